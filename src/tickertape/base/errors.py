@@ -1,0 +1,302 @@
+"""Owns every error Tickertape raises or sends, each with a stable code.
+
+Must never hold behaviour: an error says what happened, where, and what to do. Two families are kept
+apart: `UsageError` (the caller of this process did something wrong) and `PeerError` (what came over the
+wire or from a disk is wrong). `error_from_code` turns a code read from the wire back into its class.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TickertapeError(Exception):
+    """Base of all errors. `code` is stable across versions; the text is for people."""
+
+    code: ClassVar[str] = "error"
+
+
+# -- the caller ---------------------------------------------------------------------------------------
+
+
+class UsageError(TickertapeError):
+    """The caller asked for something that cannot be done."""
+
+    code = "usage"
+
+
+class BadBookmark(UsageError, ValueError):
+    """A timestamp, range or bookmark that cannot be read."""
+
+    code = "bad_bookmark"
+
+
+class BadOption(UsageError, ValueError):
+    """An option that does not exist, is malformed, excludes another, or is not built yet."""
+
+    code = "bad_option"
+
+
+class BadTopic(UsageError, ValueError):
+    """A topic name that is empty, too long, or a pattern where a literal is needed."""
+
+    code = "bad_topic"
+
+
+class BadFilter(UsageError, ValueError):
+    """A content filter that cannot be used."""
+
+    code = "bad_filter"
+
+
+class MessageTooLarge(UsageError, ValueError):
+    """A message above `message_bytes_max`."""
+
+    code = "message_too_large"
+
+
+class BadMessage(UsageError, ValueError):
+    """A body that cannot be encoded, or is not what its validated topic says."""
+
+    code = "bad_message"
+
+
+class ConfigurationError(UsageError):
+    """A configuration file or command line that cannot be used."""
+
+    code = "bad_configuration"
+
+
+class TopicNotRecorded(UsageError):
+    """A bookmark subscription to a topic that the transaction log does not record."""
+
+    code = "topic_not_recorded"
+
+
+class BookmarkUnknown(UsageError):
+    """The log does not hold the bookmark and the subscription asked to fail then."""
+
+    code = "bookmark_unknown"
+
+
+class SubscriptionExists(UsageError):
+    """The subscription id is in use on this connection."""
+
+    code = "subscription_exists"
+
+
+class SubscriptionUnknown(UsageError):
+    """No subscription of this connection has that id."""
+
+    code = "subscription_unknown"
+
+
+class PublishRejected(UsageError):
+    """The server refused messages; they are not in the log and will not be."""
+
+    code = "publish_rejected"
+
+
+class WrongJournal(UsageError):
+    """Positions belong to another journal than the one this server holds."""
+
+    code = "wrong_journal"
+
+
+class TimedOut(UsageError, TimeoutError):
+    """A deadline passed; the outcome is unknown and nothing was undone."""
+
+    code = "timed_out"
+
+
+class StreamEnded(UsageError):
+    """The message stream is over; `end_reason` on the stream says why."""
+
+    code = "stream_ended"
+
+
+class Closed(UsageError):
+    """The client or server object was closed by its owner."""
+
+    code = "closed"
+
+
+class StoreFull(UsageError):
+    """The publish store is at its bound and was told to raise instead of to wait."""
+
+    code = "store_full"
+
+
+class Disconnected(TickertapeError, ConnectionError):
+    """There is no connection, or it was lost; what was in flight has an unknown outcome."""
+
+    code = "disconnected"
+
+
+class Refused(TickertapeError):
+    """The server refused the logon or ended the connection, and said why."""
+
+    code = "refused"
+
+
+class NameInUse(Refused):
+    """Another connection holds or took over this client name."""
+
+    code = "name_in_use"
+
+
+class PublisherCollision(Refused):
+    """Two client names hash to one publisher id; choose another name."""
+
+    code = "publisher_collision"
+
+
+class NotReady(Refused):
+    """The server accepts no publishes: its disk failed, is full, or it is draining."""
+
+    code = "not_ready"
+
+
+class SlowClient(Refused):
+    """The connection was ended because it did not read what it subscribed to."""
+
+    code = "slow_client"
+
+
+# -- the peer -----------------------------------------------------------------------------------------
+
+
+class PeerError(TickertapeError):
+    """What came from the other side is not what the protocol allows."""
+
+    code = "peer"
+
+
+class NotTickertape(PeerError):
+    """The peer does not speak this protocol at all."""
+
+    code = "not_tickertape"
+
+
+class BadVersion(PeerError):
+    """The peer speaks no version of the protocol that we speak."""
+
+    code = "bad_version"
+
+
+class BadFrame(PeerError):
+    """A frame whose lengths, padding or checksum are wrong."""
+
+    code = "bad_frame"
+
+
+class FrameTooLarge(PeerError):
+    """A frame above the limit that holds at this point of the connection."""
+
+    code = "frame_too_large"
+
+
+class BadCommand(PeerError):
+    """A command that does not exist, has wrong fields, or comes from the wrong side."""
+
+    code = "bad_command"
+
+
+class BadBatch(PeerError):
+    """A message batch whose structure is wrong."""
+
+    code = "bad_batch"
+
+
+class CorruptBatch(PeerError):
+    """A message batch whose bodies do not match their checksum."""
+
+    code = "corrupt_batch"
+
+
+class LogonRequired(PeerError):
+    """A command came before the logon."""
+
+    code = "logon_required"
+
+
+class AlreadyLoggedOn(PeerError):
+    """A second logon on one connection."""
+
+    code = "already_logged_on"
+
+
+class LogonTimeout(PeerError):
+    """The peer connected and did not log on in time."""
+
+    code = "logon_timeout"
+
+
+# -- the journal --------------------------------------------------------------------------------------
+
+
+class JournalError(TickertapeError):
+    """The data directory cannot be used as it is; nothing in it was changed."""
+
+    code = "journal"
+
+
+class NotAJournal(JournalError):
+    """The directory is not empty and has no identity, or does not exist and must not be created."""
+
+    code = "not_a_journal"
+
+
+class JournalLocked(JournalError):
+    """Another process holds the data directory."""
+
+    code = "journal_locked"
+
+
+class JournalVersion(JournalError):
+    """The directory was written by a newer format than this program knows."""
+
+    code = "journal_version"
+
+
+class JournalCorrupt(JournalError):
+    """Bytes that were once durable cannot be read back."""
+
+    code = "journal_corrupt"
+
+    def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
+        super().__init__(message)
+        self.file = file
+        self.offset = offset
+
+
+class JournalFailed(JournalError):
+    """A write or sync failed; nothing more is acknowledged until a restart."""
+
+    code = "journal_failed"
+
+
+class JournalFull(JournalError):
+    """There is no room to prepare the next segment; publishes are refused until there is."""
+
+    code = "journal_full"
+
+
+def _all_subclasses(root: type[TickertapeError]) -> list[type[TickertapeError]]:
+    found = [root]
+    for child in root.__subclasses__():
+        found.extend(_all_subclasses(child))
+    return found
+
+
+_BY_CODE: dict[str, type[TickertapeError]] = {c.code: c for c in _all_subclasses(TickertapeError)}
+
+
+def error_from_code(code: str, text: str) -> TickertapeError:
+    """The error that `code` names, with `text`; an unknown code gives the base class."""
+    return _BY_CODE.get(code, TickertapeError)(text)
+
+
+def all_codes() -> dict[str, type[TickertapeError]]:
+    """Every stable code and its class (the documentation test compares them)."""
+    return dict(_BY_CODE)

@@ -1,0 +1,85 @@
+"""Owns every bound of the product: one name each, its unit last, relations asserted at import.
+
+Must never hold anything that is not a plain number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# messages and batches
+message_bytes_max: Final = 16 * MIB
+"""Largest body of one message."""
+batch_bytes_target: Final = 128 * KIB
+"""A client gathers at most this much before it sends; a cursor delivers batches of about this size."""
+topic_bytes_max: Final = 1024
+"""Longest topic name, UTF-8."""
+label_bytes_max: Final = 4 * KIB
+"""Longest correlation id or key."""
+batch_bytes_max: Final = message_bytes_max + 256 * KIB
+"""Largest encoded batch on the wire: one message of the largest size and its columns."""
+
+# wire
+frame_prefix_bytes: Final = 16
+header_bytes_max: Final = 256 * KIB
+"""Largest command header (a long list of bookmarks)."""
+frame_bytes_max: Final = batch_bytes_max + header_bytes_max + frame_prefix_bytes
+frame_bytes_before_logon_max: Final = 16 * KIB
+"""Largest frame a stranger may send."""
+receive_buffer_bytes: Final = 256 * KIB
+logon_seconds_max: Final = 10.0
+"""A connection that has not logged on by then is closed."""
+client_name_bytes_max: Final = 256
+subscription_id_bytes_max: Final = 256
+subscriptions_per_connection_max: Final = 10_000
+connections_max: Final = 10_000
+
+# flow
+credit_bytes_default: Final = 2 * MIB
+"""What a client grants a subscription at first: the depth of a stream, in cost (see docs/formats/wire.md)."""
+credit_bytes_max: Final = 1 * GIB
+message_cost_bytes: Final = 32
+"""What each message costs against credit beside its body."""
+outbox_bytes_max: Final = 512 * KIB
+"""Bytes queued at one connection's socket above which its subscriptions get nothing more until it drains."""
+unrecorded_backlog_bytes_max: Final = 16 * MIB
+"""Unrecorded messages held for one subscription without credit, before its connection is ended as slow."""
+in_flight_publish_bytes_max: Final = 64 * MIB
+"""Publishes a server holds in memory, all connections together, before it pauses reading."""
+
+# journal
+segment_bytes_first: Final = 4 * MIB
+segment_bytes_default: Final = 256 * MIB
+segment_bytes_min: Final = 1 * MIB
+segment_header_bytes: Final = 512
+commit_header_bytes: Final = 96
+commit_bytes_max: Final = 4 * MIB
+"""A commit collects up to this much (one larger message travels alone)."""
+commit_gather_bytes_max: Final = 32 * MIB
+"""What may wait for the commit after the one in flight."""
+commit_messages_max: Final = 1 << 20
+mark_idle_seconds: Final = 0.02
+"""Idle time after which an empty mark commit closes the question for the last one."""
+index_block_bytes: Final = 64 * KIB
+"""Commits are grouped into blocks of at least this size for the index."""
+index_bytes_max: Final = 8 * MIB
+"""Bound of one segment's index; above it publisher and topic entries become coarser, never wrong."""
+tail_cache_bytes: Final = 16 * MIB
+"""The last part of the log that stays in memory."""
+read_bytes_target: Final = 256 * KIB
+"""What one read effect asks of the disk at a time."""
+
+# client
+publish_store_bytes_default: Final = 64 * MIB
+
+assert batch_bytes_target < commit_bytes_max < batch_bytes_max
+assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max
+assert frame_bytes_before_logon_max < frame_bytes_max
+assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default
+assert message_bytes_max < batch_bytes_max < 2**31
+assert credit_bytes_default >= 2 * batch_bytes_target
+assert read_bytes_target >= batch_bytes_target

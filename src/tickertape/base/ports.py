@@ -1,0 +1,65 @@
+"""Owns the interfaces through which the pure parts meet the outside: time and the disk.
+
+Must never implement them. The real disk is `journal/disk.py`, the simulated one `testing/disk.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Now(NamedTuple):
+    """A moment, handed to every machine: `mono` for leases, rates and idleness, `wall` for stamps and ranges."""
+
+    mono: float
+    """Seconds of a clock that never goes back."""
+    wall: int
+    """Microseconds since 1970 UTC; may step either way."""
+
+
+class Disk(Protocol):
+    """One directory tree. Paths are relative to its root, with `/`; handles are small integers.
+
+    Every method raises `OSError` as the system does. Nothing is retried here: the caller decides.
+    """
+
+    def names(self, directory: str) -> list[str]:
+        """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
+
+    def make_directory(self, path: str) -> None:
+        """Create `path` (its parent exists); no error when it exists. Not durable before `sync_directory` of the parent."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
+        """Open a file. With `create` it must not exist yet (`FileExistsError`)."""
+
+    def close(self, handle: int) -> None: ...
+
+    def size(self, handle: int) -> int: ...
+
+    def preallocate(self, handle: int, size: int) -> None:
+        """Reserve `size` bytes, reading as zeros; `OSError(ENOSPC)` when there is no room."""
+
+    def truncate(self, handle: int, size: int) -> None: ...
+
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of `buffers` at `offset`; short writes are continued inside."""
+
+    def sync(self, handle: int) -> None:
+        """Make the file's data and size durable."""
+
+    def read(self, handle: int, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename inside the tree; durable after `sync_directory` of both directories."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in `path` durable."""
+
+    def lock(self, path: str, owner: str) -> None:
+        """Hold `path` for this process until it ends (created when missing).
+
+        Raises `BlockingIOError` whose text is the owner that holds it."""

@@ -1,0 +1,215 @@
+"""Owns the commands of the wire: their names, fields and meaning (docs/formats/wire.md shows the bytes).
+
+Must never decide anything: a command is data. Commands are immutable, keyword-only, encoded as MessagePack maps
+without fields at their default, and told apart by the tag field `c`. A command that carries messages is followed
+in its frame by one message batch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+WIRE_VERSION: Final = 0
+PREFACE: Final = b"tktape/" + bytes([48 + WIRE_VERSION])
+"""The eight bytes with which a client opens every connection; the last one is the version as a digit."""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
+    """Base of all commands."""
+
+
+# -- from the client ----------------------------------------------------------------------------------
+
+
+class Logon(Command, tag="logon"):
+    """First command of a connection. `name` is the client name, from which the publisher id is made."""
+
+    name: str
+    versions: tuple[int, ...] = (WIRE_VERSION,)
+    user: str | None = None
+    password: str | None = None
+    software: str = ""
+    options: str = ""
+
+
+class Publish(Command, tag="p"):
+    """A batch of one run. `frame` numbers the publish frames of the connection from 1, without gaps.
+
+    `sequenced`: the run carries the publisher's own rising sequences. Otherwise the server assigns them
+    under the derived publisher id; unrecorded topics travel like that, in frames of their own.
+    """
+
+    frame: int
+    sequenced: bool = False
+
+
+class Subscribe(Command, tag="sub"):
+    """Begin a subscription. With `bookmark` (or `positions`) it reads the log, without it only what comes.
+
+    `options` is the comma-separated option string of the reference. `credit` is the number of cost bytes the
+    server may send at first. `until_caught_up` ends it at the last message accepted when the command arrived.
+    `positions` (start, end) reads a part of the log by position, of the journal `journal` only.
+    """
+
+    id: int
+    sub_id: str
+    topic: str
+    bookmark: str | None = None
+    filter: str | None = None
+    options: str = ""
+    credit: int
+    until_caught_up: bool = False
+    positions: tuple[int, int] | None = None
+    journal: str | None = None
+
+
+class Unsubscribe(Command, tag="unsub"):
+    """End subscriptions of this connection; an unknown id refuses the whole command."""
+
+    id: int
+    sub_ids: tuple[str, ...]
+
+
+class Credit(Command, tag="cr"):
+    """The application consumed `bytes` of cost: the server may send as much again."""
+
+    sub_id: str
+    bytes: int
+
+
+class Flush(Command, tag="flush"):
+    """Answered by `Ack` when everything sent before on this connection is `persisted` or `processed`."""
+
+    id: int
+    level: str = "persisted"
+
+
+class Resolve(Command, tag="res"):
+    """Ask which positions a start point or range of a topic covers now, without subscribing."""
+
+    id: int
+    topic: str
+    bookmark: str
+    options: str = ""
+
+
+# -- from the server ----------------------------------------------------------------------------------
+
+
+class LoggedOn(Command, tag="logged_on"):
+    """The logon succeeded. `last_persisted` is this publisher's highest durable sequence, 0 when there is none."""
+
+    version: int
+    software: str
+    instance: str
+    journal: str
+    epoch: int
+    publisher: int
+    last_persisted: int
+    recorded: tuple[str, ...] | None = None
+    """The recorded topics, or None when every topic is."""
+
+
+class Ack(Command, tag="ack"):
+    """The outcome of the command with that `id`; `code` is empty for success, else an error code of ours.
+
+    For a subscribe with a bookmark `start` says where it really begins: the position of the first message it may
+    deliver, and `found` whether the bookmark asked for was known.
+    """
+
+    id: int
+    code: str = ""
+    text: str = ""
+    start: int | None = None
+    found: bool = True
+
+
+class Resolved(Command, tag="resolved"):
+    """Answer to `Resolve`: positions `start` (first) and `end` (first not covered) of journal `journal`."""
+
+    id: int
+    journal: str
+    start: int
+    end: int
+
+
+class Persisted(Command, tag="d"):
+    """Every recorded publish up to `frame`, and every sequence of this publisher up to `sequence`, is durable.
+
+    `level` is `local` (synced to this machine's disk) or `written` (sync policy `interval` or `never`).
+    """
+
+    frame: int
+    sequence: int = 0
+    level: str = "local"
+
+
+class Processed(Command, tag="pr"):
+    """The unrecorded publish `frame` was handed to its subscribers; says nothing about any other frame."""
+
+    frame: int
+
+
+class Rejected(Command, tag="rej"):
+    """Publish `frame` (messages up to `sequence` when sequenced) was refused and will never be in the log."""
+
+    frame: int
+    sequence: int = 0
+    code: str
+    text: str
+
+
+class Deliver(Command, tag="m"):
+    """A batch for subscription `sub_id`. `next` is the position after the last one considered (recorded topics)."""
+
+    sub_id: str
+    next: int = 0
+
+
+class Completed(Command, tag="done"):
+    """The replay has caught up with the log as of the subscribe, or reached its stop; sent once, in order."""
+
+    sub_id: str
+    next: int
+
+
+class Ended(Command, tag="end"):
+    """The subscription is over. `code` is empty when its range is complete."""
+
+    sub_id: str
+    code: str = ""
+    text: str = ""
+
+
+class Goodbye(Command, tag="bye"):
+    """The server closes the connection after this frame, and why."""
+
+    code: str
+    text: str
+
+
+# -- either side --------------------------------------------------------------------------------------
+
+
+class Heartbeat(Command, tag="hb"):
+    """Shows that the sender is alive."""
+
+
+ClientCommand = Logon | Publish | Subscribe | Unsubscribe | Credit | Flush | Resolve | Heartbeat
+ServerCommand = (
+    LoggedOn
+    | Ack
+    | Resolved
+    | Persisted
+    | Processed
+    | Rejected
+    | Deliver
+    | Completed
+    | Ended
+    | Goodbye
+    | Heartbeat
+)
+
+CARRIES_BATCH: Final = (Publish, Deliver)
