@@ -1,0 +1,208 @@
+"""Owns the bytes of the journal: segment headers, commit headers and the seal footer (docs/formats/journal.md).
+
+Must never open a file or decide what a damaged byte means: it encodes, and it decodes or says why it cannot.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+
+FORMAT_VERSION: Final = 0
+SEGMENT_MAGIC: Final = b"TKTSEG\x00\x00"
+COMMIT_MAGIC: Final = 0x544D4354
+FOOTER_MAGIC: Final = b"TKTSEAL\x00"
+CHECKSUM_CRC32C: Final = 1
+footer_bytes: Final = 40
+
+JOURNAL_DIRECTORY: Final = "journal"
+QUARANTINE_DIRECTORY: Final = "quarantine"
+_NAME = re.compile(r"[0-9]{10}\.segment")
+
+_SEGMENT = struct.Struct("<8sHHI16sQQQQQIIQq")
+_COMMIT = struct.Struct("<IBBBBQQQQIIQqIIQQI")
+_FOOTER = struct.Struct("<8sQQQI")
+_U32 = struct.Struct("<I")
+
+FLAG_CONTINUES: Final = 1
+FLAG_ENDS: Final = 2
+
+
+class CommitKind(IntEnum):
+    """What a commit is for: messages, closing the question for the one before, or closing the segment."""
+
+    DATA = 1
+    MARK = 2
+    SEAL = 3
+
+
+class SegmentHeader(NamedTuple):
+    """First sector of a segment; written and synced before its first commit."""
+
+    journal_id: bytes
+    number: int
+    epoch: int
+    first_position: int
+    first_commit: int
+    salt: int
+    previous_chain: int
+    """Header checksum of the last commit (the seal) of the segment before; 0 for the first."""
+    previous_end: int
+    """Bytes used by the segment before; 0 for the first."""
+    created: int
+    """Microseconds since 1970 UTC."""
+
+
+class CommitHeader(NamedTuple):
+    """What one sync makes durable, described and chained to the one before."""
+
+    kind: CommitKind
+    flags: int
+    codec: int
+    salt: int
+    offset: int
+    number: int
+    first_position: int
+    count: int
+    body_bytes: int
+    synced_through: int
+    """Highest commit number known to be durable when this one was written."""
+    timestamp: int
+    """Log time after this commit, microseconds since 1970 UTC."""
+    body_crc: int
+    chain: int
+    """Header checksum of the commit before it, of the segment header for the first one."""
+    epoch: int
+    crc: int = 0
+    """Own header checksum, filled in by `encode_commit` and `decode_commit`."""
+
+    @property
+    def end(self) -> int:
+        """Offset of the byte after this commit."""
+        return self.offset + commit_header_bytes + self.body_bytes
+
+
+class FormatError(ValueError):
+    """Bytes that are no valid header: the text says in what way."""
+
+
+class NewerFormat(FormatError):
+    """A valid header of a format version this program does not know."""
+
+
+def segment_name(number: int) -> str:
+    """File name of a segment inside the journal directory."""
+    return f"{number:010d}.segment"
+
+
+def segment_path(number: int) -> str:
+    """Path of a segment relative to the data directory."""
+    return f"{JOURNAL_DIRECTORY}/{segment_name(number)}"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name; None for every other name, which is to be ignored and listed."""
+    return int(name[:10]) if _NAME.fullmatch(name) else None
+
+
+def encode_segment_header(header: SegmentHeader) -> tuple[bytes, int]:
+    """The 512 bytes and their checksum, with which the chain of the segment begins."""
+    body = _SEGMENT.pack(
+        SEGMENT_MAGIC,
+        FORMAT_VERSION,
+        CHECKSUM_CRC32C,
+        0,
+        header.journal_id,
+        header.number,
+        header.epoch,
+        header.first_position,
+        header.first_commit,
+        header.salt,
+        header.previous_chain,
+        0,
+        header.previous_end,
+        header.created,
+    ).ljust(segment_header_bytes - 4, b"\x00")
+    crc = crc32c(body)
+    return body + _U32.pack(crc), crc
+
+
+def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
+    """Header and checksum. Raises `FormatError` (damaged) or `NewerFormat`."""
+    if len(data) < segment_header_bytes:
+        raise FormatError(f"segment header has {len(data)} of {segment_header_bytes} bytes")
+    if data[:8] != SEGMENT_MAGIC:
+        raise FormatError("no segment header")
+    crc = _U32.unpack_from(data, segment_header_bytes - 4)[0]
+    if crc32c(data[: segment_header_bytes - 4]) != crc:
+        raise FormatError("segment header does not match its checksum")
+    fields = _SEGMENT.unpack_from(data)
+    if fields[1] > FORMAT_VERSION or fields[2] != CHECKSUM_CRC32C:
+        raise NewerFormat(f"segment format {fields[1]}, checksum kind {fields[2]}")
+    return SegmentHeader(*fields[4:11], *fields[12:]), crc
+
+
+def encode_commit(header: CommitHeader) -> tuple[bytes, int]:
+    """The 96 bytes and their checksum, to which the next commit is chained."""
+    body = _COMMIT.pack(
+        COMMIT_MAGIC,
+        header.kind,
+        header.flags,
+        header.codec,
+        0,
+        header.salt,
+        header.offset,
+        header.number,
+        header.first_position,
+        header.count,
+        header.body_bytes,
+        header.synced_through,
+        header.timestamp,
+        header.body_crc,
+        header.chain,
+        header.epoch,
+        0,
+        0,
+    )
+    crc = crc32c(body)
+    return body + _U32.pack(crc), crc
+
+
+def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
+    """The commit header at `at`, or None when those bytes are none (checksum, magic, kind or length wrong)."""
+    if at + commit_header_bytes > len(data):
+        return None
+    fields = _COMMIT.unpack_from(data, at)
+    if fields[0] != COMMIT_MAGIC:
+        return None
+    crc = _U32.unpack_from(data, at + commit_header_bytes - 4)[0]
+    if crc32c(data[at : at + commit_header_bytes - 4]) != crc or fields[1] not in (1, 2, 3):
+        return None
+    return CommitHeader(CommitKind(fields[1]), *fields[2:4], *fields[5:16], crc)
+
+
+def encode_footer(seal_offset: int, end: int, salt: int) -> bytes:
+    """The last bytes of a sealed segment: where its seal commit stands and how long the file is."""
+    body = _FOOTER.pack(FOOTER_MAGIC, seal_offset, end, salt, 0)
+    return body + _U32.pack(crc32c(body))
+
+
+def decode_footer(data: bytes) -> tuple[int, int, int] | None:
+    """(offset of the seal commit, file length, salt), or None when these bytes are no footer."""
+    if len(data) != footer_bytes or data[:8] != FOOTER_MAGIC:
+        return None
+    if crc32c(data[:-4]) != _U32.unpack_from(data, footer_bytes - 4)[0]:
+        return None
+    _, seal_offset, end, salt, _ = _FOOTER.unpack_from(data)
+    return seal_offset, end, salt
+
+
+assert _SEGMENT.size <= segment_header_bytes - 4
+assert _COMMIT.size == commit_header_bytes - 4
+assert _FOOTER.size == footer_bytes - 4

@@ -1,0 +1,140 @@
+"""Owns what the journal asks of a disk: jobs as data, and the one executor that carries them out in order.
+
+This is the only module that writes journal files. Must never decide what to write, retry, or swallow an error:
+the first failure goes back to the machine that sent the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tickertape.base.ports import Buffer, Disk
+from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all jobs; jobs of one journal are carried out in the order they were made."""
+
+
+class WriteCommit(Job, frozen=True, kw_only=True):
+    """Write one commit into the active segment, and make it durable when `sync`."""
+
+    segment: int
+    offset: int
+    buffers: list[Buffer]
+    sync: bool
+    number: int
+
+
+class SyncSegment(Job, frozen=True, kw_only=True):
+    """Make everything written to the active segment durable (sync policy `interval`)."""
+
+    segment: int
+    number: int
+
+
+class StartSegment(Job, frozen=True, kw_only=True):
+    """Put the header into the prepared segment: the first of a run, nothing is open before it."""
+
+    number: int
+    header: bytes
+
+
+class RollSegment(Job, frozen=True, kw_only=True):
+    """Seal the active segment, cut it to its length, and put the header into the prepared next one.
+
+    The seal is durable before the header is written, so a valid header proves that the segment before is sealed."""
+
+    old: int
+    seal_offset: int
+    seal: list[Buffer]
+    old_end: int
+    new: int
+    header: bytes
+
+
+class SealSegment(Job, frozen=True, kw_only=True):
+    """Seal the active segment at a clean stop; no segment follows."""
+
+    segment: int
+    seal_offset: int
+    seal: list[Buffer]
+    end: int
+
+
+class PrepareSegment(Job, frozen=True, kw_only=True):
+    """Create and reserve the next segment (or enlarge it): zeros, durable, not yet a segment. May run beside writes."""
+
+    number: int
+    bytes: int
+
+
+class Executor:
+    """Carries out jobs on a disk, keeping the files of the active and the prepared segment open.
+
+    `entropy` gives the salt of each prepared segment: 64 unpredictable bits."""
+
+    def __init__(self, disk: Disk, entropy: Callable[[], int]) -> None:
+        self._disk = disk
+        self._entropy = entropy
+        self._handles: dict[int, int] = {}
+
+    def run(self, job: Job) -> int:
+        """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`."""
+        if isinstance(job, WriteCommit):
+            handle = self._handle(job.segment)
+            self._disk.write(handle, job.offset, job.buffers)
+            if job.sync:
+                self._disk.sync(handle)
+        elif isinstance(job, SyncSegment):
+            self._disk.sync(self._handle(job.segment))
+        elif isinstance(job, StartSegment):
+            self._start(job.number, job.header)
+        elif isinstance(job, RollSegment):
+            self._seal(job.old, job.seal_offset, job.seal, job.old_end)
+            self._start(job.new, job.header)
+        elif isinstance(job, SealSegment):
+            self._seal(job.segment, job.seal_offset, job.seal, job.end)
+        elif isinstance(job, PrepareSegment):
+            return self._prepare(job)
+        return 0
+
+    def close(self) -> None:
+        """Close the files; nothing is written."""
+        for handle in self._handles.values():
+            self._disk.close(handle)
+        self._handles.clear()
+
+    def _handle(self, number: int) -> int:
+        handle = self._handles.get(number)
+        if handle is None:
+            handle = self._handles[number] = self._disk.open(segment_path(number))
+        return handle
+
+    def _start(self, number: int, header: bytes) -> None:
+        handle = self._handle(number)
+        self._disk.write(handle, 0, [header])
+        self._disk.sync(handle)
+
+    def _seal(self, number: int, offset: int, seal: list[Buffer], end: int) -> None:
+        handle = self._handle(number)
+        self._disk.write(handle, offset, seal)
+        self._disk.truncate(handle, end)
+        self._disk.sync(handle)
+        self._disk.close(handle)
+        del self._handles[number]
+
+    def _prepare(self, job: PrepareSegment) -> int:
+        path = segment_path(job.number)
+        if job.number not in self._handles:
+            try:
+                self._handles[job.number] = self._disk.open(path, create=True)
+            except FileExistsError:
+                self._handles[job.number] = self._disk.open(path)
+        handle = self._handles[job.number]
+        self._disk.preallocate(handle, job.bytes)
+        self._disk.sync(handle)
+        self._disk.sync_directory(JOURNAL_DIRECTORY)
+        return self._entropy()

@@ -1,0 +1,169 @@
+"""Owns reading a segment: the walk over its commits and the judgement of what stands after the last valid one.
+
+Must never write, and never call damage a torn tail while a later commit proves that the damaged one was durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tickertape.base.limits import MIB, commit_header_bytes, segment_header_bytes
+from tickertape.journal.format import (
+    CommitHeader,
+    CommitKind,
+    SegmentHeader,
+    decode_commit,
+    decode_footer,
+    footer_bytes,
+)
+
+_WINDOW_BYTES: Final = 4 * MIB
+
+ReadAt = Callable[[int, int], bytes]
+"""Reads (offset, size) of one file; shorter only at its end."""
+
+
+class Verdict(Enum):
+    """What stands after the last valid commit of a segment."""
+
+    SEALED = "sealed"
+    CLEAN = "zeros after the last valid commit"
+    TORN = "an unfinished write after the last valid commit"
+    CORRUPT = "damage below a commit that proves it was durable"
+
+
+class Commit(NamedTuple):
+    """A valid commit and its body."""
+
+    header: CommitHeader
+    body: memoryview
+
+
+class Ending(NamedTuple):
+    """How a segment ends."""
+
+    verdict: Verdict
+    end: int
+    """Offset after the last valid commit; for CORRUPT where the damage begins."""
+    chain: int
+    """Header checksum of the last valid commit (of the segment header when there is none)."""
+    last: CommitHeader | None
+    tail_end: int
+    """Offset after the last byte that is not zero; equals `end` or less when the rest is zeros."""
+    detail: str = ""
+
+
+class SegmentScan:
+    """Walks the commits of one segment in order; after `commits()` is exhausted `ending` says how it ends.
+
+    `deep` also checks the body of each commit against its checksum (always wanted but for a mere count)."""
+
+    def __init__(self, read: ReadAt, size: int, header: SegmentHeader, header_crc: int, *, deep: bool = True) -> None:
+        self._read = read
+        self._size = size
+        self._header = header
+        self._chain = header_crc
+        self._deep = deep
+        self._window = memoryview(b"")
+        self._window_start = 0
+        self.ending: Ending | None = None
+
+    def commits(self) -> Iterator[Commit]:
+        """Valid commits in order."""
+        offset = segment_header_bytes
+        number = self._header.first_commit
+        last: CommitHeader | None = None
+        while True:
+            commit = self._commit_at(offset, number)
+            if commit is None:
+                self.ending = self._judge(offset, number, last)
+                return
+            last = commit.header
+            offset, number, self._chain = last.end, number + 1, last.crc
+            yield commit
+            if last.kind is CommitKind.SEAL:
+                self.ending = self._judge_seal(last)
+                return
+
+    def _bytes(self, offset: int, size: int) -> memoryview:
+        start = offset - self._window_start
+        if start < 0 or start + size > len(self._window):
+            self._window = memoryview(self._read(offset, max(size, _WINDOW_BYTES)))
+            self._window_start, start = offset, 0
+        return self._window[start : start + size]
+
+    def _commit_at(self, offset: int, number: int) -> Commit | None:
+        """The commit that should stand here: own salt, offset, number and chain, and a body that matches."""
+        header = decode_commit(self._bytes(offset, commit_header_bytes))
+        if header is None or not self._belongs(header, offset):
+            return None
+        if header.number != number or header.chain != self._chain or header.end > self._size:
+            return None
+        body = self._bytes(offset + commit_header_bytes, header.body_bytes)
+        if len(body) != header.body_bytes or (self._deep and crc32c(body) != header.body_crc):
+            return None
+        return Commit(header, body)
+
+    def _belongs(self, header: CommitHeader, offset: int) -> bool:
+        return header.salt == self._header.salt and header.offset == offset and header.epoch == self._header.epoch
+
+    def _judge(self, offset: int, number: int, last: CommitHeader | None) -> Ending:
+        """Nothing valid stands at `offset`: an end, a torn tail, or damage to what was durable?"""
+        tail_end = offset
+        proof: CommitHeader | None = None
+        salt = self._header.salt.to_bytes(8, "little")
+        at = offset
+        while at < self._size:
+            data = self._read(at, _WINDOW_BYTES + commit_header_bytes)
+            stripped = data.rstrip(b"\x00")
+            if stripped:
+                tail_end = max(tail_end, at + len(stripped))
+                proof = proof or self._later_commit(data, at, salt, number)
+            at += _WINDOW_BYTES
+        if proof is not None:
+            detail = f"commit {number} is damaged, commit {proof.number} at offset {proof.offset} proves it was durable"
+            return Ending(Verdict.CORRUPT, offset, self._chain, last, tail_end, detail)
+        verdict = Verdict.CLEAN if tail_end == offset else Verdict.TORN
+        return Ending(verdict, offset, self._chain, last, tail_end)
+
+    def _later_commit(self, data: bytes, start: int, salt: bytes, number: int) -> CommitHeader | None:
+        """A valid later header of this segment which says that commit `number` was durable when it was written."""
+        found = data.find(salt)
+        while found >= 0:
+            at = found - 8
+            if at >= 0:
+                header = decode_commit(data, at)
+                if header and self._belongs(header, start + at) and header.synced_through >= number:
+                    return header
+            found = data.find(salt, found + 1)
+        return None
+
+    def _judge_seal(self, seal: CommitHeader) -> Ending:
+        footer = decode_footer(bytes(self._read(seal.end - footer_bytes, footer_bytes)))
+        if footer != (seal.offset, seal.end, self._header.salt):
+            return Ending(Verdict.CORRUPT, seal.offset, self._chain, seal, seal.end, "seal without its footer")
+        if self._size != seal.end:
+            # The cut to the used length was not durable yet: a crash between seal and truncation.
+            return Ending(Verdict.SEALED, seal.end, self._chain, seal, self._size)
+        return Ending(Verdict.SEALED, seal.end, self._chain, seal, seal.end)
+
+
+def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> Commit | None:
+    """The seal of a sealed segment found from its end, with its index body; None when there is no valid seal there.
+
+    Body of the seal: the encoded index, zero padding, and the footer."""
+    footer = decode_footer(read(size - footer_bytes, footer_bytes)) if size > footer_bytes else None
+    if footer is None or footer[1] != size or footer[2] != header.salt or not 0 < footer[0] < size:
+        return None
+    data = memoryview(read(footer[0], size - footer[0]))
+    seal = decode_commit(data)
+    if seal is None or seal.kind is not CommitKind.SEAL or seal.salt != header.salt or seal.offset != footer[0]:
+        return None
+    body = data[commit_header_bytes:]
+    if seal.end != size or crc32c(body) != seal.body_crc:
+        return None
+    return Commit(seal, body)
