@@ -70,6 +70,8 @@ index_bytes_max: Final = 8 * MIB
 """Bound of one segment's index; above it publisher and topic entries become coarser, never wrong."""
 tail_cache_bytes: Final = 16 * MIB
 """The last part of the log that stays in memory."""
+step_bytes_max: Final = 1 * MIB
+"""About what the engine delivers from the log before it looks at its other inputs again."""
 read_bytes_target: Final = 256 * KIB
 """What one read effect asks of the disk at a time."""
 

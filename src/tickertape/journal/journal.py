@@ -10,6 +10,7 @@ from tickertape.base.limits import commit_gather_bytes_max, segment_bytes_defaul
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit import GroupCommit, Persisted, SyncPolicy
+from tickertape.journal.index import publisher_spans
 from tickertape.journal.jobs import Job
 from tickertape.journal.reading import LogReader, LogView
 from tickertape.journal.recovery import Recovered
@@ -85,6 +86,8 @@ class Journal:
         commits = self._commit.take_persisted()
         for commit in commits:
             self.view.persisted(commit)
+            for publisher, _, high in publisher_spans(commit.batch):
+                self.persisted_highest[publisher] = high
         return commits
 
     def next_deadline(self) -> float | None:
