@@ -21,7 +21,7 @@ class Now(NamedTuple):
 
 
 class Disk(Protocol):
-    """One directory tree. Paths are relative to its root (which is `""`), with `/`; handles are integers.
+    """One directory tree. Paths are relative to its root (itself `"."`), with `/`; handles are integers.
 
     Every method raises `OSError` as the system does, and `OSError(EINVAL)` for a path that leaves the tree.
     Nothing is retried here: the caller decides. `tests/conformance/test_disk.py` says what a disk must do.

@@ -196,6 +196,8 @@ class SystemDisk:
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all of `buffers` at `offset`, continuing short writes; an error may leave a part written."""
         fd = self._fd(handle)
+        if offset < 0:  # to the kernel -1 means: wherever the file stands
+            raise OSError(errno.EINVAL, f"cannot write at offset {offset}")
         if len(buffers) <= _BUFFERS_MAX:
             wanted = sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
             if not wanted:
@@ -230,8 +232,8 @@ class SystemDisk:
         None also where the kernel or file system cannot tell: then `read` on another thread is the way.
         """
         fd = self._fd(handle)
-        if size < 0:
-            raise OSError(errno.EINVAL, f"cannot read {size} bytes")
+        if size < 0 or offset < 0:
+            raise OSError(errno.EINVAL, f"cannot read {size} bytes at offset {offset}")
         if not self._nowait:
             return None
         window = self._window(size)
@@ -240,7 +242,7 @@ class SystemDisk:
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno not in _NOWAIT_ABSENT or offset < 0:
+            if error.errno not in _NOWAIT_ABSENT:
                 raise
             self._nowait = False
             return None

@@ -149,9 +149,11 @@ class StrictDisk:
             raise _error(errno.ENOENT, old)
         if node is there:
             return
+        if to_parts[: len(from_parts)] == from_parts:
+            raise _error(errno.EINVAL, new)
+        if from_parts[: len(to_parts)] == to_parts:
+            raise _error(errno.ENOTEMPTY, new)
         if isinstance(node, Directory):
-            if to_parts[: len(from_parts)] == from_parts:
-                raise _error(errno.EINVAL, new)
             if isinstance(there, FileState):
                 raise _error(errno.ENOTDIR, new)
             if there is not None and there.view:
