@@ -21,9 +21,10 @@ class Now(NamedTuple):
 
 
 class Disk(Protocol):
-    """One directory tree. Paths are relative to its root, with `/`; handles are small integers.
+    """One directory tree. Paths are relative to its root (itself `"."`), with `/`; handles are integers.
 
-    Every method raises `OSError` as the system does. Nothing is retried here: the caller decides.
+    Every method raises `OSError` as the system does, and `OSError(EINVAL)` for a path that leaves the tree.
+    Nothing is retried here: the caller decides. `tests/conformance/test_disk.py` says what a disk must do.
     """
 
     def names(self, directory: str) -> list[str]:
@@ -40,7 +41,9 @@ class Disk(Protocol):
     def size(self, handle: int) -> int: ...
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Reserve `size` bytes, reading as zeros; `OSError(ENOSPC)` when there is no room."""
+        """Reserve the first `size` bytes, new ones reading as zeros; never shortens.
+
+        `OSError(ENOSPC)` when there is no room."""
 
     def truncate(self, handle: int, size: int) -> None: ...
 
@@ -54,7 +57,7 @@ class Disk(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename inside the tree; durable after `sync_directory` of both directories."""
+        """Rename, replacing a file called `new`; durable after `sync_directory` of both directories."""
 
     def sync_directory(self, path: str) -> None:
         """Make the names in `path` durable."""
