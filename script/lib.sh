@@ -24,5 +24,6 @@ need_venv() {
   if [ -x "$root/.java/bin/java" ]; then
     export JAVA_HOME="$root/.java"
   fi
+  export PYSPARK_PYTHON="$venv/bin/python" # Spark starts its workers with python3 from PATH otherwise
   cd "$root"
 }

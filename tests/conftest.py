@@ -6,6 +6,7 @@ Must never hold fixtures of one part: those live beside its tests.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 
 TIERS = ("unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark")
 """Directories of tests, fastest first; files beside them (tidy, documentation) run before all."""
+
+SPARK_SECONDS_MAX = 240
+"""A Spark test may have to start a Java machine and workers first."""
 
 settings.register_profile("dev", max_examples=60, deadline=None, derandomize=True)
 settings.register_profile(
@@ -29,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the Hypothesis profile; `--hypothesis-profile` on the command line wins."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: the same interpreter
     if config.getoption("--hypothesis-profile", default=None):
         return
     if config.getoption("--full"):
@@ -52,6 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if dropped:
             config.hook.pytest_deselected(items=dropped)
             items[:] = [item for item in items if not item.get_closest_marker("full")]
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_SECONDS_MAX))
     items.sort(
         key=lambda item: (
             item.get_closest_marker("spark") is not None,
