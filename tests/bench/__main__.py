@@ -18,15 +18,11 @@ PAGE = ROOT / "docs" / "performance.md"
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/bench", description="Measure, and print or write a table.")
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="only those whose name contains it"
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only those whose name contains it")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work, once: does it run?")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
-    parser.add_argument(
-        "--repeat", type=int, metavar="N", help="measure each N times")
-    )
+    parser.add_argument("--repeat", type=int, metavar="N", help="measure each N times")
     parser.add_argument(
         "--directory",
         type=Path,
