@@ -19,12 +19,7 @@ ADDRESS = "tcp://127.0.0.1:9007"
 STEP_SECONDS_MAX = 45
 SPARK_STEP_SECONDS_MAX = 200
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not hasattr(tickertape, "Client"), reason="the client is not part of this version yet"
-    ),
-]
+needs_client = pytest.mark.skipif(not hasattr(tickertape, "Client"), reason="this version has no client yet")
 
 
 class Block(NamedTuple):
@@ -43,7 +38,7 @@ def quick_start() -> list[Block]:
     section = README.read_text(encoding="utf-8").split("\n## Quick start\n")[1].split("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", section, re.MULTILINE | re.DOTALL)
     return [
-        Block(lang, source, printed or None) for lang, source, printed in found if lang in {"bash", "python"}
+        Block(kind, source, printed or None) for kind, source, printed in found if kind in {"bash", "python"}
     ]
 
 
