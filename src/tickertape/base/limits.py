@@ -36,7 +36,9 @@ logon_seconds_max: Final = 10.0
 client_name_bytes_max: Final = 256
 subscription_id_bytes_max: Final = 256
 subscriptions_per_connection_max: Final = 10_000
+"""Subscriptions that one connection may hold; the next one is refused."""
 connections_max: Final = 10_000
+"""Connections that one server holds; the next one is told so and closed."""
 
 # flow
 credit_bytes_default: Final = 2 * MIB

@@ -12,7 +12,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Now(NamedTuple):
-    """A moment, handed to every machine: `mono` for leases, rates and idleness, `wall` for stamps and ranges."""
+    """A moment, handed to every machine: `mono` for leases, rates, idleness; `wall` for stamps and ranges."""
 
     mono: float
     """Seconds of a clock that never goes back."""
@@ -31,7 +31,10 @@ class Disk(Protocol):
         """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """Create `path` (its parent exists); no error when it exists. Not durable before `sync_directory` of the parent."""
+        """Create `path` (its parent exists); no error when it exists.
+
+        Not durable before `sync_directory` of the parent.
+        """
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
         """Open a file. With `create` it must not exist yet (`FileExistsError`)."""
