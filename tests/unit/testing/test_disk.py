@@ -112,6 +112,17 @@ def test_a_growing_write_may_leave_its_size_without_its_data(disk: StrictDisk) -
     assert outcomes(disk, "a") == {b"", bytes(512), NEW[:512]}
 
 
+def test_data_whose_size_was_lost_does_not_show_when_the_file_grows_again(disk: StrictDisk) -> None:
+    handle = durable_file(disk, "a", OLD[:100])
+    disk.write(handle, 100, [NEW])
+    for seed in range(CRASHES):
+        crashed = disk.crash_clone(Random(seed))
+        again = crashed.open("a")
+        if crashed.size(again) == 100:
+            crashed.truncate(again, 4196)
+            assert crashed.read(again, 0, 5000) == OLD[:100] + bytes(4096)
+
+
 def test_an_unsynced_cut_may_come_back(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.truncate(handle, 700)
@@ -166,11 +177,12 @@ def test_an_unsynced_rename_is_the_old_name_or_the_new(disk: StrictDisk) -> None
     assert futures(disk, 50) == [{"current": NEW}] * 50
 
 
-def test_a_rename_between_directories_needs_both_synced(disk: StrictDisk) -> None:
+@pytest.mark.parametrize("order", [("", "d"), ("d", "")])
+def test_a_rename_between_directories_needs_both_synced(disk: StrictDisk, order: tuple[str, str]) -> None:
     disk.make_directory("d")
     durable_file(disk, "a", OLD)
     disk.rename("a", "d/b")
-    for synced in ("", "d"):
+    for synced in order:
         assert {tuple(future) for future in futures(disk)} == {("a",), ("d/b",)}
         disk.sync_directory(synced)
     assert {tuple(future) for future in futures(disk)} == {("d/b",)}
@@ -180,6 +192,16 @@ def test_a_rename_never_survives_without_the_creation(disk: StrictDisk) -> None:
     disk.open("temporary", create=True)
     disk.rename("temporary", "final")
     assert {tuple(future) for future in futures(disk)} == {(), ("temporary",), ("final",)}
+
+
+def test_a_name_used_again_never_loses_the_file_that_was_renamed_away(disk: StrictDisk) -> None:
+    durable_file(disk, "a", OLD)
+    disk.rename("a", "b")
+    disk.open("a", create=True)
+    left = [{"a": OLD}, {"b": OLD}, {"a": b"", "b": OLD}]
+    seen = futures(disk)
+    assert all(future in left for future in seen)
+    assert all(future in seen for future in left)
 
 
 def test_a_synced_later_change_settles_the_earlier_ones_of_its_names(disk: StrictDisk) -> None:
@@ -254,6 +276,9 @@ def test_after_a_failed_directory_sync_the_next_one_saves_nothing(disk: StrictDi
     assert disk.names("") == ["a"]
     assert {tuple(future) for future in futures(disk)} == {(), ("a",)}
     assert disk.counts["names_dropped"] == 1
+    killed = disk.kill_clone()
+    killed.sync_directory("")
+    assert {tuple(future) for future in futures(killed)} == {(), ("a",)}, "the next process is no luckier"
 
 
 def test_a_failing_write_leaves_a_part_that_a_crash_may_lose(disk: StrictDisk) -> None:
@@ -359,6 +384,7 @@ def test_a_write_into_a_full_disk_is_short() -> None:
     with pytest.raises(OSError, match="No space left"):
         disk.write(handle, 0, [NEW])
     assert disk.read(handle, 0, 4096) == NEW[:3_000]
+    assert disk.used_bytes == 3_000
     with pytest.raises(OSError, match="No space left"):
         disk.write(handle, 3_500, [b"x"])
     assert disk.size(handle) == 3_000
