@@ -43,6 +43,12 @@ class BadTopic(UsageError, ValueError):
     code = "bad_topic"
 
 
+class BadName(UsageError, ValueError):
+    """A client name that is empty, too long, or has control characters."""
+
+    code = "bad_name"
+
+
 class BadFilter(UsageError, ValueError):
     """A content filter that cannot be used."""
 

@@ -1,0 +1,253 @@
+"""Owns bookmarks, start points and ranges: their text form and what it means, apart from any log.
+
+Must never decide where in a log a bookmark lies or what to do when the log does not hold it: that is the
+reader's part. The shape of a value decides what it is:
+
+* `0` is EPOCH and `0|1|` is NOW;
+* anything with a `|` is a bookmark. If it is not two unsigned 64-bit numbers, each followed by `|`, it is an
+  *unknown* bookmark, treated like one that the log does not hold; it is never an error;
+* a comma-separated list holds bookmarks. At a begin EPOCH wins (it is the earliest) and NOW counts only when
+  nothing else is known (it is the latest);
+* anything else is a timestamp, or an error;
+* with `[` or `(` at its front it is a range: `[begin:end)`, each side one of the above.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final, NamedTuple, NoReturn
+
+import msgspec
+
+from tickertape.base.errors import BadBookmark
+from tickertape.base.texts import shown
+from tickertape.base.timestamps import TIMESTAMP_FORM, format_timestamp, parse_timestamp, to_micros
+
+EPOCH: Final = "0"
+"""Start with the first message of the log."""
+NOW: Final = "0|1|"
+"""Start with the next message that comes."""
+MOST_RECENT: Final = "recent"
+"""Start where the client's bookmark store says. Known to clients only; never on the wire."""
+
+UNKNOWN: Final = "?|?|"
+"""How an unknown bookmark is written: of a bookmark's shape, and none."""
+
+_BOOKMARK: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})\|")
+_RANGE_MARKS: Final = re.compile(r"[\[\]():]")
+_BLANKS: Final = " \t"
+_NUMBER_MAX: Final = 2**64 - 1
+_ALLOWED: Final = (
+    f"a bookmark (publisher|sequence|), a comma-separated list of them, {EPOCH} (EPOCH), {NOW} (NOW), "
+    f"a timestamp ({TIMESTAMP_FORM}), or a range such as [begin:end)"
+)
+
+
+class Bookmark(NamedTuple):
+    """One message: who published it and its sequence there, both unsigned 64-bit."""
+
+    publisher: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.publisher}|{self.sequence}|"
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """The first message of the log."""
+
+    def __str__(self) -> str:
+        return EPOCH
+
+
+class FromNow(msgspec.Struct, frozen=True):
+    """After the last message of the log."""
+
+    def __str__(self) -> str:
+        return NOW
+
+
+class AtBookmarks(msgspec.Struct, frozen=True):
+    """At bookmarks, in the order given: at a begin their earliest in the log counts, at an end their latest.
+
+    `unknown` says that the text also had members that cannot be in any log; when all were such, `bookmarks` is
+    empty.
+    """
+
+    bookmarks: tuple[Bookmark, ...]
+    unknown: bool = False
+
+    def __str__(self) -> str:
+        texts = [str(bookmark) for bookmark in self.bookmarks]
+        if self.unknown:
+            texts.append(UNKNOWN)
+        return ",".join(texts)
+
+
+class AtTime(msgspec.Struct, frozen=True):
+    """At a moment, in microseconds since 1970 UTC. As a plain start point: strictly after it."""
+
+    micros: int
+
+    def __str__(self) -> str:
+        return format_timestamp(self.micros)
+
+
+StartPoint = Epoch | FromNow | AtBookmarks | AtTime
+EndPoint = AtBookmarks | AtTime
+
+
+class Range(msgspec.Struct, frozen=True):
+    """A replay with a stop. `inclusive`: the named message, or one stamped at just that moment, is part of it."""
+
+    begin: StartPoint
+    begin_inclusive: bool
+    end: EndPoint
+    end_inclusive: bool
+
+    def __str__(self) -> str:
+        opening = "[" if self.begin_inclusive else "("
+        return f"{opening}{self.begin}:{self.end}{']' if self.end_inclusive else ')'}"
+
+
+def parse_bookmark(text: str) -> StartPoint | Range:
+    """Read what a subscription gives as its bookmark. `str()` of the result reads back to an equal value.
+
+    Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is allowed. Bookmarks
+    that merely cannot exist do not raise: see `AtBookmarks.unknown`.
+    """
+    at, part = _trimmed(text, 0, len(text))
+    if part[:1] in ("[", "("):
+        return _parse_range(part, at)
+    marked = _RANGE_MARKS.search(part)
+    if marked is not None:
+        _refuse(
+            part, at + marked.start(), f"{marked[0]!r} belongs to a range, and a range begins with [ or ("
+        )
+    return _parse_begin(part, at)
+
+
+def bookmark_text(value: str | datetime) -> str:
+    """The text of a start point given as text (returned as it is) or as a `datetime` (naive = UTC)."""
+    return format_timestamp(to_micros(value)) if isinstance(value, datetime) else value
+
+
+def _parse_range(text: str, at: int) -> Range:
+    if len(text) < 2 or text[-1] not in "])":
+        _refuse(text, at + len(text), "a range ends with ] (inclusive) or ) (exclusive)")
+    for mark in _RANGE_MARKS.finditer(text, 1, len(text) - 1):
+        if mark[0] != ":":
+            _refuse(
+                text, at + mark.start(), f"{mark[0]!r} inside a range: brackets stand at its two ends only"
+            )
+    colon = text.find(":")
+    if colon < 0:
+        _refuse(text, at + len(text) - 1, "a range has a colon between begin and end")
+    second = text.find(":", colon + 1)
+    if second >= 0:
+        _refuse(text, at + second, "a range has one colon; timestamps have none")
+    begin_at, begin = _trimmed(text, 1, colon)
+    end_at, end = _trimmed(text, colon + 1, len(text) - 1)
+    return Range(
+        begin=_parse_begin(begin, at + begin_at),
+        begin_inclusive=text[0] == "[",
+        end=_parse_end(end, at + end_at),
+        end_inclusive=text[-1] == "]",
+    )
+
+
+def _parse_begin(text: str, at: int) -> StartPoint:
+    if "," not in text:
+        return _parse_one(text, at)
+    known, unknown, epoch, now = _parse_list(text, at)
+    if epoch:
+        return Epoch()
+    if now and not known:
+        return FromNow()
+    return AtBookmarks(known, unknown)
+
+
+def _parse_end(text: str, at: int) -> EndPoint:
+    if "," not in text:
+        point = _parse_one(text, at)
+        if isinstance(point, AtBookmarks | AtTime):
+            return point
+        _refuse(
+            text,
+            at,
+            "EPOCH and NOW can only begin a range; it ends at bookmarks or a timestamp",
+        )
+    known, unknown, epoch, now = _parse_list(text, at)
+    if epoch or now:
+        _refuse(
+            text, at, "EPOCH and NOW can only begin a range, so they are no members of the list at its end"
+        )
+    return AtBookmarks(known, unknown)
+
+
+def _parse_one(text: str, at: int) -> StartPoint:
+    if text == EPOCH:
+        return Epoch()
+    if text == NOW:
+        return FromNow()
+    if "|" in text:
+        found = _bookmark(text)
+        return AtBookmarks((), unknown=True) if found is None else AtBookmarks((found,))
+    if not text:
+        _refuse(text, at, "nothing where a bookmark or timestamp should be")
+    if text.lower() in (MOST_RECENT, "most_recent"):
+        _refuse(
+            text, at, "MOST_RECENT is looked up by a client with a bookmark store; it is no value of its own"
+        )
+    try:
+        return AtTime(parse_timestamp(text))
+    except BadBookmark as error:
+        raise BadBookmark(f"{error} (at position {at}); allowed are {_ALLOWED}") from None
+
+
+def _parse_list(text: str, at: int) -> tuple[tuple[Bookmark, ...], bool, bool, bool]:
+    """The known bookmarks in the order given, each once; and whether there were unknown ones, EPOCH, NOW."""
+    known: dict[Bookmark, None] = {}
+    unknown = epoch = now = False
+    start = 0
+    for raw in text.split(","):
+        member_at, member = _trimmed(text, start, start + len(raw))
+        start += len(raw) + 1
+        if member == EPOCH:
+            epoch = True
+        elif member == NOW:
+            now = True
+        elif "|" not in member:
+            what = (
+                "a list has a bookmark between commas"
+                if not member
+                else "only bookmarks can be members of a list"
+            )
+            _refuse(member, at + member_at, what)
+        else:
+            found = _bookmark(member)
+            if found is None:
+                unknown = True
+            else:
+                known[found] = None
+    return tuple(known), unknown, epoch, now
+
+
+def _bookmark(text: str) -> Bookmark | None:
+    match = _BOOKMARK.fullmatch(text)
+    if match is None:
+        return None
+    publisher, sequence = int(match[1]), int(match[2])
+    return Bookmark(publisher, sequence) if max(publisher, sequence) <= _NUMBER_MAX else None
+
+
+def _trimmed(text: str, start: int, stop: int) -> tuple[int, str]:
+    """`text[start:stop]` without blanks around it, and where it begins in `text`."""
+    part = text[start:stop]
+    left = part.lstrip(_BLANKS)
+    return start + len(part) - len(left), left.rstrip(_BLANKS)
+
+
+def _refuse(part: str, at: int, why: str) -> NoReturn:
+    raise BadBookmark(f"{why} (at position {at}, in {shown(part)}); allowed are {_ALLOWED}")

@@ -1,0 +1,79 @@
+"""Owns names: what a topic and a client may be called, and the publisher id that a client name gives.
+
+Must never depend on a run, a machine or an instance for a client's publisher id: the same name gives the same
+id everywhere, for ever. A topic name is a pattern only if it has one of `* + ? [ ] ( ) { } ^ $ \\ |`.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final
+
+from tickertape.base.errors import BadName, BadTopic
+from tickertape.base.limits import client_name_bytes_max, topic_bytes_max
+from tickertape.base.texts import shown
+
+PATTERN_CHARACTERS: Final = "*+?[](){}^$\\|"
+"""A topic with one of these is a regular expression; without, a literal. A lone dot is literal."""
+
+_PATTERN: Final = re.compile(r"[*+?\[\](){}^$\\|]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def publisher_id(client_name: str) -> int:
+    """The publisher id of `client_name`, 1 to 2**64 - 1, for messages with the client's own sequences."""
+    return _hash(client_name.encode("utf-8"))
+
+
+def derived_publisher_id(client_name: str, instance: str) -> int:
+    """The publisher id, 1 to 2**64 - 1, for messages of `client_name` that `instance` numbers.
+
+    Other than `publisher_id`, because two instances number them apart from each other and from the client.
+    """
+    return _hash(client_name.encode("utf-8") + b"\x00" + instance.encode("utf-8"))
+
+
+def is_pattern(topic: str) -> bool:
+    """Whether `topic` is a regular expression rather than a literal name."""
+    return _PATTERN.search(topic) is not None
+
+
+def check_topic(topic: str) -> None:
+    """Raise `BadTopic` unless `topic` can be published to: a literal, 1 to `topic_bytes_max` bytes of UTF-8."""
+    pattern = _PATTERN.search(topic)
+    if pattern is not None:
+        raise BadTopic(
+            f"{pattern[0]!r} makes {shown(topic)} a pattern; "
+            f"publish to a name without any of {PATTERN_CHARACTERS}"
+        )
+    problem = _problem(topic, topic_bytes_max)
+    if problem:
+        raise BadTopic(f"a topic name {problem}")
+
+
+def check_client_name(name: str) -> None:
+    """Raise `BadName` unless `name` can be a client's: 1 to `client_name_bytes_max` bytes of UTF-8."""
+    problem = _problem(name, client_name_bytes_max)
+    if problem:
+        raise BadName(f"a client name {problem}")
+
+
+def _problem(name: str, bytes_max: int) -> str:
+    if not name:
+        return "must not be empty"
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError:
+        return f"must be text that UTF-8 can write; {shown(name)} is not"
+    if size > bytes_max:
+        return f"has at most {bytes_max} bytes of UTF-8; {shown(name)} has {size}"
+    control = _CONTROL.search(name)
+    if control is not None:
+        return f"has no control characters; {shown(name)} has one at position {control.start()}"
+    return ""
+
+
+def _hash(data: bytes) -> int:
+    # 0 means "no publisher" in a batch, so the one name in 2**64 that hashes to it gets 1
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") or 1

@@ -1,0 +1,116 @@
+"""Owns the option string of commands: `rate=2x,conflation_key=[/a,/b],bookmark,`.
+
+Must never know which options exist: it gives names and values, the command that takes them decides. Items are
+separated by commas; blanks around names and values are ignored and empty items tolerated, so that constants
+that end in a comma can be put together. A value in square brackets keeps its commas; quotes protect brackets
+inside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tickertape.base.errors import BadOption
+from tickertape.base.texts import shown
+
+NO_OPTIONS: Final = "none"
+"""The text that stands for no options at all."""
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_BLANKS: Final = " \t"
+_CLOSING: Final = {"[": "]", "(": ")"}
+
+
+def parse_options(text: str) -> dict[str, str | None]:
+    """Options of `text` in their order: the value as text (brackets kept), or None for a flag without `=`.
+
+    Raises `BadOption`, with the position in `text`, for a name given twice, a name that is none, an empty value,
+    and brackets or quotes that are not closed.
+    """
+    options: dict[str, str | None] = {}
+    if text.strip(_BLANKS) == NO_OPTIONS:
+        return options
+    for at, item in _split(text):
+        name, equals, value = (part.strip(_BLANKS) for part in item.partition("="))
+        if not name and not equals:
+            continue
+        if _NAME.fullmatch(name) is None:
+            raise BadOption(
+                f"{shown(item.strip(_BLANKS))} (at position {at}) is no option: "
+                f"options are name or name=value, comma-separated"
+            )
+        if equals and not value:
+            raise BadOption(f"option {name} (at position {at}) has no value after its =")
+        if value.startswith("[") and not _is_one_bracket(value):
+            raise BadOption(
+                f"option {name} (at position {at}) has text after its closing bracket: {shown(value)}"
+            )
+        if name in options:
+            raise BadOption(f"option {name} is given twice (again at position {at})")
+        options[name] = value if equals else None
+    return options
+
+
+def format_options(options: Mapping[str, str | None]) -> str:
+    """The option string of `options`; `parse_options` reads it back to equal values."""
+    return ",".join(name if value is None else f"{name}={value}" for name, value in options.items())
+
+
+def list_value(value: str) -> tuple[str, ...]:
+    """Members of a list value, `[/a,/b]` or bare `/a`, without blanks around them.
+
+    Raises `BadOption` for an empty list or member.
+    """
+    inner = value.strip(_BLANKS)
+    if inner.startswith("[") and inner.endswith("]"):
+        inner = inner[1:-1]
+    members = tuple(item.strip(_BLANKS) for _, item in _split(inner))
+    if not all(members):
+        raise BadOption(f"{shown(value)} has an empty member; a list is [first,second]")
+    return members
+
+
+def _split(text: str) -> Iterator[tuple[int, str]]:
+    """Parts between commas outside brackets, each with its position."""
+    open_brackets: list[tuple[str, int]] = []
+    quote = ""
+    quote_at = start = 0
+    for at, character in enumerate(text):
+        if quote:
+            if character == quote:
+                quote = ""
+        elif open_brackets and character in "'\"":
+            quote, quote_at = character, at
+        elif character == "[" or (character == "(" and open_brackets):
+            open_brackets.append((_CLOSING[character], at))
+        elif character == "]" or (character == ")" and open_brackets):
+            if not open_brackets or open_brackets.pop()[0] != character:
+                raise BadOption(f"{character!r} at position {at} closes no bracket, in {shown(text)}")
+        elif character == "," and not open_brackets:
+            yield start, text[start:at]
+            start = at + 1
+    if quote:
+        raise BadOption(f"the quote at position {quote_at} is not closed, in {shown(text)}")
+    if open_brackets:
+        raise BadOption(f"the bracket at position {open_brackets[-1][1]} is not closed, in {shown(text)}")
+    yield start, text[start:]
+
+
+def _is_one_bracket(value: str) -> bool:
+    """Whether the bracket that opens `value` closes at its very end."""
+    depth = 0
+    quote = ""
+    for at, character in enumerate(value):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "[(":
+            depth += 1
+        elif character in "])":
+            depth -= 1
+            if depth == 0:
+                return at == len(value) - 1
+    return False

@@ -1,0 +1,76 @@
+"""Owns sizes and intervals as people write them: `"64MB"`, `"500ms"`.
+
+Must never guess: a number without a unit is bytes or seconds, anything unknown is refused. Units of size are
+powers of 1024, in capitals or not; units of time are lower case.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Final
+
+from tickertape.base.errors import BadOption
+from tickertape.base.texts import shown
+
+SIZE_UNITS: Final = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
+"""Bytes in a unit of size."""
+INTERVAL_UNITS: Final = {
+    "": Decimal(1),
+    "us": Decimal("0.000001"),
+    "ms": Decimal("0.001"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+    "w": Decimal(604800),
+}
+"""Seconds in a unit of time."""
+
+_AMOUNT: Final = re.compile(r"[ \t]*([0-9]{1,18}(?:\.[0-9]{1,9})?)[ \t]*([A-Za-z]*)[ \t]*")
+
+
+def parse_size(value: str | int) -> int:
+    """Bytes of `value`: an int (taken as it is) or text such as `"64MB"`, `"1.5 KB"`, `"4096"`.
+
+    Raises `BadOption` for anything else, what is negative or no whole number of bytes included.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadOption(f"a size is a number of bytes or text such as '64MB', not {value!r}")
+    if isinstance(value, int):
+        if value < 0:
+            raise BadOption(f"a size is not negative; this is {value}")
+        return value
+    match = _AMOUNT.fullmatch(value)
+    unit = SIZE_UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise BadOption(
+            f"{shown(value)} is not a size: a number, then B, KB, MB, GB or TB (1024s), such as '64MB'"
+        )
+    size = Decimal(match[1]) * unit
+    if size != size.to_integral_value():
+        raise BadOption(f"{shown(value)} is not a whole number of bytes")
+    return int(size)
+
+
+def parse_interval(value: str | float) -> float:
+    """Seconds of `value`: a number (taken as it is) or text such as `"500ms"`, `"10s"`, `"5m"`, `"2h"`, `"1d"`.
+
+    Raises `BadOption` for anything else, what is negative or infinite included.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadOption(f"an interval is a number of seconds or text such as '500ms', not {value!r}")
+    if isinstance(value, int | float):
+        if not (value >= 0 and math.isfinite(value)):
+            raise BadOption(
+                f"an interval is a number of seconds, not negative and not infinite; this is {value}"
+            )
+        return float(value)
+    match = _AMOUNT.fullmatch(value)
+    unit = INTERVAL_UNITS.get(match[2]) if match else None
+    if match is None or unit is None:
+        raise BadOption(
+            f"{shown(value)} is not an interval: a number, then us, ms, s, m, h, d or w, such as '500ms'"
+        )
+    return float(Decimal(match[1]) * unit)
