@@ -21,7 +21,7 @@ from tickertape.base.errors import (
 from tickertape.base.names import check_client_name, publisher_id
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch.layout import MessageBatch
-from tickertape.client.effects import Effect, Hangup, Resolve, Send
+from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
 from tickertape.client.subscriptions import Request, Subscriptions
@@ -87,6 +87,8 @@ class ClientCore:
         self.name = name
         self._logon = Logon(name=name, user=user, password=password, software=software)
         self._effects: list[Effect] = []
+        self.waiting: Sequence[Effect] = self._effects
+        """What `effects` would give, to look at only."""
         self.publishing = Publishing(publisher_id(name), self._send, self._effects)
         self.subscriptions = Subscriptions(self._effects)
         self._connection: Connection | None = None
@@ -122,10 +124,6 @@ class ClientCore:
         taken = self._effects[:]
         self._effects.clear()
         return taken
-
-    def has_effects(self) -> bool:
-        """Whether `effects` would give any."""
-        return bool(self._effects)
 
     def next_deadline(self) -> float | None:
         """The earliest moment (monotonic seconds) at which `wake` wants to be called, or None."""
@@ -200,6 +198,11 @@ class ClientCore:
         credit = self.subscriptions.consumed(sub_id, cost)
         if credit is not None:
             self._send(credit)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def close(self) -> None:
         """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
@@ -315,6 +318,7 @@ class ClientCore:
             return
         if self._goodbye is not None:
             error = self._goodbye
+        was_on = self.logged_on is not None
         self._connection = None
         self.logged_on = None
         if self._closed:
@@ -331,6 +335,8 @@ class ClientCore:
             self._effects.append(Resolve(self._logon_token, Closed("closed") if self._closed else error))
             self._logon_token = None
         self._effects.extend(Resolve(token, refusal) for token in calls)
+        if was_on and not self._closed:
+            self._effects.append(Down(error))
 
 
 def _disconnected(error: TickertapeError) -> Disconnected:

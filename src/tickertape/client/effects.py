@@ -64,4 +64,10 @@ class Room(NamedTuple):
     """The publish store has more room than before: publishes that wait may try again."""
 
 
-Effect = Send | Hangup | Resolve | Hand | CaughtUp | End | FailedWrite | Room
+class Down(NamedTuple):
+    """A connection that was logged on is lost, and not because the application closed the client."""
+
+    error: TickertapeError
+
+
+Effect = Send | Hangup | Resolve | Hand | CaughtUp | End | FailedWrite | Room | Down

@@ -87,8 +87,10 @@ class Publishing:
         self._last_persisted = 0
         self._rejection: TickertapeError | None = None
         self._rejected_count = 0
-        self._starved = False
+        self.starved = False
+        """Whether a publish found no room since there was more."""
         self.report_rejections = True
+        """Whether `take_rejection` is to hear of what was refused."""
 
     # -- the application --------------------------------------------------------------------------------
 
@@ -297,7 +299,7 @@ class Publishing:
         if lane.size + size + BATCH_OVERHEAD_BYTES > store.bytes_max - store.size_bytes:
             if lane.size and self._connected:
                 self._flush_lane(lane)
-            self._starved = True
+            self.starved = True
             raise StoreFull(
                 f"the publish store holds {store.size_bytes + lane.size:,} of {store.bytes_max:,} bytes and "
                 f"the message needs {size:,}: wait for acknowledgements or give it a larger bytes_max"
@@ -415,7 +417,7 @@ class Publishing:
             return
         room = store.bytes_max - store.size_bytes - BATCH_OVERHEAD_BYTES
         lane.limit = min(batch_bytes_target, room)
-        if self._starved:
-            self._starved = False
+        if self.starved:
+            self.starved = False
             self._effects.append(Room())
 
