@@ -71,8 +71,8 @@ class FromNow(msgspec.Struct, frozen=True):
 class AtBookmarks(msgspec.Struct, frozen=True):
     """At bookmarks, in the order given: at a begin their earliest in the log counts, at an end their latest.
 
-    `unknown` says that the text also had members that cannot be in any log; when all were such, `bookmarks` is
-    empty.
+    `unknown` says that the text also had members that cannot be in any log; `bookmarks` is empty when all
+    were such.
     """
 
     bookmarks: tuple[Bookmark, ...]
@@ -99,7 +99,7 @@ EndPoint = AtBookmarks | AtTime
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A replay with a stop. `inclusive`: the named message, or one stamped at just that moment, is part of it."""
+    """A replay with a stop. `inclusive`: the named message, or one stamped just then, is part of it."""
 
     begin: StartPoint
     begin_inclusive: bool
@@ -114,8 +114,8 @@ class Range(msgspec.Struct, frozen=True):
 def parse_bookmark(text: str) -> StartPoint | Range:
     """Read what a subscription gives as its bookmark. `str()` of the result reads back to an equal value.
 
-    Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is allowed. Bookmarks
-    that merely cannot exist do not raise: see `AtBookmarks.unknown`.
+    Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is allowed.
+    Bookmarks that merely cannot exist do not raise: see `AtBookmarks.unknown`.
     """
     at, part = _trimmed(text, 0, len(text))
     if part[:1] in ("[", "("):

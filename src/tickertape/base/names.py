@@ -40,7 +40,7 @@ def is_pattern(topic: str) -> bool:
 
 
 def check_topic(topic: str) -> None:
-    """Raise `BadTopic` unless `topic` can be published to: a literal, 1 to `topic_bytes_max` bytes of UTF-8."""
+    """Raise `BadTopic` unless `topic` can be published to: literal, 1 to `topic_bytes_max` UTF-8 bytes."""
     pattern = _PATTERN.search(topic)
     if pattern is not None:
         raise BadTopic(

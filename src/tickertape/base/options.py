@@ -26,8 +26,8 @@ _CLOSING: Final = {"[": "]", "(": ")"}
 def parse_options(text: str) -> dict[str, str | None]:
     """Options of `text` in their order: the value as text (brackets kept), or None for a flag without `=`.
 
-    Raises `BadOption`, with the position in `text`, for a name given twice, a name that is none, an empty value,
-    and brackets or quotes that are not closed.
+    Raises `BadOption`, with the position in `text`, for a name given twice, a name that is none, an empty
+    value, and brackets or quotes that are not closed.
     """
     options: dict[str, str | None] = {}
     if text.strip(_BLANKS) == NO_OPTIONS:
@@ -66,14 +66,14 @@ def list_value(value: str) -> tuple[str, ...]:
     inner = value.strip(_BLANKS)
     if inner.startswith("[") and inner.endswith("]"):
         inner = inner[1:-1]
-    members = tuple(item.strip(_BLANKS) for _, item in _split(inner))
+    members = tuple(item.strip(_BLANKS) for _, item in _split(inner, in_list=True))
     if not all(members):
         raise BadOption(f"{shown(value)} has an empty member; a list is [first,second]")
     return members
 
 
-def _split(text: str) -> Iterator[tuple[int, str]]:
-    """Parts between commas outside brackets, each with its position."""
+def _split(text: str, *, in_list: bool = False) -> Iterator[tuple[int, str]]:
+    """Parts between commas outside brackets, with positions; quotes and `(` count within brackets only."""
     open_brackets: list[tuple[str, int]] = []
     quote = ""
     quote_at = start = 0
@@ -81,9 +81,9 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
         if quote:
             if character == quote:
                 quote = ""
-        elif open_brackets and character in "'\"":
+        elif (in_list or open_brackets) and character in "'\"":
             quote, quote_at = character, at
-        elif character == "[" or (character == "(" and open_brackets):
+        elif character == "[" or (character == "(" and (in_list or open_brackets)):
             open_brackets.append((_CLOSING[character], at))
         elif character == "]" or (character == ")" and open_brackets):
             if not open_brackets or open_brackets.pop()[0] != character:

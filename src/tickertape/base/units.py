@@ -55,7 +55,7 @@ def parse_size(value: str | int) -> int:
 
 
 def parse_interval(value: str | float) -> float:
-    """Seconds of `value`: a number (taken as it is) or text such as `"500ms"`, `"10s"`, `"5m"`, `"2h"`, `"1d"`.
+    """Seconds of `value`: a number (taken as it is) or text such as `"500ms"`, `"10s"`, `"5m"`, `"1d"`.
 
     Raises `BadOption` for anything else, what is negative or infinite included.
     """

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import BadOption
+from tickertape.base.options import format_options, list_value, parse_options
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("   ", {}),
+        (",", {}),
+        (", ,,", {}),
+        ("none", {}),
+        (" none ", {}),
+        ("bookmark", {"bookmark": None}),
+        ("bookmark,", {"bookmark": None}),
+        (",bookmark,,live,", {"bookmark": None, "live": None}),
+        ("rate=1x,rate_max_gap=1s", {"rate": "1x", "rate_max_gap": "1s"}),
+        ("rate=5X,rate_max_gap=10s", {"rate": "5X", "rate_max_gap": "10s"}),
+        (
+            "conflation=2s, conflation_key = [/tickerId]",
+            {"conflation": "2s", "conflation_key": "[/tickerId]"},
+        ),
+        (
+            "rate=2x,conflation_key=[/a,/b],bookmark,",
+            {"rate": "2x", "conflation_key": "[/a,/b]", "bookmark": None},
+        ),
+        ("conflation_key=/tickerId,live", {"conflation_key": "/tickerId", "live": None}),
+        (
+            "projection=[MAX(/price, 0) AS /max,/tickerId as /ticker],grouping=[/tickerId]",
+            {"projection": "[MAX(/price, 0) AS /max,/tickerId as /ticker]", "grouping": "[/tickerId]"},
+        ),
+        ("select=[-/,+/event_id,+/description]", {"select": "[-/,+/event_id,+/description]"}),
+        ("select=[/a = ']',/b = \"[,\"],live", {"select": "[/a = ']',/b = \"[,\"]", "live": None}),
+        ("select=[a[0],b[1]]", {"select": "[a[0],b[1]]"}),
+        ("a=b=c", {"a": "b=c"}),
+        ("a=it's,b", {"a": "it's", "b": None}),
+        ("a=f(x,b", {"a": "f(x", "b": None}),
+        ("max_backlog=10,replace", {"max_backlog": "10", "replace": None}),
+    ],
+)
+def test_options(text: str, expected: dict[str, str | None]) -> None:
+    parsed = parse_options(text)
+    assert parsed == expected
+    assert list(parsed) == list(expected)
+    assert parse_options(format_options(parsed)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("live,live", r"option live is given twice \(again at position 5\)"),
+        ("rate=1,rate=1", "given twice"),
+        ("rate=", r"option rate \(at position 0\) has no value"),
+        ("live, rate= ,", r"option rate \(at position 5\) has no value"),
+        ("=5", "is no option"),
+        ("a b", "is no option"),
+        ("1rate=5", "is no option"),
+        ("rate 5=1", "is no option"),
+        ("ra-te=5", "is no option"),
+        ("[a]", "is no option"),
+        ("key=[/a,/b", "bracket at position 4 is not closed"),
+        ("key=/a]", "']' at position 6 closes no bracket"),
+        ("key=[(/a])", "']' at position 8 closes no bracket"),
+        ("key=[f(/a]", "']' at position 9 closes no bracket"),
+        ("key=[/a]b", "text after its closing bracket"),
+        ("key=[/a][/b]", "text after its closing bracket"),
+        ("key=[/a = 'x]", "quote at position 10 is not closed"),
+        ("\u00e9=1", "is no option"),
+    ],
+)
+def test_exact_03_malformed_options_are_refused(text: str, match: str) -> None:
+    with pytest.raises(BadOption, match=match):
+        parse_options(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("[/a,/b]", ("/a", "/b")),
+        ("[ /a , /b ]", ("/a", "/b")),
+        ("[/a]", ("/a",)),
+        ("/tickerId", ("/tickerId",)),
+        ("[f(/a,/b),/c]", ("f(/a,/b)", "/c")),
+        ("[[/a,/b],/c]", ("[/a,/b]", "/c")),
+    ],
+)
+def test_list_values(value: str, expected: tuple[str, ...]) -> None:
+    assert list_value(value) == expected
+
+
+@pytest.mark.parametrize("value", ["", "[]", "[ ]", "[/a,]", "[,/a]", "[/a,,/b]"])
+def test_lists_have_no_empty_member(value: str) -> None:
+    with pytest.raises(BadOption, match="empty member"):
+        list_value(value)

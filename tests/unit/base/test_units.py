@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tickertape.base.errors import BadOption
+from tickertape.base.units import parse_interval, parse_size
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, 0),
+        (4096, 4096),
+        ("4096", 4096),
+        ("7B", 7),
+        ("500KB", 500 * 1024),
+        ("64MB", 64 * 1024**2),
+        ("1GB", 1024**3),
+        ("2TB", 2 * 1024**4),
+        ("1.5KB", 1536),
+        ("0.5 kb", 512),
+        (" 64 mb ", 64 * 1024**2),
+        ("999999999999999999", 999999999999999999),
+    ],
+)
+def test_sizes(value: str | int, expected: int) -> None:
+    assert parse_size(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "MB",
+        "-1",
+        "1e3",
+        "1,5KB",
+        "1 K",
+        "1KiB",
+        "64 MB x",
+        "0.3B",
+        "1.0001KB",
+        "\uff11KB",
+        "1" * 30,
+        -1,
+        True,
+        1.5,
+        None,
+    ],
+)
+def test_bad_sizes(value: object) -> None:
+    with pytest.raises(BadOption):
+        parse_size(value)  # type: ignore[arg-type]  # what a configuration file may hold
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, 0.0),
+        (10, 10.0),
+        (0.25, 0.25),
+        ("10", 10.0),
+        ("250us", 0.00025),
+        ("500ms", 0.5),
+        ("10s", 10.0),
+        ("5m", 300.0),
+        ("2h", 7200.0),
+        ("1d", 86400.0),
+        ("1w", 604800.0),
+        ("1.5 s", 1.5),
+        (" 0.1s ", 0.1),
+    ],
+)
+def test_intervals(value: str | float, expected: float) -> None:
+    result = parse_interval(value)
+    assert result == expected
+    assert type(result) is float
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "s",
+        "-1s",
+        "5M",
+        "10S",
+        "1y",
+        "1 2s",
+        "inf",
+        "nan",
+        "1e3",
+        -0.5,
+        -1,
+        math.inf,
+        math.nan,
+        False,
+        None,
+        [1],
+    ],
+)
+def test_bad_intervals(value: object) -> None:
+    with pytest.raises(BadOption):
+        parse_interval(value)  # type: ignore[arg-type]  # what a configuration file may hold
