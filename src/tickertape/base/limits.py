@@ -36,7 +36,9 @@ logon_seconds_max: Final = 10.0
 client_name_bytes_max: Final = 256
 subscription_id_bytes_max: Final = 256
 subscriptions_per_connection_max: Final = 10_000
+"""Subscriptions that one connection may hold; the next one is refused."""
 connections_max: Final = 10_000
+"""Connections that one server holds; the next one is told so and closed."""
 
 # flow
 credit_bytes_default: Final = 2 * MIB
@@ -70,6 +72,8 @@ index_bytes_max: Final = 8 * MIB
 """Bound of one segment's index; above it publisher and topic entries become coarser, never wrong."""
 tail_cache_bytes: Final = 16 * MIB
 """The last part of the log that stays in memory."""
+step_bytes_max: Final = 1 * MIB
+"""About what the engine delivers from the log before it looks at its other inputs again."""
 read_bytes_target: Final = 256 * KIB
 """What one read effect asks of the disk at a time."""
 

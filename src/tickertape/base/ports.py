@@ -12,7 +12,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Now(NamedTuple):
-    """A moment, handed to every machine: `mono` for leases, rates and idleness, `wall` for stamps and ranges."""
+    """A moment, handed to every machine: `mono` for leases, rates, idleness; `wall` for stamps and ranges."""
 
     mono: float
     """Seconds of a clock that never goes back."""
@@ -21,16 +21,20 @@ class Now(NamedTuple):
 
 
 class Disk(Protocol):
-    """One directory tree. Paths are relative to its root, with `/`; handles are small integers.
+    """One directory tree. Paths are relative to its root (itself `"."`), with `/`; handles are integers.
 
-    Every method raises `OSError` as the system does. Nothing is retried here: the caller decides.
+    Every method raises `OSError` as the system does, and `OSError(EINVAL)` for a path that leaves the tree.
+    Nothing is retried here: the caller decides. `tests/conformance/test_disk.py` says what a disk must do.
     """
 
     def names(self, directory: str) -> list[str]:
         """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """Create `path` (its parent exists); no error when it exists. Not durable before `sync_directory` of the parent."""
+        """Create `path` (its parent exists); no error when it exists.
+
+        Not durable before `sync_directory` of the parent.
+        """
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
         """Open a file. With `create` it must not exist yet (`FileExistsError`)."""
@@ -40,7 +44,9 @@ class Disk(Protocol):
     def size(self, handle: int) -> int: ...
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Reserve `size` bytes, reading as zeros; `OSError(ENOSPC)` when there is no room."""
+        """Reserve the first `size` bytes, new ones reading as zeros; never shortens.
+
+        `OSError(ENOSPC)` when there is no room."""
 
     def truncate(self, handle: int, size: int) -> None: ...
 
@@ -54,7 +60,7 @@ class Disk(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename inside the tree; durable after `sync_directory` of both directories."""
+        """Rename, replacing a file called `new`; durable after `sync_directory` of both directories."""
 
     def sync_directory(self, path: str) -> None:
         """Make the names in `path` durable."""

@@ -80,7 +80,8 @@ class Persisted(NamedTuple):
     first_position: int
     batch: MessageBatch
     segment: int
-    offset: int
+    end: int
+    """Offset after the commit in its segment."""
 
 
 class Active:
@@ -140,6 +141,7 @@ class GroupCommit:
         self._closing = False
         self._jobs: list[Job] = []
         self._persisted: list[Persisted] = []
+        self._opened: list[Active] = []
         self._advance(now)
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -196,6 +198,11 @@ class GroupCommit:
         """Drain the commits that became persisted, in order."""
         done, self._persisted = self._persisted, []
         return done
+
+    def take_opened(self) -> list[Active]:
+        """Drain the segments that became active, in order."""
+        opened, self._opened = self._opened, []
+        return opened
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -295,7 +302,7 @@ class GroupCommit:
         end = active.offset + commit_header_bytes + body_bytes
         persisted = None
         if batch is not None:
-            persisted = Persisted(first, batch, active.header.number, active.offset)
+            persisted = Persisted(first, batch, active.header.number, end)
             active.index.add(active.offset, end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         sync = self._policy is SyncPolicy.ALWAYS
@@ -396,6 +403,7 @@ class GroupCommit:
         data, crc = encode_segment_header(header)
         self._prepared = None
         self.active = Active(header, crc, capacity)
+        self._opened.append(self.active)
         if old is None:
             self._send(StartSegment(number=number, header=data), None)
         else:

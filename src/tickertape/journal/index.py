@@ -126,7 +126,7 @@ class SegmentIndex:
     @property
     def encoded_bytes_max(self) -> int:
         """What `encode` gives is not larger."""
-        return 256 + 24 * self.blocks + 33 * self._rows + self._name_bytes
+        return 256 + 24 * self.blocks + 48 * self._rows + self._name_bytes
 
     @property
     def blocks(self) -> int:
@@ -141,6 +141,10 @@ class SegmentIndex:
     def block_of_position(self, position: int) -> int:
         """The block that holds `position` (which lies in this segment)."""
         return max(bisect_right(self.positions, position) - 1, 0)
+
+    def block_of_offset(self, offset: int) -> int:
+        """The block in which the byte `offset` lies."""
+        return max(bisect_right(self.offsets, offset) - 1, 0)
 
     def block_of_time(self, after: int) -> int:
         """The first block that may hold a message later than `after`, or as late and later (see `times`)."""

@@ -1,8 +1,8 @@
 """Owns the commands of the wire: their names, fields and meaning (docs/formats/wire.md shows the bytes).
 
-Must never decide anything: a command is data. Commands are immutable, keyword-only, encoded as MessagePack maps
-without fields at their default, and told apart by the tag field `c`. A command that carries messages is followed
-in its frame by one message batch.
+Must never decide anything: a command is data. Commands are immutable, keyword-only, encoded as MessagePack
+maps without fields at their default, and told apart by the tag field `c`. A command that carries messages is
+followed in its frame by one message batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 # -- from the client ----------------------------------------------------------------------------------
 
 
-class Logon(Command, tag="logon"):
+class Logon(Command, tag="logon", frozen=True, kw_only=True):
     """First command of a connection. `name` is the client name, from which the publisher id is made."""
 
     name: str
@@ -34,7 +34,7 @@ class Logon(Command, tag="logon"):
     options: str = ""
 
 
-class Publish(Command, tag="p"):
+class Publish(Command, tag="p", frozen=True, kw_only=True):
     """A batch of one run. `frame` numbers the publish frames of the connection from 1, without gaps.
 
     `sequenced`: the run carries the publisher's own rising sequences. Otherwise the server assigns them
@@ -45,7 +45,7 @@ class Publish(Command, tag="p"):
     sequenced: bool = False
 
 
-class Subscribe(Command, tag="sub"):
+class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
     """Begin a subscription. With `bookmark` (or `positions`) it reads the log, without it only what comes.
 
     `options` is the comma-separated option string of the reference. `credit` is the number of cost bytes the
@@ -65,28 +65,28 @@ class Subscribe(Command, tag="sub"):
     journal: str | None = None
 
 
-class Unsubscribe(Command, tag="unsub"):
+class Unsubscribe(Command, tag="unsub", frozen=True, kw_only=True):
     """End subscriptions of this connection; an unknown id refuses the whole command."""
 
     id: int
     sub_ids: tuple[str, ...]
 
 
-class Credit(Command, tag="cr"):
+class Credit(Command, tag="cr", frozen=True, kw_only=True):
     """The application consumed `bytes` of cost: the server may send as much again."""
 
     sub_id: str
     bytes: int
 
 
-class Flush(Command, tag="flush"):
+class Flush(Command, tag="flush", frozen=True, kw_only=True):
     """Answered by `Ack` when everything sent before on this connection is `persisted` or `processed`."""
 
     id: int
     level: str = "persisted"
 
 
-class Resolve(Command, tag="res"):
+class Resolve(Command, tag="res", frozen=True, kw_only=True):
     """Ask which positions a start point or range of a topic covers now, without subscribing."""
 
     id: int
@@ -98,8 +98,8 @@ class Resolve(Command, tag="res"):
 # -- from the server ----------------------------------------------------------------------------------
 
 
-class LoggedOn(Command, tag="logged_on"):
-    """The logon succeeded. `last_persisted` is this publisher's highest durable sequence, 0 when there is none."""
+class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
+    """The logon succeeded. `last_persisted` is this publisher's highest durable sequence, 0 when none."""
 
     version: int
     software: str
@@ -112,11 +112,11 @@ class LoggedOn(Command, tag="logged_on"):
     """The recorded topics, or None when every topic is."""
 
 
-class Ack(Command, tag="ack"):
+class Ack(Command, tag="ack", frozen=True, kw_only=True):
     """The outcome of the command with that `id`; `code` is empty for success, else an error code of ours.
 
-    For a subscribe with a bookmark `start` says where it really begins: the position of the first message it may
-    deliver, and `found` whether the bookmark asked for was known.
+    For a subscribe with a bookmark `start` says where it really begins: the position of the first message it
+    may deliver, and `found` whether the bookmark asked for was known.
     """
 
     id: int
@@ -126,7 +126,7 @@ class Ack(Command, tag="ack"):
     found: bool = True
 
 
-class Resolved(Command, tag="resolved"):
+class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
     """Answer to `Resolve`: positions `start` (first) and `end` (first not covered) of journal `journal`."""
 
     id: int
@@ -135,8 +135,8 @@ class Resolved(Command, tag="resolved"):
     end: int
 
 
-class Persisted(Command, tag="d"):
-    """Every recorded publish up to `frame`, and every sequence of this publisher up to `sequence`, is durable.
+class Persisted(Command, tag="d", frozen=True, kw_only=True):
+    """Every recorded publish up to `frame`, and this publisher's sequences up to `sequence`, are durable.
 
     `level` is `local` (synced to this machine's disk) or `written` (sync policy `interval` or `never`).
     """
@@ -146,13 +146,13 @@ class Persisted(Command, tag="d"):
     level: str = "local"
 
 
-class Processed(Command, tag="pr"):
+class Processed(Command, tag="pr", frozen=True, kw_only=True):
     """The unrecorded publish `frame` was handed to its subscribers; says nothing about any other frame."""
 
     frame: int
 
 
-class Rejected(Command, tag="rej"):
+class Rejected(Command, tag="rej", frozen=True, kw_only=True):
     """Publish `frame` (messages up to `sequence` when sequenced) was refused and will never be in the log."""
 
     frame: int
@@ -161,21 +161,21 @@ class Rejected(Command, tag="rej"):
     text: str
 
 
-class Deliver(Command, tag="m"):
-    """A batch for subscription `sub_id`. `next` is the position after the last one considered (recorded topics)."""
+class Deliver(Command, tag="m", frozen=True, kw_only=True):
+    """A batch for `sub_id`. `next`: the position after the last message considered (recorded topics)."""
 
     sub_id: str
     next: int = 0
 
 
-class Completed(Command, tag="done"):
+class Completed(Command, tag="done", frozen=True, kw_only=True):
     """The replay has caught up with the log as of the subscribe, or reached its stop; sent once, in order."""
 
     sub_id: str
     next: int
 
 
-class Ended(Command, tag="end"):
+class Ended(Command, tag="end", frozen=True, kw_only=True):
     """The subscription is over. `code` is empty when its range is complete."""
 
     sub_id: str
@@ -183,7 +183,7 @@ class Ended(Command, tag="end"):
     text: str = ""
 
 
-class Goodbye(Command, tag="bye"):
+class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
     """The server closes the connection after this frame, and why."""
 
     code: str
@@ -193,7 +193,7 @@ class Goodbye(Command, tag="bye"):
 # -- either side --------------------------------------------------------------------------------------
 
 
-class Heartbeat(Command, tag="hb"):
+class Heartbeat(Command, tag="hb", frozen=True, kw_only=True):
     """Shows that the sender is alive."""
 
 

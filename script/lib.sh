@@ -1,0 +1,29 @@
+# Sourced by the scripts beside it: where things are, how to stop with one line, how to get the environment.
+# shellcheck shell=bash
+
+root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
+# shellcheck disable=SC2034  # used by the scripts that source this
+venv="$root/.venv"
+called_from="$PWD"
+
+# A virtual environment of our own: what the caller's shell set for another one must not leak in.
+unset PYTHONHOME PYTHONPATH VIRTUAL_ENV
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+# die STATUS TEXT...: one line on standard error, then the end. 1 = something failed, 2 = something is missing.
+die() {
+  local status=$1
+  shift
+  printf '%s: %s\n' "$(basename -- "$0")" "$*" >&2
+  exit "$status"
+}
+
+# need_venv EXTRA...: the environment with these parts, and the Java that was found or fetched for Spark.
+need_venv() {
+  "$root/script/setup" "$@"
+  if [ -x "$root/.java/bin/java" ]; then
+    export JAVA_HOME="$root/.java"
+  fi
+  export PYSPARK_PYTHON="$venv/bin/python" # Spark starts its workers with python3 from PATH otherwise
+  cd "$root"
+}

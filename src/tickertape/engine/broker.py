@@ -1,0 +1,423 @@
+"""Owns the engine's machine: commands, disk answers and time go in, effects come out.
+
+The parts (sessions, publishing, delivery, registry) talk only through here. Must never wait, read a clock, or touch a
+socket or file; a misbehaving peer is a `Goodbye` and a close, never an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tickertape.base.errors import (
+    AlreadyLoggedOn,
+    BadBatch,
+    BadCommand,
+    BadTopic,
+    CorruptBatch,
+    JournalFull,
+    LogonRequired,
+    NameInUse,
+    NotReady,
+    SlowClient,
+    SubscriptionUnknown,
+    TickertapeError,
+)
+from tickertape.base.limits import credit_bytes_max
+from tickertape.base.ports import Now
+from tickertape.batch import MessageBatch
+from tickertape.engine.delivery import Delivery
+from tickertape.engine.effects import (
+    Close,
+    DiskJob,
+    Effect,
+    Fatal,
+    LoggedOnNow,
+    PauseReading,
+    Read,
+    ResumeReading,
+    Send,
+)
+from tickertape.engine.points import Extent, ExtentSearch, close_extent
+from tickertape.engine.publishing import Publishing
+from tickertape.engine.registry import Registry
+from tickertape.engine.requests import check_subscribe, extent_search
+from tickertape.engine.sessions import Session, Sessions
+from tickertape.engine.subscription import Subscription
+from tickertape.engine.unrecorded import LiveSubscription, Unrecorded
+from tickertape.journal.jobs import Job
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading import Part
+from tickertape.wire.commands import (
+    Ack,
+    Command,
+    Credit,
+    Flush,
+    Goodbye,
+    Heartbeat,
+    LoggedOn,
+    Logon,
+    Processed,
+    Publish,
+    Rejected,
+    Resolve,
+    Resolved,
+    Subscribe,
+    Unsubscribe,
+)
+from tickertape.wire.frames import encode_frame
+
+class _Lookup:
+    """A search in progress, and what to do with its outcome."""
+
+    def __init__(
+        self, search: ExtentSearch, found: Callable[[Extent], None], failed: Callable[[TickertapeError], None]
+    ) -> None:
+        self.search = search
+        self.found = found
+        self.failed = failed
+
+
+class Broker:
+    """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`, `read_done`,
+    `wake`, `close`; after each one drain `effects()`; while `has_work`, call `work` between other inputs."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        registry: Registry,
+        *,
+        instance: str,
+        software: str,
+        recorded: frozenset[str] | None = None,
+    ) -> None:
+        self.journal = journal
+        self._instance = instance
+        self._software = software
+        self._recorded = recorded
+        self._effects: list[Effect] = []
+        self._token = 0
+        self._sessions = Sessions(instance, registry)
+        self._publishing = Publishing(journal, registry, recorded)
+        self._delivery = Delivery(journal, self._effects, self._new_token)
+        self._unrecorded = Unrecorded(self._effects)
+        self._lookups: dict[int, _Lookup] = {}
+        self._strangers: set[int] = set()
+        self._paused: set[int] = set()
+        self._failed = False
+        self._draining = False
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def connected(self, conn: int) -> None:
+        """The driver accepted a connection and calls it `conn`."""
+        self._strangers.add(conn)
+
+    def disconnected(self, conn: int) -> None:
+        """The connection is gone; its subscriptions end."""
+        self._strangers.discard(conn)
+        self._paused.discard(conn)
+        session = self._sessions.remove(conn)
+        if session is not None:
+            self._drop_subscriptions(session)
+
+    def violated(self, conn: int, error: TickertapeError) -> None:
+        """What came from the connection is not the protocol: say so and close."""
+        self._goodbye(conn, error)
+
+    def writable(self, conn: int) -> None:
+        """The connection has room for more."""
+        session = self._sessions.by_conn.get(conn)
+        if session is not None:
+            self._delivery.writable(session)
+            for sub in list(session.live.values()):
+                self._unrecorded.drain(sub)
+
+    def blocked(self, conn: int) -> None:
+        """More than `outbox_bytes_max` waits to be written to the connection."""
+        session = self._sessions.by_conn.get(conn)
+        if session is not None:
+            session.writable = False
+
+    def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
+        """A command of the connection."""
+        session = self._sessions.by_conn.get(conn)
+        try:
+            if session is None:
+                if conn in self._strangers:
+                    self._first(conn, command)
+                return
+            self._dispatch(session, command, batch, now)
+        except TickertapeError as error:
+            self._goodbye(conn, error)
+        self._journal_moved(now)
+
+    def disk_done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
+        """The disk's answer to a `DiskJob`."""
+        self.journal.done(job, error, salt, now)
+        self._journal_moved(now)
+
+    def read_done(self, token: int, data: bytes | TickertapeError, now: Now) -> None:
+        """The answer to a `Read`."""
+        if not self._delivery.read_done(token, data):
+            lookup = self._lookups.pop(token, None)
+            if lookup is not None:
+                self._search(lookup, data)
+        self._journal_moved(now)
+
+    def wake(self, now: Now) -> None:
+        """A deadline has come."""
+        self.journal.wake(now)
+        self._delivery.settle(now)
+        self._journal_moved(now)
+
+    def work(self, now: Now) -> None:
+        """One bounded step of delivery."""
+        self._delivery.step()
+        self._journal_moved(now)
+
+    def close(self, now: Now) -> None:
+        """Begin a clean stop: no more publishes; what was accepted is persisted, then the journal is sealed."""
+        self._draining = True
+        self.journal.close(now)
+        self._journal_moved(now)
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    def effects(self) -> list[Effect]:
+        """Drain the effects, in order."""
+        drained = self._effects[:]
+        self._effects.clear()
+        return drained
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `work` would do something."""
+        return self._delivery.has_work
+
+    def next_deadline(self, now: Now) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        wanted = [t for t in (self.journal.next_deadline(), self._delivery.next_deadline(now)) if t is not None]
+        return min(wanted, default=None)
+
+    @property
+    def connections(self) -> list[int]:
+        """All connections, strangers included."""
+        return [*self._strangers, *self._sessions.by_conn]
+
+    # -- the journal ----------------------------------------------------------------------------------
+
+    def _journal_moved(self, now: Now) -> None:
+        """Pass on what the journal wants and what became persisted."""
+        commits = self.journal.take_persisted()
+        self._effects.extend(DiskJob(job) for job in self.journal.jobs())
+        for session, command in self._publishing.due():
+            self._send(session.conn, command)
+        for commit in commits:
+            self._delivery.persisted(Part(commit.first_position, commit.batch))
+        if commits:
+            self._delivery.settle(now)
+            if self._paused and not self.journal.congested:
+                self._effects.extend(ResumeReading(conn) for conn in sorted(self._paused))
+                self._paused.clear()
+        if self.journal.failure is not None and not self._failed:
+            self._fail()
+
+    def _fail(self) -> None:
+        self._failed = True
+        error = self.journal.failure
+        assert error is not None
+        for conn in self.connections:
+            self._goodbye(conn, error)
+        self._effects.append(Fatal(error))
+
+    # -- commands -------------------------------------------------------------------------------------
+
+    def _first(self, conn: int, command: Command) -> None:
+        if not isinstance(command, Logon):
+            raise LogonRequired(f"{type(command).__name__} before the logon")
+        session, old = self._sessions.logon(conn, command)
+        if old is not None:
+            self._goodbye(old.conn, NameInUse(f"another connection took over the client name {old.name!r}"))
+        self._strangers.discard(conn)
+        self._effects.append(LoggedOnNow(conn))
+        self._send(
+            conn,
+            LoggedOn(
+                version=command.versions[0],
+                software=self._software,
+                instance=self._instance,
+                journal=self.journal.identity,
+                epoch=self.journal.epoch,
+                publisher=session.publisher,
+                last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
+                recorded=None if self._recorded is None else tuple(sorted(self._recorded)),
+            ),
+        )
+
+    def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
+        if isinstance(command, Publish):
+            if batch is None:
+                raise BadCommand("a publish without its batch")
+            self._publish(session, command, batch, now)
+        elif isinstance(command, Credit):
+            self._credit(session, command)
+        elif isinstance(command, Subscribe):
+            self._answered(session, command.id, lambda: self._subscribe(session, command, now))
+        elif isinstance(command, Unsubscribe):
+            self._answered(session, command.id, lambda: self._unsubscribe(session, command))
+        elif isinstance(command, Flush):
+            self._flush(session, command)
+        elif isinstance(command, Resolve):
+            self._answered(session, command.id, lambda: self._resolve(session, command, now))
+        elif isinstance(command, Logon):
+            raise AlreadyLoggedOn("a second logon on one connection")
+        elif not isinstance(command, Heartbeat):
+            raise BadCommand(f"{type(command).__name__} does not come from a client")
+
+    def _answered(self, session: Session, command_id: int, act: Callable[[], None]) -> None:
+        """Do what a command asks; a refusal is its answer and disturbs nothing else."""
+        try:
+            act()
+        except TickertapeError as error:
+            self._send(session.conn, Ack(id=command_id, code=error.code, text=str(error)))
+
+    def _publish(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
+        if self._draining:
+            raise NotReady("the server is stopping: publish again after reconnecting")
+        try:
+            recorded = self._publishing.inspect(session, command, batch)
+            if recorded and not self.journal.can_accept(batch.nbytes):
+                raise JournalFull("no room to prepare the next segment: free disk space; retried every second")
+        except (BadBatch, CorruptBatch, BadCommand):
+            raise
+        except (BadTopic, JournalFull) as error:
+            if command.sequenced and isinstance(error, JournalFull):
+                # A refusal for now must not drop what a store keeps, nor let later sequences overtake it.
+                raise
+            last = int(batch.sequences[-1]) if command.sequenced else 0
+            rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
+            self._send(session.conn, rejected)
+            return
+        if not recorded:
+            for slow in self._unrecorded.publish(batch):
+                self._goodbye(slow.conn, SlowClient("it does not read what it subscribed to"))
+            self._send(session.conn, Processed(frame=command.frame))
+            return
+        self._publishing.accept(session, command, batch, now)
+        if self.journal.congested and session.conn not in self._paused:
+            self._paused.add(session.conn)
+            self._effects.append(PauseReading(session.conn))
+
+    def _flush(self, session: Session, command: Flush) -> None:
+        if command.level == "persisted":
+            self._publishing.owe_flush(session, command.id)
+        elif command.level == "processed":
+            self._send(session.conn, Ack(id=command.id))
+        else:
+            self._send(session.conn, Ack(id=command.id, code="bad_option", text=f"no flush level {command.level!r}"))
+
+    def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
+        options = check_subscribe(session, command, self._publishing, self.journal)
+        if not self._publishing.is_recorded(command.topic):
+            live = LiveSubscription(session, command.sub_id, command.topic, command.credit)
+            session.live[command.sub_id] = live
+            self._unrecorded.add(live)
+            self._send(session.conn, Ack(id=command.id))
+            return
+        sub = Subscription(session, command.sub_id, command.topic, command.credit)
+        session.subscriptions[command.sub_id] = sub
+        target = self.journal.accepted_end
+
+        def found(extent: Extent) -> None:
+            if sub.session.subscriptions.get(sub.sub_id) is not sub:
+                return
+            if command.until_caught_up:
+                extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
+            self._send(session.conn, Ack(id=command.id, start=extent.start, found=extent.found))
+            sub.begin(extent, target)
+            self._delivery.begin(sub)
+
+        def failed(error: TickertapeError) -> None:
+            session.subscriptions.pop(sub.sub_id, None)
+            self._send(session.conn, Ack(id=command.id, code=error.code, text=str(error)))
+
+        self._search(_Lookup(extent_search(self.journal, command, options, now), found, failed))
+
+    def _unsubscribe(self, session: Session, command: Unsubscribe) -> None:
+        unknown = [s for s in command.sub_ids if s not in session.subscriptions and s not in session.live]
+        if unknown:
+            raise SubscriptionUnknown(f"no subscription {unknown[0]!r} on this connection; nothing was ended")
+        for sub_id in command.sub_ids:
+            sub = session.subscriptions.get(sub_id)
+            if sub is not None:
+                self._delivery.remove(sub)
+            elif sub_id in session.live:
+                self._unrecorded.remove(session.live[sub_id])
+        self._send(session.conn, Ack(id=command.id))
+
+    def _resolve(self, session: Session, command: Resolve, now: Now) -> None:
+        options = check_subscribe(session, command, self._publishing, self.journal)
+
+        def found(extent: Extent) -> None:
+            assert extent.stop is not None
+            identity = self.journal.identity
+            self._send(session.conn, Resolved(id=command.id, journal=identity, start=extent.start, end=extent.stop))
+
+        def failed(error: TickertapeError) -> None:
+            self._send(session.conn, Ack(id=command.id, code=error.code, text=str(error)))
+
+        search = extent_search(self.journal, command, options, now)
+        self._search(_Lookup(close_extent(self.journal, search), found, failed))
+
+    def _credit(self, session: Session, command: Credit) -> None:
+        if not 0 < command.bytes <= credit_bytes_max:
+            raise BadCommand(f"a credit of {command.bytes} bytes")
+        sub = session.subscriptions.get(command.sub_id)
+        if sub is not None:
+            self._delivery.credit(sub, command.bytes)
+        elif command.sub_id in session.live:
+            live = session.live[command.sub_id]
+            live.credit += command.bytes
+            self._unrecorded.drain(live)
+
+    # -- helpers --------------------------------------------------------------------------------------
+
+    def _search(self, lookup: _Lookup, data: bytes | TickertapeError | None = None) -> None:
+        try:
+            if isinstance(data, TickertapeError):
+                raise data
+            request = next(lookup.search) if data is None else lookup.search.send(data)
+        except StopIteration as done:
+            lookup.found(_extent(done.value))
+            return
+        except TickertapeError as error:
+            lookup.failed(error)
+            return
+        token = self._new_token()
+        self._lookups[token] = lookup
+        self._effects.append(Read(token, request))
+
+    def _new_token(self) -> int:
+        self._token += 1
+        return self._token
+
+    def _drop_subscriptions(self, session: Session) -> None:
+        for sub in list(session.subscriptions.values()):
+            self._delivery.remove(sub)
+        for live in list(session.live.values()):
+            self._unrecorded.remove(live)
+
+    def _send(self, conn: int, command: Command) -> None:
+        self._effects.append(Send(conn, encode_frame(command)))
+
+    def _goodbye(self, conn: int, error: TickertapeError) -> None:
+        """Say why, close, and forget the connection now: nothing more is taken from it."""
+        self._send(conn, Goodbye(code=error.code, text=str(error)))
+        self._effects.append(Close(conn, error.code))
+        self.disconnected(conn)
+
+
+def _extent(value: Any) -> Extent:
+    assert isinstance(value, Extent)
+    return value

@@ -1,0 +1,67 @@
+"""Owns what the engine asks of its driver: effects as data, drained in order.
+
+Must never carry behaviour. `conn` is the number under which the driver announced a connection.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.ports import Buffer
+from tickertape.journal.jobs import Job
+from tickertape.journal.reading import ReadRequest
+
+
+class Send(NamedTuple):
+    """Write these buffers to a connection, in order, without changing them later."""
+
+    conn: int
+    buffers: list[Buffer]
+
+
+class LoggedOnNow(NamedTuple):
+    """The connection's logon succeeded: lift the limits for strangers."""
+
+    conn: int
+
+
+class Close(NamedTuple):
+    """Close a connection once what was sent to it is written. `reason` is an error code."""
+
+    conn: int
+    reason: str
+
+
+class PauseReading(NamedTuple):
+    """Read nothing more from a connection until `ResumeReading`."""
+
+    conn: int
+
+
+class ResumeReading(NamedTuple):
+    """Read from a connection again."""
+
+    conn: int
+
+
+class DiskJob(NamedTuple):
+    """Carry out a job of the journal, in order; answer with `Broker.disk_done`."""
+
+    job: Job
+
+
+class Read(NamedTuple):
+    """Read from a segment; answer with `Broker.read_done` under the same token."""
+
+    token: int
+    request: ReadRequest
+
+
+class Fatal(NamedTuple):
+    """The journal failed: stop with the exit code for it. Sent once."""
+
+    error: TickertapeError
+
+
+Effect = Send | LoggedOnNow | Close | PauseReading | ResumeReading | DiskJob | Read | Fatal

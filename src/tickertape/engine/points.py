@@ -1,0 +1,101 @@
+"""Owns where a bookmark subscription begins and ends: from the value a client sent to positions and log times.
+
+Must never start silently elsewhere than asked: the answer says whether the bookmark was found. Semantics: seed 000,
+semantics.md 1.2 and 1.6, exact.md 1 to 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, Epoch, FromNow, Range, StartPoint
+from tickertape.base.errors import BadOption, BookmarkUnknown
+from tickertape.journal.journal import Journal
+from tickertape.journal.lookup import find_bookmark, find_time
+from tickertape.journal.reading import ReadRequest
+
+NOT_FOUND_POLICIES = ("now", "epoch", "fail")
+
+
+class Extent(NamedTuple):
+    """The part of the log a subscription covers."""
+
+    start: int
+    """Position of the first message it may deliver."""
+    found: bool = True
+    """Whether the bookmark asked for was known."""
+    not_before: int | None = None
+    """Messages stamped earlier than this (microseconds) are not delivered."""
+    stop: int | None = None
+    """Position before which it ends."""
+    stop_time: int | None = None
+    """It ends before the first message stamped at or after this (microseconds)."""
+
+
+ExtentSearch = Generator[ReadRequest, bytes, Extent]
+
+
+def resolve(
+    journal: Journal, point: StartPoint | Range, accepted_end: int, not_found: str, log_time: int
+) -> ExtentSearch:
+    """Find the extent of `point` for a command that arrived when the log ended at `accepted_end`.
+
+    `not_found` is now, epoch or fail. Raises `BookmarkUnknown`."""
+    if not_found not in NOT_FOUND_POLICIES:
+        raise BadOption(f"bookmark_not_found={not_found}: use now, epoch or fail")
+    if not isinstance(point, Range):
+        extent = yield from _begin(journal, point, False, accepted_end, not_found)
+        if isinstance(point, AtTime) and point.micros >= log_time:
+            # A plain timestamp past the end of the log acts as NOW; only a range holds delivery back.
+            extent = Extent(accepted_end)
+        return extent
+    extent = yield from _begin(journal, point.begin, point.begin_inclusive, accepted_end, not_found)
+    if isinstance(point.end, AtTime):
+        return extent._replace(stop_time=point.end.micros + (1 if point.end_inclusive else 0))
+    positions = yield from _positions(journal, point.end.bookmarks)
+    if not positions:
+        raise BookmarkUnknown("the bookmark at the end of the range is not in the log: where to stop is unknown")
+    return extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))
+
+
+def _begin(
+    journal: Journal, point: StartPoint, inclusive: bool, accepted_end: int, not_found: str
+) -> ExtentSearch:
+    if isinstance(point, Epoch):
+        return Extent(journal.view.first_position)
+    if isinstance(point, FromNow):
+        return Extent(accepted_end)
+    if isinstance(point, AtTime):
+        start = yield from find_time(journal.view, point.micros, inclusive=inclusive)
+        return Extent(start, not_before=point.micros if inclusive else point.micros + 1)
+    assert isinstance(point, AtBookmarks)
+    positions = yield from _positions(journal, point.bookmarks)
+    if positions:
+        return Extent(min(positions) + (0 if inclusive else 1))
+    if not_found == "fail":
+        raise BookmarkUnknown(
+            "the log does not hold the bookmark: start from EPOCH or NOW, or subscribe with bookmark_not_found=now"
+        )
+    return Extent(accepted_end if not_found == "now" else journal.view.first_position, found=False)
+
+
+def _positions(
+    journal: Journal, bookmarks: tuple[Bookmark, ...]
+) -> Generator[ReadRequest, bytes, list[int]]:
+    positions = []
+    for bookmark in bookmarks:
+        position = yield from find_bookmark(journal.view, bookmark.publisher, bookmark.sequence)
+        if position is not None:
+            positions.append(position)
+    return positions
+
+
+def close_extent(journal: Journal, search: ExtentSearch) -> ExtentSearch:
+    """Turn an extent into plain positions of what is persisted now: a start and a stop, nothing left to the clock."""
+    end = journal.persisted_end
+    extent = yield from search
+    stop = end if extent.stop is None else min(extent.stop, end)
+    if extent.stop_time is not None:
+        stop = min(stop, (yield from find_time(journal.view, extent.stop_time, inclusive=True)))
+    return Extent(min(extent.start, stop), stop=stop)

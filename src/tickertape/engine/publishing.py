@@ -1,0 +1,151 @@
+"""Owns publishing: what a publish frame must be, the duplicate filter, and who is told when messages are durable.
+
+Must never let a sequence at or below the highest one seen enter the log again, acknowledge anything that is not
+persisted, or reorder a publisher's recorded messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.errors import BadBatch, BadCommand, BadTopic, TickertapeError
+from tickertape.base.names import check_topic
+from tickertape.base.ports import Now
+from tickertape.batch import MessageBatch, Stamp, slice_batch
+from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
+from tickertape.engine.sessions import Session
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import Ack, Persisted, Publish
+
+_KNOWN_TOPICS_MAX = 100_000
+
+
+class _Owed(NamedTuple):
+    """An acknowledgement that is due once the log is persisted up to `end`."""
+
+    end: int
+    session: Session
+    frame: int
+    sequence: int
+    flush: int | None
+
+
+class Publishing:
+    """Takes publish frames into the log and says which acknowledgements are due."""
+
+    def __init__(self, journal: Journal, registry: Registry, recorded: frozenset[str] | None) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._recorded = recorded
+        self._owed: deque[_Owed] = deque()
+        self._good_topics: set[str] = set()
+        self._spaces: set[int] = set()
+        self.duplicates = 0
+        """Messages dropped by the duplicate filter since the start."""
+
+    def is_recorded(self, topic: str) -> bool:
+        """Whether the log records `topic`."""
+        return topic != CONTROL_TOPIC and (self._recorded is None or topic in self._recorded)
+
+    def inspect(self, session: Session, command: Publish, batch: MessageBatch) -> bool:
+        """Check a frame; True when its topics are recorded, False when they are not.
+
+        Raises `BadCommand`, `BadBatch`, `CorruptBatch` for what no well-behaved client sends, `BadTopic` for names."""
+        if command.frame != session.frames + 1:
+            raise BadCommand(f"publish frame {command.frame} after {session.frames}: they are numbered without gaps")
+        session.frames = command.frame
+        if batch.run_count != 1 or batch.kinds is not None:
+            raise BadBatch("a publish frame has one run and no control records")
+        batch.verify()
+        if command.sequenced:
+            _check_rising(batch)
+        for topic in batch.topics:
+            self._check_name(topic)
+        recorded = {self.is_recorded(topic) for topic in batch.topics}
+        if len(recorded) > 1 or (command.sequenced and False in recorded):
+            raise BadTopic("recorded and unrecorded topics do not share a frame, and unrecorded ones carry no sequence")
+        return recorded.pop()
+
+    def _check_name(self, topic: str) -> None:
+        if topic in self._good_topics:
+            return
+        check_topic(topic)
+        if len(self._good_topics) < _KNOWN_TOPICS_MAX:
+            self._good_topics.add(topic)
+
+    def accept(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
+        """Take a recorded frame into the log; its acknowledgement becomes owed."""
+        last = _last_sequence(batch) if command.sequenced else 0
+        publisher = session.publisher if command.sequenced else session.derived
+        if not self._registry.is_bound(publisher):
+            self._bind(publisher, session.name, derived=not command.sequenced, now=now)
+        if command.sequenced:
+            self._accept_sequenced(publisher, batch, last, now)
+        else:
+            first = self.next_sequence(publisher, now)
+            stamp = Stamp(publisher, first, self._journal.log_time(now))
+            self._journal.append(batch, stamp, first + batch.count - 1, now)
+        self._owed.append(_Owed(self._journal.accepted_end, session, command.frame, last, None))
+
+    def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int, now: Now) -> None:
+        highest = self._journal.highest.get(publisher, 0)
+        if last <= highest:
+            self.duplicates += batch.count
+            return
+        if int(batch.sequences[0]) <= highest:
+            known = int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
+            self.duplicates += known
+            batch = slice_batch(batch, known, batch.count)
+        stamp = Stamp(publisher, int(batch.sequences[0]), self._journal.log_time(now))
+        self._journal.append(batch, stamp, last, now)
+
+    def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:
+        record = self._registry.bind(publisher, name, derived=derived)
+        sequence = self.next_sequence(CONTROL_PUBLISHER, now)
+        self._journal.append(record, Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(now)), sequence, now)
+
+    def next_sequence(self, publisher: int, now: Now) -> int:
+        """The next sequence of a space the server assigns: above the last one and above the clock at its beginning."""
+        highest = self._journal.highest.get(publisher, 0)
+        if publisher not in self._spaces:
+            # What an earlier run accepted and lost is never given again: the clock is above it.
+            self._spaces.add(publisher)
+            highest = max(highest, now.wall * 1000)
+        return highest + 1
+
+    def owe_flush(self, session: Session, flush: int) -> None:
+        """Answer flush `flush` once everything this session published so far is persisted."""
+        self._owed.append(_Owed(self._journal.accepted_end, session, 0, 0, flush))
+
+    def due(self) -> list[tuple[Session, Persisted | Ack]]:
+        """Acknowledgements that are due now: one cumulative `Persisted` a session, flush answers after it."""
+        end = self._journal.persisted_end
+        reached: dict[int, _Owed] = {}
+        flushes: list[_Owed] = []
+        while self._owed and self._owed[0].end <= end:
+            owed = self._owed.popleft()
+            if owed.flush is not None:
+                flushes.append(owed)
+                continue
+            before = reached.get(owed.session.conn)
+            sequence = max(owed.sequence, before.sequence if before else 0)
+            reached[owed.session.conn] = owed._replace(sequence=sequence)
+        level = self._journal.level
+        due: list[tuple[Session, Persisted | Ack]] = [
+            (o.session, Persisted(frame=o.frame, sequence=o.sequence, level=level)) for o in reached.values()
+        ]
+        due.extend((o.session, Ack(id=o.flush)) for o in flushes if o.flush is not None)
+        return due
+
+
+def _last_sequence(batch: MessageBatch) -> int:
+    return int(batch.sequences[-1])
+
+
+def _check_rising(batch: MessageBatch) -> None:
+    sequences = batch.sequences
+    if int(sequences[0]) == 0 or bool((sequences[1:] <= sequences[:-1]).any()):
+        raise BadBatch("sequences start at 1 and rise within a run")

@@ -1,0 +1,105 @@
+"""Owns what a subscribe or resolve command must be: its checks and options, and the search for its extent.
+
+Must never ignore an option: what is unknown or not built yet is refused with its name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.bookmarks import FromNow, parse_bookmark
+from tickertape.base.errors import (
+    BadCommand,
+    BadFilter,
+    BadOption,
+    BadTopic,
+    SubscriptionExists,
+    TopicNotRecorded,
+    WrongJournal,
+)
+from tickertape.base.limits import (
+    credit_bytes_max,
+    message_cost_bytes,
+    subscription_id_bytes_max,
+    subscriptions_per_connection_max,
+)
+from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.options import parse_options
+from tickertape.base.ports import Now
+from tickertape.engine.points import NOT_FOUND_POLICIES, Extent, ExtentSearch, resolve
+from tickertape.engine.publishing import Publishing
+from tickertape.engine.sessions import Session
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import Resolve, Subscribe
+
+_FLAGS: Final = frozenset({"bookmark", "timestamp"})
+_REPLAY_ONLY: Final = frozenset({"bookmark_not_found"})
+
+Options = dict[str, str | None]
+
+
+def check_subscribe(
+    session: Session, command: Subscribe | Resolve, publishing: Publishing, journal: Journal
+) -> Options:
+    """Refuse what cannot be done, with an error that says why; returns the options."""
+    options = parse_options(command.options)
+    replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
+    for name, value in options.items():
+        if name in _FLAGS:
+            if value is not None:
+                raise BadOption(f"option {name} takes no value, not {value!r}")
+        elif name in _REPLAY_ONLY:
+            if not replay:
+                raise BadOption(f"option {name} needs a bookmark")
+        else:
+            raise BadOption(f"option {name!r} is unknown or not built yet")
+    if options.get("bookmark_not_found", "now") not in NOT_FOUND_POLICIES:
+        raise BadOption(f"bookmark_not_found={options['bookmark_not_found']}: use now, epoch or fail")
+    if is_pattern(command.topic):
+        raise BadTopic(f"{command.topic!r} is a pattern; patterns are not built yet, subscribe to literal topics")
+    check_topic(command.topic)
+    if replay and not publishing.is_recorded(command.topic):
+        raise TopicNotRecorded(f"topic {command.topic!r} is not recorded: subscribe without a bookmark, or record it")
+    if isinstance(command, Subscribe):
+        _check_subscription(session, command, journal)
+    return options
+
+
+def _check_subscription(session: Session, command: Subscribe, journal: Journal) -> None:
+    if command.filter is not None:
+        raise BadFilter("content filters are not built yet")
+    if not 0 < len(command.sub_id.encode()) <= subscription_id_bytes_max:
+        raise BadCommand(f"a subscription id has 1 to {subscription_id_bytes_max} bytes")
+    if not message_cost_bytes <= command.credit <= credit_bytes_max:
+        raise BadCommand(f"a credit of {command.credit} bytes")
+    if command.sub_id in session.subscriptions or command.sub_id in session.live:
+        raise SubscriptionExists(f"subscription id {command.sub_id!r} is in use on this connection")
+    if len(session.subscriptions) + len(session.live) >= subscriptions_per_connection_max:
+        raise BadCommand(f"more than {subscriptions_per_connection_max} subscriptions on one connection")
+    if command.positions is not None:
+        if command.bookmark is not None:
+            raise BadOption("positions and a bookmark exclude each other")
+        if command.journal != journal.identity:
+            raise WrongJournal(f"the positions are of journal {command.journal}, this server holds {journal.identity}")
+        if not journal.view.first_position <= command.positions[0] <= command.positions[1]:
+            raise BadOption(f"positions {command.positions}: the log begins at {journal.view.first_position}")
+    elif command.until_caught_up and command.bookmark is None:
+        raise BadOption("until_caught_up needs a bookmark")
+
+
+def extent_search(journal: Journal, command: Subscribe | Resolve, options: Options, now: Now) -> ExtentSearch:
+    """The search for what a checked command covers. Raises `BadBookmark` at once for what cannot be read."""
+    if isinstance(command, Subscribe) and command.positions is not None:
+        return _known(Extent(command.positions[0], stop=command.positions[1]))
+    if command.bookmark is None:
+        return _known(Extent(journal.accepted_end))
+    point = parse_bookmark(command.bookmark)
+    if isinstance(point, FromNow):
+        return _known(Extent(journal.accepted_end))
+    not_found = options.get("bookmark_not_found") or "now"
+    return resolve(journal, point, journal.accepted_end, not_found, journal.log_time(now))
+
+
+def _known(extent: Extent) -> ExtentSearch:
+    return extent
+    yield  # a search that needs no reading

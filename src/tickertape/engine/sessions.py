@@ -1,0 +1,78 @@
+"""Owns what the engine knows of one connection, and the logon that gives it a name.
+
+Must never let a command pass before the logon, or two connections hold one client name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCollision
+from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
+from tickertape.base.options import parse_options
+from tickertape.engine.registry import Registry
+from tickertape.wire.commands import WIRE_VERSION, Logon
+
+if TYPE_CHECKING:
+    from tickertape.engine.subscription import Subscription
+    from tickertape.engine.unrecorded import LiveSubscription
+
+
+class Session:
+    """One connection after its logon."""
+
+    def __init__(self, conn: int, name: str, user: str | None, publisher: int, derived: int) -> None:
+        self.conn = conn
+        self.name = name
+        self.user = user
+        self.publisher = publisher
+        self.derived = derived
+        """Publisher id of its messages without sequences."""
+        self.frames = 0
+        """Publish frames received."""
+        self.subscriptions: dict[str, Subscription] = {}
+        self.live: dict[str, LiveSubscription] = {}
+        """Subscriptions to unrecorded topics."""
+        self.writable = True
+        """False while the driver has more to write than it should."""
+        self.waiting: dict[Subscription, None] = {}
+        """Subscriptions that go on when it is writable again."""
+
+
+class Sessions:
+    """All sessions, by connection and by client name."""
+
+    def __init__(self, instance: str, registry: Registry) -> None:
+        self._instance = instance
+        self._registry = registry
+        self.by_conn: dict[int, Session] = {}
+        self._by_name: dict[str, Session] = {}
+
+    def logon(self, conn: int, command: Logon) -> tuple[Session, Session | None]:
+        """The new session, and the one it replaces (same name and user), which is to be closed.
+
+        Raises `BadVersion`, `BadOption`, `BadTopic` (client name), `NameInUse`, `PublisherCollision`."""
+        if WIRE_VERSION not in command.versions:
+            raise BadVersion(f"this server speaks version {WIRE_VERSION}, the client {list(command.versions)}")
+        for option in parse_options(command.options):
+            raise BadOption(f"logon option {option!r} is unknown or not built yet")
+        check_client_name(command.name)
+        publisher = publisher_id(command.name)
+        derived = derived_publisher_id(command.name, self._instance)
+        if self._registry.collides(publisher, command.name) or self._registry.collides(
+            derived, command.name, derived=True
+        ):
+            raise PublisherCollision(f"client name {command.name!r} has the publisher id of another: choose another name")
+        old = self._by_name.get(command.name)
+        if old is not None and old.user != command.user:
+            raise NameInUse(f"client name {command.name!r} is in use by another user")
+        session = Session(conn, command.name, command.user, publisher, derived)
+        self.by_conn[conn] = self._by_name[command.name] = session
+        return session, old
+
+    def remove(self, conn: int) -> Session | None:
+        """Forget a connection; returns its session."""
+        session = self.by_conn.pop(conn, None)
+        if session is not None and self._by_name.get(session.name) is session:
+            del self._by_name[session.name]
+        return session

@@ -1,0 +1,142 @@
+"""Owns one subscription: what it covers, where it stands, what it may still be sent, and what it owes.
+
+Must never be sent beyond its credit, or pass over a message that it covers. It decides what of a part is its own
+(`share`); when that is sent is the business of delivery.py.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.limits import message_cost_bytes, outbox_bytes_max
+from tickertape.batch import MessageBatch, select_topic, slice_batch
+from tickertape.engine.points import Extent
+from tickertape.engine.sessions import Session
+from tickertape.journal.reading import LogReader, Part
+
+
+class Phase(Enum):
+    """Where a subscription is in its life."""
+
+    SEARCHING = "its start is being looked up"
+    BEHIND = "reads the log by itself"
+    AT_END = "is served by the shared dispatcher"
+    OVER = "has ended"
+
+
+class Share(NamedTuple):
+    """What a subscription takes of a part: a batch to send (or None), and the position after it."""
+
+    batch: MessageBatch | None
+    next: int
+    blocked: bool
+    """There is more for it in the part, but no credit."""
+
+
+class Subscription:
+    """State of one subscription to a recorded topic."""
+
+    def __init__(self, session: Session, sub_id: str, topic: str, credit: int) -> None:
+        self.session = session
+        self.sub_id = sub_id
+        self.topic = topic
+        self.credit = credit
+        self.window = credit
+        """Credit when nothing is outstanding."""
+        self.phase = Phase.SEARCHING
+        self.position = 0
+        """The next message to consider. At the end of the log it is behind the truth unless it is above it."""
+        self.stop: int | None = None
+        self.stop_time: int | None = None
+        self.not_before: int | None = None
+        self.target: int | None = None
+        """Position at which `completed` is due; None once it was sent."""
+        self.reader: LogReader | None = None
+        self.reading = False
+        self.queued = False
+        """It stands in the delivery's run queue."""
+        self.starved = False
+        """Its credit does not reach for the next message: nothing is read for it until more is granted."""
+        self.parts: list[Part] = []
+        """What was read and is not yet taken, bounded by one read."""
+
+    def begin(self, extent: Extent, target: int) -> None:
+        """Its extent is known. `target` is where the log ended when it was asked for."""
+        self.position = extent.start
+        self.not_before = extent.not_before
+        self.stop = extent.stop
+        self.stop_time = extent.stop_time
+        self.target = None if self.has_stop else target
+        self.phase = Phase.BEHIND
+
+    @property
+    def has_stop(self) -> bool:
+        """Whether it ends by itself."""
+        return self.stop is not None or self.stop_time is not None
+
+    @property
+    def simple(self) -> bool:
+        """Nothing but the topic decides what it is sent."""
+        return self.target is None and self.stop is None and self.stop_time is None and self.not_before is None
+
+    def boundary(self) -> int | None:
+        """The next position at which something is due: `completed`, or the end."""
+        return self.stop if self.stop is not None else self.target
+
+    def share(self, part: Part) -> Share:
+        """Its messages of `part` from `position` on, as far as credit and the next boundary reach."""
+        batch, first = part.batch, part.first_position
+        low = max(0, self.position - first)
+        high = batch.count
+        if self.not_before is not None and low < high:
+            low = max(low, int(np.searchsorted(batch.timestamps, self.not_before)))
+            if low < high:
+                self.not_before = None
+        if self.stop_time is not None and low < high:
+            until = int(np.searchsorted(batch.timestamps, self.stop_time))
+            if until < high:
+                self.stop = min(first + until, self.stop if self.stop is not None else first + until)
+                self.stop_time = None
+        boundary = self.boundary()
+        if boundary is not None:
+            high = min(high, max(boundary - first, 0))
+        if low >= high:
+            return Share(None, first + max(high, min(low, high)), False)
+        whole = low == 0 and high == batch.count
+        chosen = select_topic(batch if whole else slice_batch(batch, low, high), self.topic)
+        if chosen is None:
+            return Share(None, first + high, False)
+        fitting = self._fitting(chosen)
+        if fitting == chosen.count:
+            return Share(chosen, first + high, False)
+        stopped = first + low + _index_of_topic(batch, low, high, self.topic, fitting)
+        if fitting == 0:
+            return Share(None, stopped, True)
+        return Share(slice_batch(chosen, 0, fitting), stopped, False)
+
+    def _fitting(self, batch: MessageBatch) -> int:
+        """How many messages from the front credit allows; one beyond it when nothing is outstanding."""
+        allowed = min(self.credit, outbox_bytes_max)
+        if batch.cost <= allowed:
+            return batch.count
+        numbers = np.arange(1, batch.count + 1, dtype=np.int64)
+        costs = batch.offsets[1:] + message_cost_bytes * numbers
+        fitting = int(np.searchsorted(costs, allowed, side="right"))
+        if fitting == 0 and (self.credit >= self.window or self.credit >= int(costs[0])):
+            return 1
+        return fitting
+
+    def spend(self, batch: MessageBatch) -> None:
+        """`batch` was sent: it counts against the credit."""
+        self.credit -= batch.cost
+
+
+def _index_of_topic(batch: MessageBatch, low: int, high: int, topic: str, nth: int) -> int:
+    """Index, from `low`, of the `nth` message of `topic` in `batch[low:high]`."""
+    if batch.topic_index is None:
+        return nth
+    mine = np.flatnonzero(batch.topic_index[low:high] == batch.topics.index(topic))
+    return int(mine[nth])

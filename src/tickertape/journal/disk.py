@@ -1,0 +1,331 @@
+"""Owns the real disk: the `Disk` port on Linux system calls, and nothing that knows what is stored.
+
+Must never retry an error, decide what a failure means, or reach a path outside its root. It is the only
+module below `server/` that may touch the operating system. Interrupted calls are repeated by Python itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import stat
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tickertape.base.ports import Buffer
+
+_DIRECTORY_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+_BUFFERS_MAX: Final = max(16, os.sysconf("SC_IOV_MAX"))
+_SCRATCH_BYTES_MAX: Final = 4 << 20
+_ZEROS: Final = bytes(1 << 20)
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NOWAIT_ABSENT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+def path_parts(path: str) -> tuple[str, ...]:
+    """The components of a port path; `""` and `"."` are the root and give none.
+
+    Raises `OSError(EINVAL)` for an absolute path, an empty component, `.` or `..` inside, or a NUL.
+    """
+    if path in ("", "."):
+        return ()
+    parts = tuple(path.split("/"))
+    if "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise OSError(errno.EINVAL, "a path must stay below the root, without '.', '..' or '//'", path)
+    return parts
+
+
+class SystemDisk:
+    """The directory tree below `root` (which may be missing: `make_directory("")` creates it).
+
+    Symbolic links below the root are refused, so nothing outside it can be reached. Safe to use from
+    several threads, but a handle must not be closed while another thread uses it. Handles are never reused:
+    a stale one gives `OSError(EBADF)` instead of somebody else's file.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self._files: dict[int, int] = {}
+        self._locks: list[int] = []
+        self._next_handle = itertools.count(1)
+        self._nowait = True
+        self._scratch = threading.local()
+
+    # -- names ----------------------------------------------------------------------------------------
+
+    def names(self, directory: str) -> list[str]:
+        """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
+        fd = self._open_directory(path_parts(directory))
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: str) -> None:
+        """Create `path` with mode 0700; no error when it is there already.
+
+        The parent of the root is outside the tree, so for the root itself it is synced here.
+        """
+        parts = path_parts(path)
+        if not parts:
+            return self._make_root()
+        parent = self._open_directory(parts[:-1])
+        try:
+            try:
+                os.mkdir(parts[-1], _DIRECTORY_MODE, dir_fd=parent)
+            except FileExistsError:
+                if not stat.S_ISDIR(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode):
+                    raise
+        finally:
+            os.close(parent)
+        return None
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file, replacing one called `new`; durable after `sync_directory` of both directories."""
+        from_parts, to_parts = _entry(old), _entry(new)
+        source = self._open_directory(from_parts[:-1])
+        try:
+            target = self._open_directory(to_parts[:-1])
+            try:
+                os.rename(from_parts[-1], to_parts[-1], src_dir_fd=source, dst_dir_fd=target)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in `path` durable."""
+        fd = self._open_directory(path_parts(path))
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _make_root(self) -> None:
+        try:
+            self.root.mkdir(_DIRECTORY_MODE)
+        except FileExistsError:
+            if not self.root.is_dir():
+                raise
+            return
+        fd = os.open(self.root.parent, _OPEN_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _open_directory(self, parts: Sequence[str]) -> int:
+        fd = os.open(self.root, _OPEN_DIRECTORY)
+        for part in parts:
+            try:
+                below = os.open(part, _OPEN_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = below
+        return fd
+
+    def _open_file(self, path: str, flags: int) -> int:
+        parts = _entry(path)
+        parent = self._open_directory(parts[:-1])
+        try:
+            fd = os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE, dir_fd=parent)
+        finally:
+            os.close(parent)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+        return fd
+
+    # -- files ----------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
+        """Open a file. With `create` it is made with mode 0600 and must not exist yet (`FileExistsError`)."""
+        flags = os.O_RDWR if write else os.O_RDONLY
+        fd = self._open_file(path, flags | (os.O_CREAT | os.O_EXCL if create else 0))
+        handle = next(self._next_handle)
+        self._files[handle] = fd
+        return handle
+
+    def close(self, handle: int) -> None:
+        """Close `handle`; what was written stays as unsynced as it was."""
+        fd = self._files.pop(handle, None)
+        if fd is None:
+            raise _bad_handle(handle)
+        os.close(fd)
+
+    def close_all(self) -> None:
+        """Close every handle and let go of every lock."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def size(self, handle: int) -> int:
+        return os.fstat(self._fd(handle)).st_size
+
+    def preallocate(self, handle: int, size: int) -> None:
+        """Reserve the first `size` bytes; new ones read as zeros, a longer file stays as long as it is.
+
+        Raises `OSError(ENOSPC)` when there is no room, and then gives back what it had taken.
+        """
+        fd = self._fd(handle)
+        before = os.fstat(fd).st_size
+        try:
+            try:
+                os.posix_fallocate(fd, 0, size)
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                _write_zeros(fd, before, size)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                if os.fstat(fd).st_size > before:
+                    os.ftruncate(fd, before)
+            raise
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cut or extend (with zeros, not reserved) to `size` bytes."""
+        os.ftruncate(self._fd(handle), size)
+
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of `buffers` at `offset`, continuing short writes; an error may leave a part written."""
+        fd = self._fd(handle)
+        if offset < 0:  # to the kernel -1 means: wherever the file stands
+            raise OSError(errno.EINVAL, f"cannot write at offset {offset}")
+        if len(buffers) <= _BUFFERS_MAX:
+            wanted = sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
+            if not wanted:
+                return
+            written = os.pwritev(fd, buffers, offset)
+            if written == wanted:
+                return
+        else:
+            written = 0
+        _write_rest(fd, offset, buffers, written)
+
+    def sync(self, handle: int) -> None:
+        """Make the file's data and size durable (fdatasync)."""
+        os.fdatasync(self._fd(handle))
+
+    def read(self, handle: int, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        fd = self._fd(handle)
+        data = os.pread(fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < size and (data := os.pread(fd, size - got, offset + got)):
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+
+    def read_nowait(self, handle: int, offset: int, size: int) -> bytes | None:
+        """As `read`, from the page cache only: None when the disk would have to be waited for.
+
+        None also where the kernel or file system cannot tell: then `read` on another thread is the way.
+        """
+        fd = self._fd(handle)
+        if size < 0 or offset < 0:
+            raise OSError(errno.EINVAL, f"cannot read {size} bytes at offset {offset}")
+        if not self._nowait:
+            return None
+        window = self._window(size)
+        try:
+            got = os.preadv(fd, (window,), offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NOWAIT_ABSENT:
+                raise
+            self._nowait = False
+            return None
+        if got < size and offset + got < os.fstat(fd).st_size:
+            return None
+        return bytes(window[:got])
+
+    def _window(self, size: int) -> memoryview:
+        """Memory of this thread's own to read into: fresh pages each time would cost more than the read."""
+        held: memoryview | None = getattr(self._scratch, "view", None)
+        if held is None or held.nbytes < size:
+            held = memoryview(bytearray(size))
+            if size <= _SCRATCH_BYTES_MAX:
+                self._scratch.view = held
+        return held[:size]
+
+    def _fd(self, handle: int) -> int:
+        try:
+            return self._files[handle]
+        except KeyError:
+            raise _bad_handle(handle) from None
+
+    # -- the lock -------------------------------------------------------------------------------------
+
+    def lock(self, path: str, owner: str) -> None:
+        """Hold `path` until `close_all` or the end of the process (a forked child holds it too).
+
+        The file is created when missing and says who holds it: `owner` and the pid. Raises `BlockingIOError`,
+        whose text is what the holder wrote.
+        """
+        fd = self._open_file(path, os.O_RDWR | os.O_CREAT)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(fd, 4096, 0).decode("utf-8", "replace").strip()
+                raise lock_held(holder) from None
+            text = f"{owner} (pid {os.getpid()})\n".encode()
+            os.pwrite(fd, text, 0)
+            os.ftruncate(fd, len(text))
+        except BaseException:
+            os.close(fd)
+            raise
+        self._locks.append(fd)
+
+
+def lock_held(holder: str) -> BlockingIOError:
+    """The error of a lock held by `holder`: its text is exactly that, its errno is EWOULDBLOCK."""
+    error = BlockingIOError(holder or "another process that has not written its name yet")
+    error.errno = errno.EWOULDBLOCK
+    return error
+
+
+def _entry(path: str) -> tuple[str, ...]:
+    parts = path_parts(path)
+    if not parts:
+        raise IsADirectoryError(errno.EISDIR, "the root is not a file", path)
+    return parts
+
+
+def _bad_handle(handle: int) -> OSError:
+    return OSError(errno.EBADF, f"handle {handle} is not open")
+
+
+def _write_rest(fd: int, offset: int, buffers: Sequence[Buffer], done: int) -> None:
+    """Write what lies behind the first `done` bytes of `buffers`, in slices the kernel takes."""
+    views = [v for b in buffers if (v := memoryview(b).cast("B")).nbytes]
+    first = 0
+    offset += done
+    while first < len(views):
+        if done >= views[first].nbytes:
+            done -= views[first].nbytes
+            first += 1
+            continue
+        if done:
+            views[first] = views[first][done:]
+        done = os.pwritev(fd, views[first : first + _BUFFERS_MAX], offset)
+        if not done:
+            raise OSError(errno.EIO, f"the file system took none of the bytes at offset {offset}")
+        offset += done
+
+
+def _write_zeros(fd: int, start: int, stop: int) -> None:
+    with memoryview(_ZEROS) as zeros:
+        while start < stop:
+            start += os.pwrite(fd, zeros[: stop - start], start)

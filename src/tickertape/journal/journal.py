@@ -1,0 +1,146 @@
+"""Owns the running journal: what is persisted, what is accepted, who published what, and the way there and back.
+
+Ties the group commit to the view that readers have. Pure: the disk is reached through jobs and read requests.
+Must never show a reader anything above the persisted end.
+"""
+
+from __future__ import annotations
+
+from tickertape.base.limits import commit_gather_bytes_max, segment_bytes_default
+from tickertape.base.ports import Now
+from tickertape.batch import MessageBatch, Stamp
+from tickertape.journal.commit import GroupCommit, Persisted, SyncPolicy
+from tickertape.journal.index import publisher_spans
+from tickertape.journal.jobs import Job
+from tickertape.journal.reading import LogReader, LogView
+from tickertape.journal.recovery import Recovered
+
+
+class Journal:
+    """One opened journal. Inputs: `append`, `done`, `wake`, `close`; outputs: `jobs`, `take_persisted`."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        now: Now,
+        *,
+        policy: SyncPolicy = SyncPolicy.ALWAYS,
+        interval_seconds: float = 1.0,
+        segment_bytes: int = segment_bytes_default,
+    ) -> None:
+        self.identity = recovered.end.journal_id.hex()
+        self.view = LogView(recovered.segments)
+        self.policy = policy
+        self.highest = dict(recovered.publishers)
+        """Highest sequence accepted from each publisher (durable or still on its way)."""
+        self.persisted_highest = dict(recovered.publishers)
+        """Highest persisted sequence of each publisher."""
+        self._log_time = recovered.end.timestamp
+        self._commit = GroupCommit(
+            recovered.end,
+            policy=policy,
+            interval_seconds=interval_seconds,
+            segment_bytes=segment_bytes,
+            now=now,
+        )
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def append(self, batch: MessageBatch, stamp: Stamp, last_sequence: int, now: Now) -> int:
+        """Accept a batch of one run whose last message has `last_sequence`; returns its first position."""
+        self.highest[stamp.publisher] = last_sequence
+        return self._commit.append(batch, stamp, now)
+
+    def log_time(self, now: Now) -> int:
+        """The stamp for what is accepted now, microseconds: the wall clock, but never back."""
+        if now.wall > self._log_time:
+            self._log_time = now.wall
+        return self._log_time
+
+    def can_accept(self, nbytes: int) -> bool:
+        """False while the disk is full and `nbytes` more do not fit what is reserved."""
+        return self._commit.can_accept(nbytes)
+
+    def done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
+        """The disk's answer to one of `jobs()`."""
+        self._commit.done(job, error, salt, now)
+
+    def wake(self, now: Now) -> None:
+        """A deadline has come."""
+        self._commit.wake(now)
+
+    def close(self, now: Now) -> None:
+        """Write what is pending, then seal; `closed` tells when."""
+        self._commit.close(now)
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[Job]:
+        """Drain the jobs for the disk, in order."""
+        return self._commit.jobs()
+
+    def take_persisted(self) -> list[Persisted]:
+        """Drain the commits that became persisted; readers see them from now on."""
+        for active in self._commit.take_opened():
+            self.view.opened(active)
+        commits = self._commit.take_persisted()
+        for commit in commits:
+            self.view.persisted(commit)
+            for publisher, _, high in publisher_spans(commit.batch):
+                self.persisted_highest[publisher] = high
+        return commits
+
+    def next_deadline(self) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        return self._commit.next_deadline()
+
+    def reader(self, position: int, topic: str | None = None) -> LogReader:
+        """A reader of the persisted log from `position`, skipping what cannot hold `topic`."""
+        return LogReader(self.view, position, topic)
+
+    # -- state ----------------------------------------------------------------------------------------
+
+    @property
+    def accepted_end(self) -> int:
+        """Position of the next message to be accepted."""
+        return self._commit.accepted_end
+
+    @property
+    def persisted_end(self) -> int:
+        """Position after the last persisted message."""
+        return self._commit.persisted_end
+
+    @property
+    def failure(self) -> Exception | None:
+        """The latched failure, if any."""
+        return self._commit.failure
+
+    @property
+    def ready(self) -> bool:
+        """A segment is active and nothing has failed."""
+        return self._commit.ready
+
+    @property
+    def full(self) -> bool:
+        """There is no room to prepare the next segment; retried once a second."""
+        return self._commit.full
+
+    @property
+    def closed(self) -> bool:
+        """The journal is sealed after `close`."""
+        return self._commit.closed
+
+    @property
+    def congested(self) -> bool:
+        """More waits for the next commit than it should: pause those who publish."""
+        return self._commit.pending_bytes > commit_gather_bytes_max
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this run."""
+        return self._commit.epoch
+
+    @property
+    def level(self) -> str:
+        """What `Persisted` means under this sync policy: `local` or `written`."""
+        return "local" if self.policy is SyncPolicy.ALWAYS else "written"

@@ -1,0 +1,255 @@
+"""Owns reading the log by position: what to ask of the disk next, and what an answer holds.
+
+A pure machine: reads are data (`ReadRequest`), answered with bytes. Must never hand out a message above the persisted
+end, or one whose commit does not match its checksum.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tickertape.base.errors import BadBatch, JournalCorrupt
+from tickertape.base.limits import commit_header_bytes, read_bytes_target, segment_header_bytes, tail_cache_bytes
+from tickertape.batch import MessageBatch
+from tickertape.journal.commit import Active, Persisted
+from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, segment_path
+from tickertape.journal.index import SegmentIndex
+from tickertape.journal.recovery import Segment
+
+
+class ReadRequest(NamedTuple):
+    """Bytes wanted from a segment file."""
+
+    segment: int
+    offset: int
+    size: int
+
+
+class Part(NamedTuple):
+    """Messages of one commit; message i has position `first_position + i`."""
+
+    first_position: int
+    batch: MessageBatch
+
+    @property
+    def end_position(self) -> int:
+        """Position after the last message."""
+        return self.first_position + self.batch.count
+
+
+class LogSegment:
+    """A segment as readers see it: everything before `end` is persisted."""
+
+    def __init__(self, header: SegmentHeader, index: SegmentIndex, end: int, end_position: int, timestamp: int) -> None:
+        self.header = header
+        self.number = header.number
+        self.index = index
+        self.end = end
+        self.end_position = end_position
+        self.timestamp = timestamp
+        """Log time of the last persisted commit in it, microseconds."""
+
+    @property
+    def first_position(self) -> int:
+        """Position of its first message."""
+        return self.header.first_position
+
+
+class LogView:
+    """The persisted log: its segments in order, and the last of it in memory."""
+
+    def __init__(self, sealed: list[Segment]) -> None:
+        self.segments = [
+            LogSegment(s.header, s.index, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
+        ]
+        self._by_number = {s.number: s for s in self.segments}
+        self.tail: deque[Part] = deque()
+        self._tail_bytes = 0
+
+    def opened(self, active: Active) -> None:
+        """A segment became active."""
+        segment = LogSegment(active.header, active.index, segment_header_bytes, active.header.first_position, 0)
+        self.segments.append(segment)
+        self._by_number[segment.number] = segment
+
+    def persisted(self, commit: Persisted) -> None:
+        """A commit became persisted: readers may see it from now on."""
+        segment = self._by_number[commit.segment]
+        segment.end = commit.end
+        segment.end_position = commit.first_position + commit.batch.count
+        segment.timestamp = int(commit.batch.runs["timestamp"][-1])
+        self.tail.append(Part(commit.first_position, commit.batch))
+        self._tail_bytes += commit.batch.nbytes
+        while self._tail_bytes > tail_cache_bytes and len(self.tail) > 1:
+            self._tail_bytes -= self.tail.popleft().batch.nbytes
+
+    @property
+    def first_position(self) -> int:
+        """Position of the first message the log still has (of the next one, when it has none)."""
+        return self.segments[0].first_position if self.segments else 0
+
+    @property
+    def end_position(self) -> int:
+        """Position after the last persisted message."""
+        return self.segments[-1].end_position if self.segments else 0
+
+    def segment_of(self, position: int) -> LogSegment | None:
+        """The segment that holds `position`; None above the end. Below the first it is the first."""
+        for segment in reversed(self.segments):
+            if segment.first_position <= position < segment.end_position:
+                return segment
+        if self.segments and position < self.first_position:
+            return self.segments[0]
+        return None
+
+    def after(self, segment: LogSegment) -> LogSegment | None:
+        """The segment that follows."""
+        return self._by_number.get(segment.number + 1)
+
+
+def decode_commits(segment: LogSegment, offset: int, data: bytes) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
+    """The whole commits in `data`, which was read at `offset`, and the bytes the next one needs to be whole.
+
+    Raises `JournalCorrupt` naming file and offset: below the persisted end everything must be valid."""
+    view = memoryview(data)
+    commits: list[tuple[CommitHeader, memoryview]] = []
+    at = 0
+    while at + commit_header_bytes <= len(view) and offset + at < segment.end:
+        header = decode_commit(view, at)
+        if header is None or header.offset != offset + at or header.salt != segment.header.salt:
+            raise _corrupt(segment, offset + at, "no valid commit header")
+        end = at + commit_header_bytes + header.body_bytes
+        if end > len(view):
+            return commits, end - at
+        body = view[at + commit_header_bytes : end]
+        if crc32c(body) != header.body_crc:
+            raise _corrupt(segment, offset + at, f"commit {header.number} does not match its checksum")
+        commits.append((header, body))
+        at = end
+    return commits, commit_header_bytes
+
+
+def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryview]]) -> list[Part]:
+    """The message batches of data commits."""
+    parts = []
+    for header, body in commits:
+        if header.kind is CommitKind.DATA:
+            try:
+                parts.append(Part(header.first_position, MessageBatch.parse(body)))
+            except BadBatch as error:
+                raise _corrupt(segment, header.offset, f"commit {header.number}: {error}") from error
+    return parts
+
+
+def _corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
+    path = segment_path(segment.number)
+    return JournalCorrupt(f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset)
+
+
+class LogReader:
+    """Reads forward from a position, optionally only blocks that may hold one topic.
+
+    Use: `poll()` gives parts from memory, a `ReadRequest`, or None at the persisted end; a request is answered with
+    `answer(data)`. Parts may begin before `position` at the start: the caller cuts. After each call `position` is
+    where the next part begins at the earliest."""
+
+    def __init__(self, view: LogView, position: int, topic: str | None = None) -> None:
+        self._view = view
+        self._topic = topic
+        self.position = max(position, view.first_position)
+        self._segment: LogSegment | None = None
+        self._offset = 0
+        self._need = 0
+        self._request: ReadRequest | None = None
+
+    def poll(self) -> list[Part] | ReadRequest | None:
+        """What comes next (see the class)."""
+        while self.position < self._view.end_position:
+            tail = self._view.tail
+            if tail and self.position >= tail[0].first_position:
+                self._segment = None
+                return self._from_tail()
+            if self._seek():
+                assert self._segment is not None
+                size = min(max(self._wanted(), self._need), self._segment.end - self._offset)
+                self._request = ReadRequest(self._segment.number, self._offset, size)
+                return self._request
+        return None
+
+    def answer(self, data: bytes) -> list[Part]:
+        """The bytes of the last request. May give no part yet: poll again. Raises `JournalCorrupt`."""
+        segment, request = self._segment, self._request
+        assert segment is not None and request is not None
+        self._request = None
+        if len(data) < request.size:
+            raise _corrupt(segment, request.offset + len(data), "the file is shorter than what was persisted")
+        commits, self._need = decode_commits(segment, request.offset, data)
+        if commits:
+            self._offset = commits[-1][0].end
+            self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].count)
+        return commit_parts(segment, commits)
+
+    def _from_tail(self) -> list[Part]:
+        parts: list[Part] = []
+        total = 0
+        tail = self._view.tail
+        low, high = 0, len(tail)
+        while low < high:
+            middle = (low + high) // 2
+            if tail[middle].end_position <= self.position:
+                low = middle + 1
+            else:
+                high = middle
+        for at in range(low, len(tail)):
+            part = tail[at]
+            parts.append(part)
+            total += part.batch.nbytes
+            if total >= read_bytes_target:
+                break
+        self.position = parts[-1].end_position
+        return parts
+
+    def _seek(self) -> bool:
+        """Stand on a commit boundary from which to read; False when `position` moved instead (nothing for us here)."""
+        if self._segment is None:
+            segment = self._view.segment_of(self.position)
+            assert segment is not None
+            self._segment = segment
+            block = segment.index.block_of_position(self.position)
+            self._offset = segment.index.block_bounds(block)[0]
+        segment = self._segment
+        if self._offset >= segment.end:
+            self.position = max(self.position, segment.end_position)
+            self._segment = None
+            return False
+        if self._topic is None:
+            return True
+        return self._skip(segment, self._topic)
+
+    def _skip(self, segment: LogSegment, topic: str) -> bool:
+        block = segment.index.block_of_offset(self._offset)
+        wanted = segment.index.next_block_with(topic, block)
+        if wanted is None or segment.index.offsets[wanted] >= segment.end:
+            self.position = max(self.position, segment.end_position)
+            self._segment = None
+            return False
+        if wanted > block:
+            self._offset = segment.index.offsets[wanted]
+            self.position = max(self.position, segment.index.positions[wanted])
+            self._need = 0
+        return True
+
+    def _wanted(self) -> int:
+        assert self._segment is not None
+        if self._topic is None:
+            return read_bytes_target
+        index = self._segment.index
+        block = index.block_of_offset(self._offset)
+        end = index.block_bounds(block)[1]
+        while end - self._offset < read_bytes_target and index.next_block_with(self._topic, block + 1) == block + 1:
+            block += 1
+            end = index.block_bounds(block)[1]
+        return end - self._offset

@@ -1,0 +1,365 @@
+"""Owns what happens when a journal is opened: look, decide by a table, then do exactly that.
+
+`decide` is pure and is the table of docs/formats/journal.md. Recovery must never delete: what is not part of the log is
+renamed or copied into `quarantine/`; a torn tail is cut only after its copy is durable; damage to what was durable
+refuses the start and changes nothing.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from tickertape.base.errors import JournalCorrupt, JournalVersion, WrongJournal
+from tickertape.base.limits import MIB, commit_header_bytes, segment_header_bytes
+from tickertape.base.ports import Disk
+from tickertape.batch import MessageBatch
+from tickertape.journal.commit import Active, LogEnd, make_seal
+from tickertape.journal.format import (
+    COMMIT_MAGIC,
+    JOURNAL_DIRECTORY,
+    QUARANTINE_DIRECTORY,
+    CommitHeader,
+    CommitKind,
+    FormatError,
+    NewerFormat,
+    SegmentHeader,
+    decode_commit,
+    decode_segment_header,
+    footer_bytes,
+    segment_number,
+    segment_path,
+)
+from tickertape.journal.index import SegmentIndex, publisher_spans
+from tickertape.journal.segment import Ending, ReadAt, SegmentScan, Verdict, read_seal
+
+
+_COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
+
+
+class Head(Enum):
+    """What the first sector of a segment file shows."""
+
+    VALID = "valid header"
+    BLANK = "the whole file is zeros"
+    BROKEN = "no valid header and no commit"
+    LOST = "no valid header, but commits"
+    FOREIGN = "header of another journal"
+    NEWER = "header of a newer format"
+
+
+class Seen(NamedTuple):
+    """One segment file as it was found."""
+
+    number: int
+    size: int
+    head: Head
+    header: SegmentHeader | None = None
+    chain: int = 0
+    """Checksum of the segment header."""
+    seal: CommitHeader | None = None
+    index: SegmentIndex | None = None
+
+
+class Step(Enum):
+    """What is done with one segment file."""
+
+    USE = "sealed: use it"
+    FINISH = "unsealed last segment: judge its end, cut a torn tail, seal it"
+    ADOPT = "blank: reserved and never used; it becomes a next segment"
+    ASIDE = "interrupted creation: move it to quarantine"
+
+
+class Segment(NamedTuple):
+    """A sealed segment that is part of the log."""
+
+    number: int
+    header: SegmentHeader
+    end: int
+    """File length."""
+    data_end: int
+    """Offset of the seal: where data ends."""
+    end_position: int
+    seal: CommitHeader
+    index: SegmentIndex
+
+
+class Recovered(NamedTuple):
+    """An opened journal."""
+
+    segments: list[Segment]
+    end: LogEnd
+    publishers: dict[int, int]
+    """Highest sequence of each publisher."""
+    report: list[str]
+    """One line for each thing that was not as a clean stop leaves it."""
+    unknown: list[str]
+    """Names in the journal directory that are none of ours: ignored."""
+
+
+# -- look ---------------------------------------------------------------------------------------------
+
+
+def look(disk: Disk, journal_id: bytes) -> tuple[list[Seen], list[str]]:
+    """Every segment file in the order of its number, and the names that are no segments."""
+    seen, unknown = [], []
+    for name in disk.names(JOURNAL_DIRECTORY):
+        number = segment_number(name)
+        if number is None:
+            unknown.append(name)
+        else:
+            seen.append(_look_at(disk, number, journal_id))
+    return sorted(seen), unknown
+
+
+def _look_at(disk: Disk, number: int, journal_id: bytes) -> Seen:
+    handle = disk.open(segment_path(number), write=False)
+    try:
+        size = disk.size(handle)
+
+        def read(offset: int, count: int) -> bytes:
+            return disk.read(handle, offset, count)
+
+        try:
+            header, chain = decode_segment_header(read(0, segment_header_bytes))
+        except NewerFormat:
+            return Seen(number, size, Head.NEWER)
+        except FormatError:
+            return Seen(number, size, _without_header(read, size))
+        if header.journal_id != journal_id or header.number != number:
+            return Seen(number, size, Head.FOREIGN, header, chain)
+        seal = read_seal(read, size, header)
+        if seal is None:
+            return Seen(number, size, Head.VALID, header, chain)
+        try:
+            index = SegmentIndex.decode(seal.body[:-footer_bytes], seal.header.offset)
+        except ValueError:
+            # The body matched its checksum, so this is a bug or a newer index: rebuild it from the commits.
+            index = None
+        return Seen(number, size, Head.VALID, header, chain, seal.header, index)
+    finally:
+        disk.close(handle)
+
+
+def _without_header(read: ReadAt, size: int) -> Head:
+    blank = True
+    for start in range(0, size, 4 * MIB):
+        data = read(start, 4 * MIB + commit_header_bytes)
+        if not data.strip(b"\x00"):
+            continue
+        blank = False
+        at = data.find(_COMMIT_MAGIC_BYTES)
+        while at >= 0:
+            commit = decode_commit(data, at)
+            if commit is not None and commit.offset == start + at:
+                return Head.LOST
+            at = data.find(_COMMIT_MAGIC_BYTES, at + 1)
+    return Head.BLANK if blank else Head.BROKEN
+
+
+# -- decide -------------------------------------------------------------------------------------------
+
+
+def decide(seen: list[Seen]) -> list[tuple[Seen, Step]]:
+    """The table: what to do with each file. Raises what refuses the start; pure."""
+    steps: list[tuple[Seen, Step]] = []
+    previous: Seen | None = None
+    for at, file in enumerate(seen):
+        later = seen[at + 1 :]
+        path = segment_path(file.number)
+        if file.head is Head.NEWER:
+            raise JournalVersion(f"{path} was written by a newer format: use a newer program; nothing was changed")
+        if file.head is Head.FOREIGN:
+            raise WrongJournal(f"{path} belongs to another journal or number: move it away; nothing was changed")
+        if previous is not None and file.number != seen[at - 1].number + 1:
+            _refuse(path, 0, f"segment {seen[at - 1].number + 1} is missing")
+        if file.head is Head.VALID:
+            _check_link(previous, file, path)
+            sealed = file.seal is not None
+            if not sealed and any(f.head is Head.VALID for f in later):
+                _refuse(path, file.size, "it has no valid seal though a later segment was begun")
+            steps.append((file, Step.USE if sealed else Step.FINISH))
+            previous = file
+        elif any(f.head in (Head.VALID, Head.LOST) for f in later) or file.head is Head.LOST:
+            _refuse(path, 0, f"{file.head.value} in the middle of the log")
+        else:
+            steps.append((file, Step.ADOPT if file.head is Head.BLANK else Step.ASIDE))
+    return steps
+
+
+def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
+    """A segment's header says which seal it follows."""
+    assert file.header is not None
+    if previous is None or previous.seal is None or previous.header is None:
+        return
+    seal = previous.seal
+    if (file.header.previous_chain, file.header.previous_end) != (seal.crc, previous.size):
+        _refuse(path, 0, f"it does not follow segment {previous.number} as that one is now")
+    if (file.header.first_position, file.header.first_commit) != (seal.first_position, seal.number + 1):
+        _refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
+
+
+def _refuse(path: str, offset: int, what: str) -> None:
+    raise JournalCorrupt(
+        f"{path} at {offset}: {what}. The start is refused and nothing was changed; `tickertape journal verify` shows "
+        "the extent; restore the file from a copy",
+        file=path,
+        offset=offset,
+    )
+
+
+# -- do -----------------------------------------------------------------------------------------------
+
+
+def recover(disk: Disk, journal_id: bytes) -> Recovered:
+    """Open the journal in `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
+    seen, unknown = look(disk, journal_id)
+    segments: list[Segment] = []
+    publishers: dict[int, int] = {}
+    report: list[str] = []
+    last_number = 0
+    for file, step in decide(seen):
+        if step is Step.ASIDE:
+            _move_aside(disk, file.number)
+            report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
+        elif step is Step.FINISH:
+            segments.append(_finish(disk, file, publishers, report))
+        elif step is Step.USE:
+            segments.append(_use(disk, file, publishers))
+        if step in (Step.USE, Step.FINISH):
+            last_number = file.number
+    end = LogEnd(journal_id, 1, last_number, 0, 0, 0, 1, 0)
+    if segments:
+        last = segments[-1]
+        end = LogEnd(
+            journal_id=journal_id,
+            epoch=last.header.epoch + 1,
+            segment=last.number,
+            chain=last.seal.crc,
+            used=last.end,
+            position=last.end_position,
+            commit=last.seal.number + 1,
+            timestamp=last.seal.timestamp,
+        )
+    return Recovered(segments, end, publishers, report, unknown)
+
+
+def _use(disk: Disk, file: Seen, publishers: dict[int, int]) -> Segment:
+    assert file.header is not None and file.seal is not None
+    index = file.index
+    highest = index.highest_sequences() if index is not None else None
+    if highest is None:
+        rebuilt, ending, highest = _read_through(disk, file)
+        if ending.verdict is not Verdict.SEALED:
+            _refuse(segment_path(file.number), ending.end, ending.detail or "a sealed segment cannot be read through")
+        index = index or rebuilt
+    _fold(publishers, highest)
+    assert index is not None
+    seal = file.seal
+    return Segment(file.number, file.header, file.size, seal.offset, seal.first_position, seal, index)
+
+
+def _fold(publishers: dict[int, int], highest: dict[int, int]) -> None:
+    for publisher, sequence in highest.items():
+        if sequence > publishers.get(publisher, 0):
+            publishers[publisher] = sequence
+
+
+def _read_through(disk: Disk, file: Seen) -> tuple[SegmentIndex, Ending, dict[int, int]]:
+    """Read a whole segment: its index, how it ends, the highest sequences in it."""
+    assert file.header is not None
+    handle = disk.open(segment_path(file.number), write=False)
+    try:
+        scan = SegmentScan(lambda o, n: disk.read(handle, o, n), file.size, file.header, file.chain)
+        index, highest = SegmentIndex(), dict[int, int]()
+        time_before = 0
+        for commit in scan.commits():
+            if commit.header.kind is CommitKind.DATA:
+                batch = MessageBatch.parse(bytes(commit.body))
+                index.add(commit.header.offset, commit.header.end, commit.header.first_position, time_before, batch)
+                for publisher, _, high in publisher_spans(batch):
+                    highest[publisher] = max(high, highest.get(publisher, 0))
+            time_before = commit.header.timestamp
+        assert scan.ending is not None
+        return index, scan.ending, highest
+    finally:
+        disk.close(handle)
+
+
+def _finish(disk: Disk, file: Seen, publishers: dict[int, int], report: list[str]) -> Segment:
+    """The segment that was active when the last run ended without a clean stop."""
+    header = file.header
+    assert header is not None
+    index, ending, highest = _read_through(disk, file)
+    if ending.verdict is Verdict.CORRUPT:
+        _refuse(segment_path(file.number), ending.end, ending.detail)
+    _fold(publishers, highest)
+    handle = disk.open(segment_path(file.number))
+    try:
+        if ending.verdict is Verdict.SEALED:
+            assert ending.last is not None
+            disk.truncate(handle, ending.end)
+            disk.sync(handle)
+            seal = ending.last
+            return Segment(file.number, header, ending.end, seal.offset, seal.first_position, seal, index)
+        if ending.verdict is Verdict.TORN:
+            # Zeros after the tail go first: the copy needs no more room than they held.
+            disk.truncate(handle, ending.tail_end)
+            _copy_tail(disk, handle, file.number, ending)
+            size = ending.tail_end - ending.end
+            report.append(
+                f"segment {file.number}: {size} bytes of an unfinished write at {ending.end}, never acknowledged, "
+                f"set aside in {QUARANTINE_DIRECTORY}/"
+            )
+        else:
+            report.append(f"segment {file.number}: no clean stop; everything up to {ending.end} is whole")
+        disk.truncate(handle, ending.end)
+        # What was read may so far live in the page cache only; it must be durable before it is served.
+        disk.sync(handle)
+        return _seal(disk, handle, file, index, ending)
+    finally:
+        disk.close(handle)
+
+
+def _seal(disk: Disk, handle: int, file: Seen, index: SegmentIndex, ending: Ending) -> Segment:
+    header, last = file.header, ending.last
+    assert header is not None
+    active = Active(header, ending.chain, file.size)
+    active.offset, active.index = ending.end, index
+    number = last.number + 1 if last else header.first_commit
+    position = last.first_position + last.count if last else header.first_position
+    timestamp = last.timestamp if last else header.created
+    end = LogEnd(header.journal_id, header.epoch, header.number, 0, 0, position, number, timestamp)
+    buffers, seal = make_seal(active, number, position, number - 1, end)
+    disk.write(handle, ending.end, buffers)
+    disk.sync(handle)
+    return Segment(file.number, header, seal.end, seal.offset, position, seal, index)
+
+
+def _copy_tail(disk: Disk, handle: int, number: int, ending: Ending) -> None:
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(".")
+    name = f"{QUARANTINE_DIRECTORY}/{number:010d}-{ending.end}.tail"
+    exists = name.rpartition("/")[2] in disk.names(QUARANTINE_DIRECTORY)
+    copy = disk.open(name, create=not exists)
+    try:
+        for start in range(ending.end, ending.tail_end, 4 * MIB):
+            data = disk.read(handle, start, min(4 * MIB, ending.tail_end - start))
+            disk.write(copy, start - ending.end, [data])
+        disk.sync(copy)
+    finally:
+        disk.close(copy)
+    disk.sync_directory(QUARANTINE_DIRECTORY)
+
+
+def _move_aside(disk: Disk, number: int) -> None:
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(".")
+    taken = set(disk.names(QUARANTINE_DIRECTORY))
+    name = f"{number:010d}.segment"
+    attempt = 0
+    while (aside := f"{number:010d}-{attempt}.segment") in taken:
+        attempt += 1
+    disk.rename(f"{JOURNAL_DIRECTORY}/{name}", f"{QUARANTINE_DIRECTORY}/{aside}")
+    disk.sync_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(JOURNAL_DIRECTORY)

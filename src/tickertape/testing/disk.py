@@ -1,0 +1,356 @@
+"""Owns the strict disk: the `Disk` port in memory, which forgets at a crash whatever was not synced.
+
+Must never touch the operating system or draw chance that was not handed in: equal seeds and equal calls give
+equal disks. How a file or a name survives is decided in `pages.py` and `names.py`; here are handles, paths,
+faults, space and the lock.
+
+The model of a crash (`crash_clone`), stricter than any one file system:
+
+* each 512-byte sector of each unsynced write is kept or lost, by itself; a kept sector is the whole sector as
+  it was after that write. A lost one has its old contents, and where nothing was ever synced it may be zeros;
+* unsynced sizes survive up to some moment; created files and renames survive or not, name by name, but never
+  without an earlier change of the same name, and a rename leaves the old name or the new one;
+* a failed sync drops what it should have written: it stays readable, no later sync makes it durable.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from tickertape.base.ports import Buffer
+from tickertape.journal.disk import lock_held, path_parts
+from tickertape.testing.names import Directory, NameLog, Node
+from tickertape.testing.pages import FileState
+
+OPERATIONS: Final = (
+    "names", "make_directory", "open", "close", "size", "preallocate", "truncate", "write", "sync", "read",
+    "rename", "sync_directory", "lock",
+)  # fmt: skip
+"""What `StrictDisk.calls` counts and `StrictDisk.fail` accepts."""
+
+
+class _Fault(NamedTuple):
+    call: int
+    error: int
+    written: int | None
+
+
+class _Handle(NamedTuple):
+    file: FileState
+    writable: bool
+
+
+class StrictDisk:
+    """A `Disk` in memory whose root exists, empty. Not for several threads.
+
+    `rng` decides how much of a failing write is written. `space_bytes` bounds what preallocation and writes
+    may take (None: no bound; may be changed at any time). `counts` is shared with every clone and says how
+    often each fault and each outcome of a crash occurred, so that a suite can show that it tested something.
+    """
+
+    def __init__(
+        self, rng: Random, *, space_bytes: int | None = None, counts: Counter[str] | None = None
+    ) -> None:
+        self.space_bytes = space_bytes
+        self.counts: Counter[str] = Counter() if counts is None else counts
+        self.calls: Counter[str] = Counter()
+        """Calls of each operation on this disk, failed ones too; a clone starts at zero."""
+        self._rng = rng
+        self._names = NameLog()
+        self._used = 0
+        self._handles: dict[int, _Handle] = {}
+        self._last_handle = 0
+        self._locks: dict[tuple[str, ...], str] = {}
+        self._faults: dict[str, list[_Fault]] = {}
+
+    # -- the future -----------------------------------------------------------------------------------
+
+    def crash_clone(self, rng: Random) -> StrictDisk:
+        """A disk as it could look after power loss now, all of it durable. This one goes on unharmed."""
+        self.counts["crash"] += 1
+        return self._clone(self._names.crash_clone(rng, self.counts), rng)
+
+    def kill_clone(self, rng: Random | None = None) -> StrictDisk:
+        """The disk that the next process finds after SIGKILL: everything written is there, still unsynced."""
+        self.counts["kill"] += 1
+        return self._clone(self._names.kill_clone(), rng or Random(self._rng.getrandbits(64)))
+
+    def _clone(self, names: NameLog, rng: Random) -> StrictDisk:
+        clone = StrictDisk(rng, space_bytes=self.space_bytes, counts=self.counts)
+        clone._names = names
+        clone._used = sum(file.allocated for file in names.nodes())
+        return clone
+
+    def fail(self, operation: str, nth: int, error: int, *, written: int | None = None) -> None:
+        """Let the `nth` call of `operation` from now (1: the next) raise `OSError(error)`, once.
+
+        A failing write first writes `written` bytes (default: drawn from `rng`), which stay, unsynced. A
+        failing sync drops what it should have written. Any other call has no effect.
+        """
+        if operation not in OPERATIONS or nth < 1:
+            raise ValueError(
+                f"no call {nth} of {operation!r} to fail; operations are {', '.join(OPERATIONS)}"
+            )
+        fault = _Fault(self.calls[operation] + nth, error, written)
+        self._faults.setdefault(operation, []).append(fault)
+
+    @property
+    def faults_left(self) -> int:
+        """Faults that were asked for and have not happened."""
+        return sum(map(len, self._faults.values()))
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts against `space_bytes`."""
+        return self._used
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file by path as a reader sees it, for assertions; counts as no call."""
+        found: dict[str, bytes] = {}
+        waiting = [("", self._names.root)]
+        while waiting:
+            prefix, directory = waiting.pop()
+            for name, node in directory.view.items():
+                if isinstance(node, Directory):
+                    waiting.append((f"{prefix}{name}/", node))
+                else:
+                    found[prefix + name] = node.view.read(0, node.view.size)
+        return dict(sorted(found.items()))
+
+    # -- names ----------------------------------------------------------------------------------------
+
+    def names(self, directory: str) -> list[str]:
+        self._begin("names")
+        return sorted(self._directory(path_parts(directory), directory).view)
+
+    def make_directory(self, path: str) -> None:
+        self._begin("make_directory")
+        parts = path_parts(path)
+        if not parts:
+            return
+        parent = self._directory(parts[:-1], path)
+        there = parent.view.get(parts[-1])
+        if there is None:
+            self._names.link(parent, parts[-1], Directory())
+        elif not isinstance(there, Directory):
+            raise _error(errno.EEXIST, path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._begin("rename")
+        from_parts, to_parts = _entry(old), _entry(new)
+        source, target = self._directory(from_parts[:-1], old), self._directory(to_parts[:-1], new)
+        node, there = source.view.get(from_parts[-1]), target.view.get(to_parts[-1])
+        if node is None:
+            raise _error(errno.ENOENT, old)
+        if node is there:
+            return
+        if to_parts[: len(from_parts)] == from_parts:
+            raise _error(errno.EINVAL, new)
+        if from_parts[: len(to_parts)] == to_parts:
+            raise _error(errno.ENOTEMPTY, new)
+        if isinstance(node, Directory):
+            if isinstance(there, FileState):
+                raise _error(errno.ENOTDIR, new)
+            if there is not None and there.view:
+                raise _error(errno.ENOTEMPTY, new)
+        elif isinstance(there, Directory):
+            raise _error(errno.EISDIR, new)
+        if isinstance(there, FileState):
+            self._used -= there.allocated
+        self._names.rename(source, from_parts[-1], target, to_parts[-1])
+
+    def sync_directory(self, path: str) -> None:
+        fault = self._fault("sync_directory")
+        directory = self._directory(path_parts(path), path)
+        if fault is not None:
+            self.counts["names_dropped"] += self._names.fail_sync(directory)
+            raise _error(fault.error, path)
+        self._names.sync(directory)
+
+    def lock(self, path: str, owner: str) -> None:
+        self._begin("lock")
+        parts = _entry(path)
+        if parts in self._locks:
+            raise lock_held(self._locks[parts])
+        parent = self._directory(parts[:-1], path)
+        file = parent.view.get(parts[-1])
+        if isinstance(file, Directory):
+            raise _error(errno.EISDIR, path)
+        if file is None:
+            file = FileState()
+            self._names.link(parent, parts[-1], file)
+        holder = f"{owner} (pid 1)"
+        text = f"{holder}\n".encode()
+        self._store(file, 0, text, path)
+        file.resize(len(text))
+        self._locks[parts] = holder
+
+    def _directory(self, parts: tuple[str, ...], path: str) -> Directory:
+        node: Node = self._names.root
+        for part in parts:
+            below = node.view.get(part) if isinstance(node, Directory) else None
+            if below is None:
+                raise _error(errno.ENOENT if isinstance(node, Directory) else errno.ENOTDIR, path)
+            node = below
+        if not isinstance(node, Directory):
+            raise _error(errno.ENOTDIR, path)
+        return node
+
+    # -- files ----------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
+        self._begin("open")
+        parts = _entry(path)
+        parent = self._directory(parts[:-1], path)
+        file = parent.view.get(parts[-1])
+        if create:
+            if file is not None:
+                raise _error(errno.EEXIST, path)
+            file = FileState()
+            self._names.link(parent, parts[-1], file)
+        if file is None:
+            raise _error(errno.ENOENT, path)
+        if isinstance(file, Directory):
+            raise _error(errno.EISDIR, path)
+        self._last_handle += 1
+        self._handles[self._last_handle] = _Handle(file, write)
+        return self._last_handle
+
+    def close(self, handle: int) -> None:
+        self._begin("close")
+        self._file(handle)
+        del self._handles[handle]
+
+    def close_all(self) -> None:
+        """What the end of a process does: every handle closed, every lock free, nothing synced."""
+        self._handles.clear()
+        self._locks.clear()
+
+    def size(self, handle: int) -> int:
+        self._begin("size")
+        return self._file(handle).view.size
+
+    def preallocate(self, handle: int, size: int) -> None:
+        self._begin("preallocate")
+        file = self._file(handle, write=True)
+        if size <= 0:
+            raise _error(errno.EINVAL, f"size {size}")
+        if size - file.allocated > self._room():
+            self.counts["no_space"] += 1
+            raise _error(errno.ENOSPC, f"handle {handle}")
+        self._allocate(file, size)
+        if size > file.view.size:
+            file.resize(size)
+
+    def truncate(self, handle: int, size: int) -> None:
+        self._begin("truncate")
+        file = self._file(handle, write=True, wrong=errno.EINVAL)
+        if size < 0:
+            raise _error(errno.EINVAL, f"size {size}")
+        if size < file.allocated:
+            self._used -= file.allocated - size
+            file.allocated = size
+        file.resize(size)
+
+    def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        fault = self._fault("write")
+        file = self._file(handle, write=True)
+        data = b"".join(buffers)
+        if offset < 0:
+            raise _error(errno.EINVAL, f"offset {offset}")
+        if fault is None:
+            self._store(file, offset, data, f"handle {handle}")
+            return
+        written = self._rng.randint(0, len(data)) if fault.written is None else fault.written
+        self.counts["short_write" if 0 < written < len(data) else "whole_or_no_write"] += 1
+        self._store(file, offset, data[:written], f"handle {handle}")
+        raise _error(fault.error, f"handle {handle}")
+
+    def sync(self, handle: int) -> None:
+        fault = self._fault("sync")
+        file = self._file(handle)
+        if fault is not None:
+            self.counts["sectors_dropped"] += file.fail_sync()
+            raise _error(fault.error, f"handle {handle}")
+        file.sync()
+
+    def read(self, handle: int, offset: int, size: int) -> bytes:
+        self._begin("read")
+        file = self._file(handle)
+        if offset < 0 or size < 0:
+            raise _error(errno.EINVAL, f"{size} bytes at {offset}")
+        return file.view.read(offset, size)
+
+    def read_nowait(self, handle: int, offset: int, size: int) -> bytes | None:
+        """As `read`: memory never has to be waited for."""
+        return self.read(handle, offset, size)
+
+    def _file(self, handle: int, *, write: bool = False, wrong: int = errno.EBADF) -> FileState:
+        held = self._handles.get(handle)
+        if held is None:
+            raise _error(errno.EBADF, f"handle {handle}")
+        if write and not held.writable:
+            raise _error(wrong, f"handle {handle}")
+        return held.file
+
+    # -- space and faults -----------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        return (1 << 62) if self.space_bytes is None else self.space_bytes - self._used
+
+    def _allocate(self, file: FileState, size: int) -> None:
+        if size > file.allocated:
+            self._used += size - file.allocated
+            file.allocated = size
+
+    def _store(self, file: FileState, offset: int, data: bytes, what: str) -> None:
+        """Write `data`, or what there is room for and then raise ENOSPC."""
+        if not data:
+            return
+        stop = offset + len(data)
+        if stop > file.allocated:
+            end = file.allocated + max(0, self._room())
+            if stop > end:
+                fits = max(0, end - offset)
+                self.counts["no_space"] += 1
+                if fits:
+                    self.counts["short_write"] += 1
+                    self._allocate(file, end)
+                    file.write(offset, data[:fits])
+                raise _error(errno.ENOSPC, what)
+            self._allocate(file, stop)
+        file.write(offset, data)
+
+    def _fault(self, operation: str) -> _Fault | None:
+        self.calls[operation] += 1
+        waiting = self._faults.get(operation)
+        if not waiting:
+            return None
+        for fault in waiting:
+            if fault.call == self.calls[operation]:
+                waiting.remove(fault)
+                self.counts[f"fault_{operation}"] += 1
+                return fault
+        return None
+
+    def _begin(self, operation: str) -> None:
+        fault = self._fault(operation)
+        if fault is not None:
+            raise _error(fault.error, operation)
+
+
+def _entry(path: str) -> tuple[str, ...]:
+    parts = path_parts(path)
+    if not parts:
+        raise _error(errno.EISDIR, path)
+    return parts
+
+
+def _error(number: int, what: str) -> OSError:
+    """The error as the system raises it: `OSError` picks the subclass by its number."""
+    return OSError(number, os.strerror(number), what)

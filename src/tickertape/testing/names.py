@@ -1,0 +1,176 @@
+"""Owns the names of a simulated disk: directories, and the order in which changes of names become durable.
+
+Must never look into files. Creating and renaming are logged in order; a change is durable once every
+directory it touches was synced, and before that a crash may undo it. A change never survives without an
+earlier one of the same name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from tickertape.testing.pages import FileState
+
+
+class Directory:
+    """One directory: the names a reader sees and those a crash cannot take."""
+
+    __slots__ = ("durable", "view")
+
+    def __init__(self) -> None:
+        self.durable: dict[str, Node] = {}
+        self.view: dict[str, Node] = {}
+
+
+Node = FileState | Directory
+_Entry = tuple[Directory, str]
+
+
+class _NameChange:
+    """`node` gets the name `target`, and loses `source` if it had one."""
+
+    __slots__ = ("failed", "node", "source", "target", "waits")
+
+    def __init__(self, node: Node, target: _Entry, source: _Entry | None) -> None:
+        self.node = node
+        self.target = target
+        self.source = source
+        self.waits = [target[0]] if source is None else [target[0], source[0]]
+        self.failed = False
+
+    def entries(self) -> list[_Entry]:
+        return [self.target] if self.source is None else [self.target, self.source]
+
+    def settled(self) -> bool:
+        return not self.waits and not self.failed
+
+
+class NameLog:
+    """All names of one disk: the root directory and the changes that are not durable yet."""
+
+    def __init__(self) -> None:
+        self.root = Directory()
+        self._changes: list[_NameChange] = []
+
+    def link(self, directory: Directory, name: str, node: Node) -> None:
+        """Give a new `node` its name."""
+        directory.view[name] = node
+        self._changes.append(_NameChange(node, (directory, name), None))
+
+    def rename(self, source: Directory, old: str, target: Directory, new: str) -> None:
+        """Move a name; the caller has checked that both sides allow it."""
+        node = source.view.pop(old)
+        target.view[new] = node
+        self._changes.append(_NameChange(node, (target, new), (source, old)))
+
+    def sync(self, directory: Directory) -> None:
+        """Make the names in `directory` durable, with the earlier changes that they rest on."""
+        for change in self._changes:
+            change.waits = [d for d in change.waits if d is not directory]
+        settling: set[_Entry] = set()
+        settled = []
+        for change in reversed(self._changes):
+            if change.settled() or any(entry in settling for entry in change.entries()):
+                settling.update(change.entries())
+                settled.append(change)
+        for change in reversed(settled):
+            _apply(change, change.target[0].durable, change.source[0].durable if change.source else None)
+        done = set(settled)
+        self._changes = [change for change in self._changes if change not in done]
+
+    def fail_sync(self, directory: Directory) -> int:
+        """A failed sync of `directory`: its changes count as clean and only a later change of the same name
+        makes them durable. Returns how many there were."""
+        hit = [change for change in self._changes if directory in change.waits]
+        for change in hit:
+            change.failed = True
+        return len(hit)
+
+    def kill_clone(self) -> NameLog:
+        """The same tree for the next process, names as unsynced as they were."""
+        twins: dict[Node, Node] = {}
+
+        def twin(node: Node) -> Node:
+            if node not in twins:
+                if isinstance(node, FileState):
+                    twins[node] = node.kill_clone()
+                else:
+                    twins[node] = copy = Directory()
+                    copy.view = {name: twin(below) for name, below in node.view.items()}
+                    copy.durable = {name: twin(below) for name, below in node.durable.items()}
+            return twins[node]
+
+        def directory(original: Directory) -> Directory:
+            copy = twin(original)
+            assert isinstance(copy, Directory)
+            return copy
+
+        clone = NameLog()
+        clone.root = directory(self.root)
+        for change in self._changes:
+            source = change.source and (directory(change.source[0]), change.source[1])
+            target = (directory(change.target[0]), change.target[1])
+            copied = _NameChange(twin(change.node), target, source)
+            copied.waits = [directory(d) for d in change.waits]
+            copied.failed = change.failed
+            clone._changes.append(copied)
+        return clone
+
+    def crash_clone(self, rng: Random, counts: Counter[str]) -> NameLog:
+        """The tree as power loss could leave it, all of it durable."""
+        names = self._crash_names(rng, counts)
+        twins: dict[Node, Node] = {}
+
+        def twin(node: Node) -> Node:
+            if node not in twins:
+                if isinstance(node, FileState):
+                    twins[node] = FileState(node.crash(rng, counts))
+                else:
+                    twins[node] = copy = Directory()
+                    fill(copy, node)
+            return twins[node]
+
+        def fill(copy: Directory, original: Directory) -> None:
+            left = names.get(original, original.durable)
+            copy.durable = {name: twin(below) for name, below in left.items()}
+            copy.view = dict(copy.durable)
+
+        clone = NameLog()
+        fill(clone.root, self.root)
+        return clone
+
+    def _crash_names(self, rng: Random, counts: Counter[str]) -> dict[Directory, dict[str, Node]]:
+        names: dict[Directory, dict[str, Node]] = {}
+        lost: set[_Entry] = set()
+        chance = rng.choice((0.0, 0.5, 0.5, 1.0))
+        for change in self._changes:
+            for place, _ in change.entries():
+                names.setdefault(place, dict(place.durable))
+            kept = rng.random() < chance and not any(entry in lost for entry in change.entries())
+            kind = "name" if change.source is None else "rename"
+            counts[f"{kind}_kept" if kept else f"{kind}_lost"] += 1
+            if kept:
+                source = names[change.source[0]] if change.source else None
+                _apply(change, names[change.target[0]], source)
+            else:
+                lost.update(change.entries())
+        return names
+
+    def nodes(self) -> list[FileState]:
+        """Every file that has a name."""
+        found: dict[FileState, None] = {}
+        waiting = [self.root]
+        while waiting:
+            for node in waiting.pop().view.values():
+                if isinstance(node, Directory):
+                    waiting.append(node)
+                else:
+                    found[node] = None
+        return list(found)
+
+
+def _apply(change: _NameChange, target: dict[str, Node], source: dict[str, Node] | None) -> None:
+    if source is not None and change.source is not None and source.get(change.source[1]) is change.node:
+        del source[change.source[1]]
+    target[change.target[1]] = change.node

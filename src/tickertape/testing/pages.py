@@ -1,0 +1,247 @@
+"""Owns the contents of one simulated file: what a reader sees, what is durable, and what lies between.
+
+Must never know names, handles or faults (`testing/disk.py`) and never draw chance that was not handed in.
+Contents are dictionaries of immutable 4 KiB pages, shared between clones until one of them writes, so that a
+crash costs what is unsynced and not what is stored; zeros that were never written take no memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Final, NamedTuple
+
+from tickertape.base.ports import Buffer
+
+SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all."""
+PAGE_BYTES: Final = 4096
+_ZERO_PAGE: Final = bytes(PAGE_BYTES)
+_ZERO_SECTOR: Final = bytes(SECTOR_BYTES)
+
+
+class Pages:
+    """Bytes of a file, sparse, copied on write. What lies beyond `size` is zeros, except inside a crash."""
+
+    __slots__ = ("_pages", "_shared", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pages: dict[int, bytes] = {}
+        self._shared = False
+
+    def fork(self) -> Pages:
+        """An independent copy that shares memory until either side changes."""
+        twin = Pages()
+        twin.size = self.size
+        twin._pages = self._pages
+        twin._shared = self._shared = True
+        return twin
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end."""
+        stop = min(offset + size, self.size)
+        if stop <= offset:
+            return b""
+        first, last = offset // PAGE_BYTES, (stop - 1) // PAGE_BYTES
+        start = offset - first * PAGE_BYTES
+        get = self._pages.get
+        if first == last:
+            return get(first, _ZERO_PAGE)[start : start + stop - offset]
+        whole = b"".join([get(i, _ZERO_PAGE) for i in range(first, last + 1)])
+        return whole if len(whole) == stop - offset else whole[start : start + stop - offset]
+
+    def put(self, offset: int, data: Buffer) -> list[bytes]:
+        """Store `data` at `offset`, leaving `size` alone; returns the pages it touched, as they are now."""
+        if self._shared:
+            self._pages = dict(self._pages)
+            self._shared = False
+        pages = self._pages
+        touched = []
+        view = memoryview(data)
+        index, start = divmod(offset, PAGE_BYTES)
+        done = 0
+        while done < len(view):
+            piece = view[done : done + PAGE_BYTES - start]
+            if len(piece) == PAGE_BYTES:
+                page = bytes(piece)
+            else:
+                old = pages.get(index, _ZERO_PAGE)
+                page = b"".join((old[:start], piece, old[start + len(piece) :]))
+            pages[index] = page
+            touched.append(page)
+            done += len(piece)
+            index += 1
+            start = 0
+        return touched
+
+    def resize(self, size: int) -> None:
+        """Set the size; what lies beyond it is forgotten."""
+        if size < self.size:
+            self.cut(size)
+        self.size = size
+
+    def cut(self, size: int) -> None:
+        """Forget everything at and beyond `size`."""
+        keep, rest = divmod(size, PAGE_BYTES)
+        pages = {i: page for i, page in self._pages.items() if i < keep or (i == keep and rest)}
+        if rest and keep in pages:
+            pages[keep] = pages[keep][:rest] + bytes(PAGE_BYTES - rest)
+        self._pages = pages
+        self._shared = False
+        self.size = min(self.size, size)
+
+    def place(self, index: int, images: list[bytes]) -> None:
+        """Store whole pages from page `index` on, leaving `size` alone."""
+        if self._shared:
+            self._pages = dict(self._pages)
+            self._shared = False
+        self._pages.update(enumerate(images, index))
+
+    def sector(self, number: int) -> bytes:
+        """The 512 bytes of a sector, whatever the size says."""
+        page = self._pages.get(number * SECTOR_BYTES // PAGE_BYTES)
+        if page is None:
+            return _ZERO_SECTOR
+        start = number * SECTOR_BYTES % PAGE_BYTES
+        return page[start : start + SECTOR_BYTES]
+
+
+class _Change(NamedTuple):
+    """One unsynced change. A write keeps its pages as it left them: what a sector may show later."""
+
+    start: int
+    stop: int
+    """Equal to `start` when only the size changed."""
+    images: list[bytes]
+    size: int | None
+    """The new size of the file when this changed it."""
+
+    def sectors(self) -> range:
+        return range(self.start // SECTOR_BYTES, -(-self.stop // SECTOR_BYTES))
+
+    def image(self, first: int, stop: int) -> bytes:
+        """Sectors `first` up to `stop` as this write left them."""
+        base = self.start // PAGE_BYTES * PAGE_BYTES
+        return b"".join(self.images)[first * SECTOR_BYTES - base : stop * SECTOR_BYTES - base]
+
+
+class FileState:
+    """One file: `view` is what reads see, `durable` what a sync promised, and the changes between them."""
+
+    __slots__ = ("allocated", "changes", "dropped", "durable", "view")
+
+    def __init__(self, contents: Pages | None = None) -> None:
+        self.durable = contents or Pages()
+        self.view = self.durable.fork()
+        self.changes: list[_Change] = []
+        self.dropped: dict[int, bytes] = {}
+        """Sectors that a failed sync marked clean: readable, but no later sync writes them."""
+        self.allocated = self.view.size
+
+    def kill_clone(self) -> FileState:
+        """The same file for the next process: everything is there, and as unsynced as it was."""
+        twin = FileState(self.durable.fork())
+        twin.view = self.view.fork()
+        twin.changes = list(self.changes)
+        twin.dropped = dict(self.dropped)
+        twin.allocated = self.allocated
+        return twin
+
+    def write(self, offset: int, data: Buffer) -> None:
+        stop = offset + len(data)
+        size = None
+        if stop > self.view.size:
+            self.view.size = size = stop
+        self.changes.append(_Change(offset, stop, self.view.put(offset, data), size))
+
+    def resize(self, size: int) -> None:
+        if size != self.view.size:
+            self.view.resize(size)
+            self.changes.append(_Change(0, 0, [], size))
+
+    def sync(self) -> None:
+        """Make every change durable, but for sectors that an earlier failed sync dropped."""
+        durable = self.durable
+        for change in self.changes:
+            if change.size is not None:
+                durable.resize(change.size)
+                if self.dropped:
+                    end = -(-change.size // SECTOR_BYTES)
+                    self.dropped = {n: image for n, image in self.dropped.items() if n < end}
+            if not change.images:
+                continue
+            if not self.dropped:
+                durable.place(change.start // PAGE_BYTES, change.images)
+                continue
+            sectors = change.sectors()
+            durable.put(sectors.start * SECTOR_BYTES, change.image(sectors.start, sectors.stop))
+            for number in sectors:
+                self.dropped.pop(number, None)
+        self.changes.clear()
+
+    def fail_sync(self) -> int:
+        """What a kernel does when a write-back fails: pages count as clean. Returns the sectors dropped."""
+        sizes = []
+        before = len(self.dropped)
+        for change in self.changes:
+            if change.images:
+                self.dropped.update((number, self.view.sector(number)) for number in change.sectors())
+            if change.size is not None:
+                sizes.append(_Change(0, 0, [], change.size))
+        self.changes = sizes
+        return len(self.dropped) - before
+
+    def crash(self, rng: Random, counts: Counter[str]) -> Pages:
+        """The contents as power loss could leave them; this file stays as it is."""
+        pages = self.durable.fork()
+        if self.dropped:
+            chance = _chance(rng)
+            for number, image in self.dropped.items():
+                kept = rng.random() < chance
+                counts["dropped_sector_kept" if kept else "dropped_sector_lost"] += 1
+                if kept:
+                    pages.put(number * SECTOR_BYTES, image)
+        sizes = sum(change.size is not None for change in self.changes)
+        # the file system logs sizes in order: a later one never survives without the earlier ones
+        surviving = rng.choice((0, sizes, rng.randint(0, sizes))) if sizes else 0
+        for change in self.changes:
+            if change.size is not None:
+                counts["size_new" if surviving > 0 else "size_old"] += 1
+                if surviving > 0:
+                    pages.resize(change.size)
+                surviving -= 1
+            if change.images:
+                self._crash_write(pages, change, rng, counts)
+        if self.changes or self.dropped:
+            pages.cut(pages.size)
+        return pages
+
+    def _crash_write(self, pages: Pages, change: _Change, rng: Random, counts: Counter[str]) -> None:
+        sectors = change.sectors()
+        chance = _chance(rng)
+        if chance >= 1.0:
+            counts["sector_kept"] += len(sectors)
+            pages.put(sectors.start * SECTOR_BYTES, change.image(sectors.start, sectors.stop))
+            return
+        if chance <= 0.0:
+            counts["sector_lost"] += len(sectors)
+            return
+        bound = int(chance * 256)
+        image = change.image(sectors.start, sectors.stop)
+        for i, draw in enumerate(rng.randbytes(len(sectors))):
+            number = sectors.start + i
+            if draw < bound:
+                counts["sector_kept"] += 1
+                pages.put(number * SECTOR_BYTES, image[i * SECTOR_BYTES : (i + 1) * SECTOR_BYTES])
+            elif draw & 1 and self.durable.sector(number) == _ZERO_SECTOR:
+                # allocated, never written: an earlier unsynced write of this sector goes with it
+                counts["sector_zeroed"] += 1
+                pages.put(number * SECTOR_BYTES, _ZERO_SECTOR)
+            else:
+                counts["sector_lost"] += 1
+
+
+def _chance(rng: Random) -> float:
+    """How likely one sector of a write is to survive: all, none and every mixture must all be common."""
+    return rng.choice((0.0, 1.0, 0.5, rng.uniform(0.05, 0.95)))

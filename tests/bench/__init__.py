@@ -1,0 +1,1 @@
+"""Benches: functions registered with `bench`, run by `script/bench`."""

@@ -1,0 +1,82 @@
+"""Owns the description of the machine that figures depend on; must never tell its name or its paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("uvloop", "msgspec", "numpy", "pyarrow", "crc32c", "pyspark")
+SYNCS = 100
+
+
+def _first_value(file: str, key: str) -> str:
+    for line in Path(file).read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return "unknown"
+
+
+def _file_system(directory: Path) -> str:
+    best = ("", "unknown")
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        mount, kind = line.split()[1:3]
+        if directory.resolve().is_relative_to(mount) and len(mount) > len(best[0]):
+            best = (mount, kind)
+    return best[1]
+
+
+def _sync_microseconds(directory: Path) -> float:
+    """Median of fdatasync after a write of 4 KiB into a file that has its size already."""
+    path = directory / "sync-probe"
+    times = []
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, SYNCS * 4096)
+        os.fsync(handle)
+        for n in range(SYNCS):
+            os.pwrite(handle, b"x" * 4096, n * 4096)
+            began = time.perf_counter()
+            os.fdatasync(handle)
+            times.append(time.perf_counter() - began)
+    finally:
+        os.close(handle)
+        path.unlink()
+    return statistics.median(times) * 1e6
+
+
+def _commit() -> str:
+    root = Path(__file__).resolve().parent
+    try:
+        command = ["git", "describe", "--always", "--dirty"]
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _packages() -> str:
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"no {name}")
+    return ", ".join(found)
+
+
+def describe(directory: Path) -> list[str]:
+    """Lines about processor, memory, disk under `directory`, software and commit."""
+    cores = len(os.sched_getaffinity(0))
+    memory = int(_first_value("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20)
+    disk = f"{_file_system(directory)}, fdatasync of 4 KiB {_sync_microseconds(directory):.0f} us"
+    return [
+        f"{_first_value('/proc/cpuinfo', 'model name')}, {cores} cores, {memory:.0f} GiB of memory",
+        f"{platform.system()} {platform.release()}, {disk}",
+        f"Python {platform.python_version()}, {_packages()}",
+        f"commit {_commit()}",
+    ]

@@ -1,0 +1,62 @@
+"""Owns how results look: numbers, the table, the page; must never measure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.bench.registry import Bench
+
+BEGIN = "<!-- script/bench writes below this line -->"
+END = "<!-- script/bench writes above this line -->"
+
+
+@dataclass
+class Outcome:
+    """All readings of one bench, or why there are none."""
+
+    bench: Bench
+    values: list[float] = field(default_factory=list)
+    note: str = ""
+    error: str = ""
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands with commas: 1,230,000 and 45.6 and 0.123."""
+    if value == 0:
+        return "0"
+    decimals = 2 - math.floor(math.log10(abs(value)))
+    rounded = round(value, decimals)
+    return f"{rounded:,.{max(0, decimals)}f}" if abs(rounded) < 100 else f"{rounded:,.0f}"
+
+
+def cells(outcome: Outcome) -> tuple[str, str, str, str]:
+    """What was measured, the median, the range from worst to best, the note."""
+    bench = outcome.bench
+    if outcome.error:
+        return bench.title, "failed", "", outcome.error
+    ordered = sorted(outcome.values, reverse=not bench.higher_is_better)
+    middle = f"{number(statistics.median(ordered))} {bench.unit}"
+    return bench.title, middle, f"{number(ordered[0])} to {number(ordered[-1])}", outcome.note
+
+
+def table(outcomes: Sequence[Outcome], machine: Sequence[str]) -> str:
+    """The Markdown between the markers: the machine, then a table for each group."""
+    lines = [*(f"* {line}" for line in machine)]
+    groups = list(dict.fromkeys(outcome.bench.group for outcome in outcomes))
+    for group in groups:
+        lines += ["", f"### {group}", "", "| what | median | worst to best | note |", "|---|---|---|---|"]
+        rows = (cells(outcome) for outcome in outcomes if outcome.bench.group == group)
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def between_markers(page: str, text: str) -> str:
+    """`page` with `text` between its two markers; raises ValueError unless it has each once, in order."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
+        raise ValueError(f"the page must hold these two lines once, in this order: {BEGIN} and {END}")
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"

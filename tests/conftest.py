@@ -1,0 +1,75 @@
+"""Owns what all tests share: tiers, their order, and the Hypothesis profiles.
+
+Must never hold fixtures of one part: those live beside its tests.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+TIERS = ("unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark")
+"""Directories of tests, fastest first; files beside them (tidy, documentation) run before all."""
+
+SPARK_SECONDS_MAX = 240
+"""A Spark test may have to start a Java machine and workers first."""
+
+settings.register_profile("dev", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile(
+    "ci", parent=settings.get_profile("dev"), max_examples=200, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "full", parent=settings.get_profile("ci"), max_examples=5_000, derandomize=False, print_blob=True
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the tests marked full, and the long counts")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the Hypothesis profile; `--hypothesis-profile` on the command line wins."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: the same interpreter
+    if config.getoption("--hypothesis-profile", default=None):
+        return
+    if config.getoption("--full"):
+        settings.load_profile("full")
+    else:
+        settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def _tier(path: Path, root: Path) -> int:
+    parts = path.relative_to(root).parts
+    if len(parts) < 3:  # tests/test_x.py
+        return -1
+    return TIERS.index(parts[1]) if parts[1] in TIERS else len(TIERS)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Drop the full tier unless asked for; then fast tiers first, keeping the shuffled order inside each."""
+    if not config.getoption("--full"):
+        dropped = [item for item in items if item.get_closest_marker("full")]
+        if dropped:
+            config.hook.pytest_deselected(items=dropped)
+            items[:] = [item for item in items if not item.get_closest_marker("full")]
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_SECONDS_MAX))
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("spark") is not None,
+            _tier(item.path, config.rootpath),
+            item.get_closest_marker("slow") is not None,
+        )
+    )
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest) -> bool:
+    """True when the run was asked for the long counts (`script/test --full`)."""
+    return bool(request.config.getoption("--full"))

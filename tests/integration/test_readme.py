@@ -1,0 +1,143 @@
+"""The quick start of the README, pasted block by block: what it prints is what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tickertape
+
+README = Path(__file__).resolve().parent.parent.parent / "README.md"
+ADDRESS = "tcp://127.0.0.1:9007"
+STEP_SECONDS_MAX = 45
+SPARK_STEP_SECONDS_MAX = 200
+
+needs_client = pytest.mark.skipif(not hasattr(tickertape, "Client"), reason="this version has no client yet")
+
+
+class Block(NamedTuple):
+    """A fenced block, the text block that follows it at once (what it prints), and whether Spark runs it."""
+
+    language: str
+    source: str
+    printed: str | None
+
+    @property
+    def needs_spark(self) -> bool:
+        return "pyspark" in self.source
+
+
+def quick_start() -> list[Block]:
+    section = README.read_text(encoding="utf-8").split("\n## Quick start\n")[1].split("\n## ")[0]
+    found = re.findall(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", section, re.MULTILINE | re.DOTALL)
+    return [
+        Block(kind, source, printed or None) for kind, source, printed in found if kind in {"bash", "python"}
+    ]
+
+
+def environment() -> dict[str, str]:
+    """This interpreter's commands first on the path, as in an activated environment."""
+    return os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+class Terminal:
+    """A directory and a running server: the place where the blocks are pasted."""
+
+    def __init__(self, directory: Path, serve: Block) -> None:
+        self._directory = directory
+        self._address = ADDRESS
+        self.server = subprocess.Popen(
+            serve.source.replace(ADDRESS, "tcp://127.0.0.1:0").split(),
+            cwd=directory,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        """Read the line that the server prints when its ports are open, and learn the address from it."""
+        assert self.server.stdout is not None
+        ready = self.server.stdout.readline()
+        match = re.match(r"ready (tcp://\S+)", ready)
+        assert match, f"the server said {ready!r}"
+        self._address = match[1]
+
+    def close(self) -> None:
+        """Stop the server as Ctrl-C or the system would; it must end well."""
+        self.server.terminate()
+        try:
+            assert self.server.wait(timeout=20) == 0
+        finally:
+            self.server.kill()
+            self.server.wait()
+            if self.server.stdout is not None:
+                self.server.stdout.close()
+
+    def paste(self, block: Block) -> str:
+        """Run a block and return what it printed; it must succeed."""
+        command = [sys.executable, "-c"] if block.language == "python" else ["bash", "-euo", "pipefail", "-c"]
+        done = subprocess.run(
+            [*command, block.source.replace(ADDRESS, self._address)],
+            cwd=self._directory,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=SPARK_STEP_SECONDS_MAX if block.needs_spark else STEP_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.source}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture
+def blocks() -> list[Block]:
+    return quick_start()
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, blocks: list[Block]) -> Iterator[Terminal]:
+    opened = Terminal(tmp_path, blocks[0])
+    try:
+        opened.wait_until_ready()
+        yield opened
+    finally:
+        opened.close()
+
+
+def check(terminal: Terminal, blocks: list[Block]) -> None:
+    for block in blocks:
+        printed = terminal.paste(block)
+        if block.printed is not None:
+            assert printed == block.printed, block.source
+
+
+def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
+    assert blocks[0].source.startswith("tickertape serve ")
+    assert [block.language for block in blocks] == ["bash", "python", "python", "bash", "python"]
+    assert [block.needs_spark for block in blocks] == [False, False, False, False, True]
+    assert all(block.printed for block in blocks[1:])
+
+
+@needs_client
+@pytest.mark.slow
+@pytest.mark.timeout(3 * STEP_SECONDS_MAX)
+def test_the_quick_start_prints_what_it_says(terminal: Terminal, blocks: list[Block]) -> None:
+    check(terminal, [block for block in blocks[1:] if not block.needs_spark])
+
+
+@needs_client
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(SPARK_STEP_SECONDS_MAX + 3 * STEP_SECONDS_MAX)
+def test_the_quick_start_with_spark_prints_what_it_says(terminal: Terminal, blocks: list[Block]) -> None:
+    check(terminal, blocks[1:])

@@ -1,0 +1,154 @@
+"""What the documentation must keep up with: errors, limits, numbered behaviours, links."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tickertape.base import errors, limits
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+# Lines of docs/reference/behaviours.md that no test names yet. This list only ever shrinks.
+NOT_YET: list[int] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13]
+
+# A bound says its unit in its name, last but for what it bounds ...
+UNIT = re.compile(
+    r"_(bytes|seconds|ms|micros|messages|commits|segments)(_(max|min|default|target|first|idle))?$",
+    re.IGNORECASE,
+)
+# ... or is a unit itself.
+UNITS = {"KIB", "MIB", "GIB"}
+
+
+# -- errors -------------------------------------------------------------------------------------------
+
+
+def documented_errors() -> dict[str, tuple[str, str, str]]:
+    """Code to (class, meaning, remedy), from the tables of the page."""
+    found: dict[str, tuple[str, str, str]] = {}
+    for line in (DOCS / "reference" / "errors.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and re.fullmatch(r"`\w+`", cells[0]):
+            code = cells[0].strip("`")
+            assert code not in found, f"{code} is documented twice"
+            found[code] = (cells[1].strip("`"), cells[2], cells[3])
+    return found
+
+
+def test_every_error_code_is_documented_with_its_class_and_remedy() -> None:
+    documented = documented_errors()
+    known = {code: kind.__name__ for code, kind in errors.all_codes().items()}
+    assert {code: row[0] for code, row in documented.items()} == known
+    assert not [code for code, (_, meaning, remedy) in documented.items() if not meaning or not remedy]
+
+
+def test_every_error_class_has_a_code_of_its_own() -> None:
+    waiting: list[type[errors.TickertapeError]] = [errors.TickertapeError]
+    classes = []
+    while waiting:
+        kind = waiting.pop()
+        classes.append(kind)
+        waiting.extend(kind.__subclasses__())
+    assert len({kind.code for kind in classes}) == len(classes)
+
+
+# -- limits -------------------------------------------------------------------------------------------
+
+
+def undescribed_limits(source: str) -> list[str]:
+    """Names assigned at module level without docstring, comment or unit."""
+    lines = source.splitlines()
+    body = ast.parse(source).body
+    wrong = []
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        name = node.target.id
+        documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        commented = "#" in lines[node.lineno - 1]
+        if not (documented or commented or UNIT.search(name) or name in UNITS):
+            wrong.append(name)
+    return wrong
+
+
+def test_every_limit_says_its_unit_or_meaning() -> None:
+    assert undescribed_limits(Path(limits.__file__).read_text(encoding="utf-8")) == []
+
+
+def test_the_limit_rule_itself() -> None:
+    assert undescribed_limits("a_max: Final = 1\nb_bytes_max: Final = 2\n") == ["a_max"]
+    assert undescribed_limits('a_max: Final = 1\n"""How many of a."""\nb: Final = 1  # why\n') == []
+
+
+def test_limits_are_plain_positive_numbers() -> None:
+    hidden = {"annotations", "Final"}
+    for name, value in vars(limits).items():
+        if name.startswith("_") or name in hidden or isinstance(value, ModuleType):
+            continue
+        assert isinstance(value, int | float), name
+        assert value > 0, name
+
+
+# -- numbered behaviours ------------------------------------------------------------------------------
+
+
+def behaviours() -> list[int]:
+    text = (DOCS / "reference" / "behaviours.md").read_text(encoding="utf-8")
+    return [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+
+
+def behaviours_with_a_test() -> set[int]:
+    """The numbers that names of test functions carry."""
+    found: set[int] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                found |= {int(number) for number in re.findall(r"exact_(\d\d)(?!\d)", node.name)}
+    return found
+
+
+def test_every_numbered_behaviour_is_shown_by_a_test() -> None:
+    missing = [number for number in behaviours() if number not in behaviours_with_a_test()]
+    assert missing == NOT_YET, "a line lost its test, or NOT_YET still names one that has its test"
+
+
+def test_tests_name_only_behaviours_that_exist() -> None:
+    assert behaviours_with_a_test() <= set(behaviours())
+
+
+def test_the_numbered_behaviours_rise() -> None:
+    numbers = behaviours()
+    assert numbers[:11] == list(range(1, 12))
+    assert numbers == sorted(set(numbers))
+
+
+# -- links --------------------------------------------------------------------------------------------
+
+
+def pages() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    local = [target for target in targets if not re.match(r"[a-z]+:", target)]
+    assert not [target for target in local if not (page.parent / target).exists()]
+
+
+def test_every_page_is_reachable_from_the_index() -> None:
+    waiting, reached = [DOCS / "README.md"], set()
+    while waiting:
+        page = waiting.pop()
+        if page in reached or page.suffix != ".md" or not page.exists():
+            continue
+        reached.add(page)
+        targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        waiting.extend((page.parent / target).resolve() for target in targets if "://" not in target)
+    assert not [page.relative_to(ROOT).as_posix() for page in DOCS.rglob("*.md") if page not in reached]
