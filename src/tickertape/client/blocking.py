@@ -6,10 +6,8 @@ asks for is carried out here: sends in order under the lock, everything else aft
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
@@ -40,6 +38,7 @@ from tickertape.client.effects import (
     Room,
     Send,
 )
+from tickertape.client.handlers import ExceptionListener, Handlers
 from tickertape.client.link import Link, dial, parse_uri
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.subscribing import SubscribingClient
@@ -50,7 +49,6 @@ SOFTWARE = "tickertape-python"
 
 DisconnectHandler = Callable[["Client"], object]
 FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
-ExceptionListener = Callable[[BaseException], object]
 
 
 class Client(SubscribingClient):
@@ -59,14 +57,15 @@ class Client(SubscribingClient):
     `name`: the client name; the same name gives the same publisher id on every run and instance.
     `uri`: `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
     `user`, `password`: the logon's; they win over those in the URI.
-    `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences and are
-    sent again on reconnection. None (default): what is in flight when a connection is lost has an unknown outcome.
+    `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
+    and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
+    unknown outcome.
     `timeout`: seconds or text (`"500ms"`), default 10: for every call that is not given its own; None = wait
     as long as the connection lasts.
     `connect`: connect and log on at once (default True).
 
-    It does not reconnect by itself: call `connect` again, from the disconnect handler for instance. As a context
-    manager it closes itself. Raises `BadName`, `BadOption`, and what `connect` raises.
+    It does not reconnect by itself: call `connect` again, from the disconnect handler for instance. As a
+    context manager it closes itself. Raises `BadName`, `BadOption`, and what `connect` raises.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Client(SubscribingClient):
         self._handling_loss = threading.RLock()
         self._disconnect_handler: DisconnectHandler | None = None
         self._failed_write_handler: FailedWriteHandler | None = None
-        self._exception_listener: ExceptionListener = _print_exception
+        self._handlers = Handlers()
         self._last_sub_id = 0
         if publish_store is not None:
             self._core.set_store(publish_store, _now())
@@ -113,7 +112,7 @@ class Client(SubscribingClient):
 
     @property
     def server(self) -> LoggedOn | None:
-        """What the server said at logon (instance, journal, publisher id, ...), or None while disconnected."""
+        """What the server said at logon (instance, journal, publisher, ...); None while disconnected."""
         return self._core.logged_on
 
     @property
@@ -124,8 +123,9 @@ class Client(SubscribingClient):
     def connect(self, *, timeout: Timeout = DEFAULT) -> None:
         """Connect and log on; nothing happens when the client is connected.
 
-        `timeout` in seconds, None = wait for ever. What the publish store holds and the server lacks is sent again.
-        Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server refuses the logon with:
+        `timeout` in seconds, None = wait for ever. What the publish store holds and the server lacks is
+        sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
+        refuses the logon with:
         `Refused`, `NameInUse`, `BadVersion`, ...
         """
         seconds = self._seconds(timeout)
@@ -154,10 +154,11 @@ class Client(SubscribingClient):
                 raise
 
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send what was published, wait until the server has it, and disconnect. Further calls raise `Closed`.
+        """Send what was published, wait until the server has it, and disconnect. Further calls raise
+        `Closed`.
 
-        `timeout` bounds the waiting, in seconds. Never raises: what went wrong is told to the exception listener. A
-        publish store keeps what is not persisted.
+        `timeout` bounds the waiting, in seconds. Never raises: what went wrong is told to the exception
+        listener. A publish store keeps what is not persisted.
         """
         if self._core.closed:
             return
@@ -166,7 +167,7 @@ class Client(SubscribingClient):
             try:
                 self.publish_flush(timeout=timeout, level="processed")
             except TickertapeError as error:
-                self._tell(error)
+                self._handlers.tell(error)
         with self._lock:
             link = self._link
             self._core.close()
@@ -191,8 +192,8 @@ class Client(SubscribingClient):
         self._disconnect_handler = handler
 
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
-        """Call `listener(exception)` for what a handler raises; None (default) prints it on standard error."""
-        self._exception_listener = listener or _print_exception
+        """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
+        self._handlers.listener = listener
 
     # -- publishing -------------------------------------------------------------------------------------
 
@@ -210,7 +211,8 @@ class Client(SubscribingClient):
         `expiration`: the message's life, in seconds or text (`"5m"`). `correlation_id`, `sow_key`: handed on.
         Returns the sequence it gave the message, or None without a publish store or where the topic is not
         recorded. It never waits for the network unless a bound is reached, and then as long as the client's
-        `timeout`. Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected` (without a publish store),
+        `timeout`. Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected` (without a publish
+        store),
         `StoreFull`, `TimedOut`, `Closed`; the message is then not published.
         """
         body = data if type(data) is bytes else encode(data)
@@ -232,7 +234,8 @@ class Client(SubscribingClient):
         return sequence
 
     def publish_batch(self, topic: str, messages: Iterable[object]) -> int | None:
-        """Publish many messages, each as `publish` does, in batches; returns the sequence of the last, or None.
+        """Publish many messages, each as `publish` does, in batches; returns the sequence of the last, or
+        None.
 
         Raises what `publish` raises; messages before the one that raised may have been published.
         """
@@ -254,9 +257,9 @@ class Client(SubscribingClient):
     def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
         """Wait until everything sent on this connection is persisted, with or without a publish store.
 
-        `level="processed"`: until the server has it. `timeout` in seconds, None = as long as the connection lasts.
-        Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`, and, unless there is a failed-write
-        handler, `PublishRejected` when the server refused messages since the last flush.
+        `level="processed"`: until the server has it. `timeout` in seconds, None = as long as the connection
+        lasts. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`, and, unless there is a
+        failed-write handler, `PublishRejected` when the server refused messages since the last flush.
         """
         self._call(lambda call: self._core.flush(call, level), timeout, f"publish_flush ({level})")
 
@@ -347,25 +350,13 @@ class Client(SubscribingClient):
 
     def _failed_write(self, effect: FailedWrite) -> None:
         if self._failed_write_handler is not None:
-            try:
-                self._failed_write_handler(effect.error, effect.batch)
-            except Exception as error:
-                self._tell(error)
+            self._handlers.run(self._failed_write_handler, effect.error, effect.batch)
 
     def _down(self) -> None:
         handler = self._disconnect_handler
         if handler is not None:
             with self._handling_loss:
-                try:
-                    handler(self)
-                except Exception as error:
-                    self._tell(error)
-
-    def _tell(self, error: BaseException) -> None:
-        try:
-            self._exception_listener(error)
-        except Exception as second:
-            _print_exception(second)
+                self._handlers.run(handler, self)
 
     def _call(self, begin: Callable[[Call], None], timeout: Timeout, what: str) -> object:
         seconds = self._seconds(timeout)
@@ -459,8 +450,3 @@ def _now() -> Now:
 
 def _milliseconds(expiration: float | str | None) -> int:
     return 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
-
-
-def _print_exception(error: BaseException) -> None:
-    print("tickertape: an application's handler raised", file=sys.stderr)
-    traceback.print_exception(error, file=sys.stderr)

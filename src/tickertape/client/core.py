@@ -1,7 +1,8 @@
 """Owns one client's half of the protocol: logon, calls and their answers, and what is lost with a connection.
 
-Must never touch a socket, a clock, a thread or a lock: its driver hands in what happened and when, and carries
-out `effects`. Publishing and subscribing have modules of their own. Every call gets exactly one `Resolve`.
+Must never touch a socket, a clock, a thread or a lock: its driver hands in what happened and when, and
+carries out `effects`. Publishing and subscribing have modules of their own. Every call gets exactly one
+`Resolve`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from tickertape.base.errors import (
     error_from_code,
 )
 from tickertape.base.names import check_client_name, publisher_id
-from tickertape.base.ports import Buffer, Now
+from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
 from tickertape.client.subscriptions import Request, Subscriptions
+from tickertape.wire import commands
 from tickertape.wire.commands import (
     Ack,
     Command,
@@ -39,7 +41,6 @@ from tickertape.wire.commands import (
     Persisted,
     Processed,
     Rejected,
-    Resolve as ResolvePositions,
     Resolved,
     Subscribe,
     Unsubscribe,
@@ -54,9 +55,9 @@ class Opened(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """`count` bytes were read into what `buffer()` gave."""
+    """`size` bytes were read into what `buffer()` gave."""
 
-    count: int
+    size: int
 
 
 class Lost(NamedTuple):
@@ -105,7 +106,7 @@ class ClientCore:
         """Take in what the driver saw. Never waits, never raises for what the peer did."""
         if isinstance(happened, Arrived):
             if self._connection is not None:
-                self._take(self._connection.received(happened.count), now)
+                self._take(self._connection.received(happened.size), now)
         elif isinstance(happened, bytes):
             if self._connection is not None:
                 self._take(self._connection.feed(happened), now)
@@ -160,7 +161,10 @@ class ClientCore:
         self._call(command.id, _Call(token, command, frame if level == "persisted" else 0))
 
     def subscribe(self, token: object, request: Request, sink: object) -> None:
-        """Resolved with the `Ack` when the subscription stands. Raises `Disconnected`, `SubscriptionExists`."""
+        """Resolved with the `Ack` when the subscription stands.
+
+        Raises `Disconnected`, `SubscriptionExists`.
+        """
         self._check_ready()
         self.subscriptions.begin(request, sink)
         self.publishing.flush_lanes()
@@ -190,7 +194,7 @@ class ClientCore:
         """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`."""
         self._check_ready()
         self.publishing.flush_lanes()
-        command = ResolvePositions(id=self._new_id(), topic=topic, bookmark=bookmark)
+        command = commands.Resolve(id=self._new_id(), topic=topic, bookmark=bookmark)
         self._call(command.id, _Call(token, command))
 
     def consumed(self, sub_id: str, cost: int) -> None:

@@ -45,7 +45,10 @@ class CaughtUp(NamedTuple):
 
 
 class End(NamedTuple):
-    """Nothing more comes to `sink`. `reason` is a word for programs; `error` is None when it was asked for."""
+    """Nothing more comes to `sink`.
+
+    `reason` is a word for programs; `error` is None when it was asked for.
+    """
 
     sink: object
     reason: str
@@ -53,10 +56,10 @@ class End(NamedTuple):
 
 
 class FailedWrite(NamedTuple):
-    """The server refused `count` messages. `batch` holds them when there is a publish store, else None."""
+    """The server refused that many messages. `batch` holds them when there is a publish store, else None."""
 
     error: PublishRejected
-    count: int
+    messages: int
     batch: MessageBatch | None
 
 

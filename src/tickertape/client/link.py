@@ -1,7 +1,7 @@
 """Owns one connection to a server: its socket, its receive thread and what waits to be written.
 
-Must never decide anything about the protocol. Whoever has something to send writes it at once; what the socket
-does not take is left to the receive thread, so that reading never waits for writing.
+Must never decide anything about the protocol. Whoever has something to send writes it at once; what the
+socket does not take is left to the receive thread, so that reading never waits for writing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -81,7 +81,10 @@ class Driven(Protocol):
         """Where to read the next bytes into."""
 
     def arrived(self, count: int) -> float | None:
-        """That many bytes came (0 = only time has passed). When to call again at the latest, monotonic seconds."""
+        """That many bytes came (0 = only time has passed).
+
+        When to call again at the latest, monotonic seconds.
+        """
 
     def lost(self, error: Disconnected) -> None:
         """The connection is gone; the last call."""

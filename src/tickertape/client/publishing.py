@@ -1,9 +1,9 @@
 """Owns what was published and is not settled: gathering, frame numbers, sequences, the publish store.
 
-Must never touch a socket, a clock or a lock, and never let go of a message of a publish store that was neither
-persisted nor refused. Topics travel in two lanes: recorded ones, in order and sequenced when there is a store,
-and unrecorded ones, apart and unsequenced. A lane sends at once when nothing of it is unacknowledged, else it
-gathers until the next acknowledgement or `batch_bytes_target`.
+Must never touch a socket, a clock or a lock, and never let go of a message of a publish store that was
+neither persisted nor refused. Topics travel in two lanes: recorded ones, in order and sequenced when there
+is a store, and unrecorded ones, apart and unsequenced. A lane sends at once when nothing of it is
+unacknowledged, else it gathers until the next acknowledgement or `batch_bytes_target`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BATCH_OVERHEAD_BYTES: Final = 128
 class _Frame(NamedTuple):
     first: int
     last: int
-    count: int
+    messages: int
     batch: MessageBatch | None
 
 
@@ -108,9 +108,7 @@ class Publishing:
         if lane.size + size > lane.limit:
             self._make_room(lane, size)
         if expiration_ms or correlation_id or key:
-            lane.builder.add(
-                topic, body, expiration_ms=expiration_ms, correlation_id=correlation_id, key=key
-            )
+            lane.builder.add(topic, body, expiration_ms=expiration_ms, correlation_id=correlation_id, key=key)
             size += len(correlation_id) + len(key)
         else:
             lane.builder.add(topic, body)
@@ -124,7 +122,8 @@ class Publishing:
         return sequence
 
     def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
-        """Accept `bodies`, `body_bytes` together and at most about `batch_bytes_target`, as one batch; at least one.
+        """Accept `bodies`, `body_bytes` together and at most about `batch_bytes_target`, as one batch; at
+        least one.
 
         Returns the sequence of the last and raises as `publish` does.
         """
@@ -263,7 +262,7 @@ class Publishing:
                 self._store.replace(frame.first, frame.last, None)
                 self._measure()
             reason = error_from_code(command.code, command.text)
-            self._refuse(reason, f"{command.code}: {command.text}", frame.count, frame.batch)
+            self._refuse(reason, f"{command.code}: {command.text}", frame.messages, frame.batch)
             self._settled(lane)
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -352,7 +351,7 @@ class Publishing:
                 self._transmit(self._recorded, stored)
 
     def _refuse_overtaken(self, store: PublishStore) -> None:
-        # What was never sent cannot be persisted: if the server is beyond it, it would drop it as a duplicate.
+        # What was never sent cannot be persisted: a server that is beyond it would drop it as a duplicate.
         # Only another process under this name, or a clock that was set back, can bring that about.
         for first, last, batch in list(store.held()):
             if last <= self._sent_sequence:
@@ -398,9 +397,7 @@ class Publishing:
         elif not lane.in_flight:
             lane.idle = self._connected
 
-    def _refuse(
-        self, reason: TickertapeError, text: str, count: int, batch: MessageBatch | None
-    ) -> None:
+    def _refuse(self, reason: TickertapeError, text: str, count: int, batch: MessageBatch | None) -> None:
         if self.report_rejections:
             self._rejection = self._rejection or reason
             self._rejected_count += count
@@ -420,4 +417,3 @@ class Publishing:
         if self.starved:
             self.starved = False
             self._effects.append(Room())
-

@@ -20,9 +20,9 @@ StartPoint = str | datetime
 NOT_FOUND: Final = ("fail", "now", "epoch")
 BUILT: Final = ("bookmark", "timestamp", "bookmark_not_found")
 NOT_BUILT: Final = (
-    "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "pause", "resume", "live", "fully_durable",
-    "select", "replace", "max_backlog", "oof", "send_keys", "no_empties", "send_empties", "no_sowkey", "top_n",
-    "skip_n", "projection", "grouping",
+    "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "pause", "resume", "live",
+    "fully_durable", "select", "replace", "max_backlog", "oof", "send_keys", "no_empties", "send_empties",
+    "no_sowkey", "top_n", "skip_n", "projection", "grouping",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut, Usage
 from tickertape.base.limits import catch_up_bytes_max
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.client.handlers import Handlers
 
 Handler = Callable[[Message], object]
 
@@ -23,10 +24,10 @@ Handler = Callable[[Message], object]
 class MessageStream:
     """The messages of one subscription, in log order: an iterator of `Message`, for one consumer at a time.
 
-    Iteration waits for messages and ends, without an exception, when the subscription is over; `end_reason` then
-    says why. A stream of a limited reading (`Client.replay`, `Client.read_positions`) raises instead when it was
-    cut short, because there the end means that everything was read. A stream that has ended does not revive.
-    A stream is also a context manager that closes itself.
+    Iteration waits for messages and ends, without an exception, when the subscription is over; `end_reason`
+    then says why. A stream of a limited reading (`Client.replay`, `Client.read_positions`) raises instead
+    when it was cut short, because there the end means that everything was read. A stream that has ended
+    does not revive. A stream is also a context manager that closes itself.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class MessageStream:
         self.sub_id = sub_id
         """Id of the subscription."""
         self.end_reason: str | None = None
-        """None while it runs; then `complete`, `unsubscribed`, `closed`, `disconnected` or the code of an error."""
+        """None while it runs; then `complete`, `unsubscribed`, `closed`, or the code of `end_error`."""
         self.end_error: TickertapeError | None = None
         """The error that ended it, if one did."""
         self._report = consumed
@@ -76,7 +77,8 @@ class MessageStream:
     def get(self, timeout: float | None = None) -> Message:
         """The next message. `timeout` in seconds, None = wait as long as the subscription runs.
 
-        Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited reading short.
+        Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited
+        reading short.
         """
         while True:
             message = next(self._current, None)
@@ -88,11 +90,12 @@ class MessageStream:
             self._current = iter(batch)
 
     def wait_caught_up(self, timeout: float | None = None) -> None:
-        """Wait until the replay has caught up with the log, or reached its stop: the `completed` acknowledgement.
+        """Wait until the replay has caught up with the log, or reached its stop: the `completed`
+        acknowledgement.
 
         What arrives meanwhile is held for the application, up to `catch_up_bytes_max` if it does not consume.
-        `timeout` in seconds, None = wait as long as the subscription runs. Raises `TimedOut`, or `StreamEnded`
-        when the subscription ended before.
+        `timeout` in seconds, None = wait as long as the subscription runs. Raises `TimedOut`, or
+        `StreamEnded` when the subscription ended before.
         """
         with self._changed:
             self._catching_up += 1
@@ -105,9 +108,8 @@ class MessageStream:
                 if self._caught_up:
                     return
                 if self.end_reason is not None:
-                    raise StreamEnded(
-                        f"stream {self.sub_id} ended before it had caught up: {self.end_error or self.end_reason}"
-                    )
+                    why = self.end_error or self.end_reason
+                    raise StreamEnded(f"stream {self.sub_id} ended before it had caught up: {why}")
                 hint = "; it holds all it may, so consume it meanwhile" if self._full() else ""
                 raise TimedOut(f"stream {self.sub_id} has not caught up after {timeout} s{hint}")
         finally:
@@ -215,7 +217,7 @@ class MessageStream:
 class HandledStream(MessageStream):
     """A subscription whose messages go to a handler, on the receive thread, as they come.
 
-    `failed` is told what the handler raises; the next message is handed on all the same.
+    `handlers` runs it; whatever it raises, the next message is handed on all the same.
     """
 
     def __init__(
@@ -225,23 +227,20 @@ class HandledStream(MessageStream):
         consumed: Callable[[str, int], None],
         unsubscribe: Callable[[str], None],
         handler: Handler,
-        failed: Callable[[Exception], None],
+        handlers: Handlers,
     ) -> None:
         super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe)
         self._handler = handler
-        self._failed = failed
+        self._handlers = handlers
 
     def push(self, batch: MessageBatch) -> None:
         """A batch was delivered: hand its messages on, until the handler closes the subscription."""
-        handler = self._handler
+        handler, run = self._handler, self._handlers.run
         for message in batch:
             if self._closed:
                 break
-            try:
-                handler(message)
-            except Exception as error:
-                self._failed(error)
+            run(handler, message)
         self._report(self.sub_id, batch.cost)
 
-    def _next_batch(self, timeout: float | None) -> MessageBatch | None:
+    def _next_batch(self, timeout: float | None) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")

@@ -6,12 +6,13 @@ Must never wait or send itself: the client (`blocking.py`) does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import Disconnected, SubscriptionUnknown, TimedOut
 from tickertape.client.core import ClientCore
+from tickertape.client.handlers import Handlers
 from tickertape.client.requests import StartPoint, is_range, make_request, refuse_not_built, start_text
 from tickertape.client.streams import HandledStream, Handler, MessageStream
 from tickertape.client.subscriptions import Request
@@ -23,6 +24,7 @@ class SubscribingClient(ABC):
     """The reading half of `Client`."""
 
     _core: ClientCore
+    _handlers: Handlers
     _last_sub_id: int
 
     def subscribe(
@@ -46,13 +48,15 @@ class SubscribingClient(ABC):
 
         `topic`: a name, or a pattern (a name with one of `* + ? [ ] ( ) { } ^ $ \\ |`).
         `sub_id`: its id on this connection; one is made up when it is None.
-        `on_message`: called with each message on the receive thread; the stream returned then gives no messages.
-        `timestamp`: messages show when the server accepted them. `bookmark_not_found`: what happens when the log
-        does not hold the bookmark: `"fail"` (default), `"now"` or `"epoch"`.
+        `on_message`: called with each message on the receive thread; the stream returned then gives no
+        messages.
+        `timestamp`: messages show when the server accepted them. `bookmark_not_found`: what happens when
+        the log does not hold the bookmark: `"fail"` (default), `"now"` or `"epoch"`.
         `options`: the option string of the reference, e.g. `"bookmark,timestamp"`.
-        `depth`: credit, in bytes or text (`"2MB"`): how much may wait here for the application. `timeout`: for the
-        server's answer, in seconds. `filter`, `conflation`, `conflation_key` and `select` are not built yet.
-        Raises `BadTopic`, `BadOption`, `BadBookmark`, `BookmarkUnknown`, `TopicNotRecorded`, `SubscriptionExists`,
+        `depth`: credit, in bytes or text (`"2MB"`): how much may wait here for the application. `timeout`:
+        for the server's answer, in seconds. `filter`, `conflation`, `conflation_key` and `select` are not
+        built yet. Raises `BadTopic`, `BadOption`, `BadBookmark`, `BookmarkUnknown`, `TopicNotRecorded`,
+        `SubscriptionExists`,
         `TimedOut`, `Disconnected`, `Closed`.
         """
         refuse_not_built(
@@ -93,10 +97,12 @@ class SubscribingClient(ABC):
     ) -> MessageStream:
         """Receive `topic` from the log, from `bookmark` on, then what is published.
 
-        `bookmark`: `EPOCH`, `NOW`, `MOST_RECENT` (EPOCH while there is no bookmark store), a bookmark or a list of
-        them, a timestamp (`YYYYmmddTHHMMSS[Z]` or `datetime`; starts strictly after it), or a range such as
+        `bookmark`: `EPOCH`, `NOW`, `MOST_RECENT` (EPOCH while there is no bookmark store), a bookmark or a
+        list of them, a timestamp (`YYYYmmddTHHMMSS[Z]` or `datetime`; starts strictly after it), or a range
+        such as
         `[20261120T090000:20261120T100000)`, which ends the stream at its stop.
-        The rest is as in `subscribe`; `rate`, `rate_max_gap`, `pause`, `live` and `fully_durable` are not built yet.
+        The rest is as in `subscribe`; `rate`, `rate_max_gap`, `pause`, `live` and `fully_durable` are not
+        built yet.
         """
         refuse_not_built(
             {
@@ -142,9 +148,9 @@ class SubscribingClient(ABC):
     ) -> MessageStream:
         """Read the log of `topic` as it stands now, from `bookmark` on, and stop.
 
-        It ends at the last message accepted when it was asked for, own publishes included; with a range at the
-        range's stop. Iteration raises what cut it short (`Disconnected`, ...): a quiet end means that all was
-        read. Messages show bookmark and time. The rest is as in `bookmark_subscribe`.
+        It ends at the last message accepted when it was asked for, own publishes included; with a range at
+        the range's stop. Iteration raises what cut it short (`Disconnected`, ...): a quiet end means that
+        all was read. Messages show bookmark and time. The rest is as in `bookmark_subscribe`.
         """
         refuse_not_built(
             {
@@ -178,7 +184,8 @@ class SubscribingClient(ABC):
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> MessageStream:
-        """Read the positions `start` (first) to `end` (first not read) of `topic` in the log `journal`, and stop.
+        """Read the positions `start` (first) to `end` (first not read) of `topic` in the log `journal`, and
+        stop.
 
         `resolve` gives them. Use `batches()` of the stream returned; it raises what cut it short. Raises
         `WrongJournal` when the server holds another log, and what `subscribe` raises.
@@ -196,7 +203,8 @@ class SubscribingClient(ABC):
     def resolve(
         self, topic: str, bookmark: StartPoint, *, timeout: Timeout = DEFAULT
     ) -> tuple[str, int, int]:
-        """The log's name and the positions, first and first not covered, that `bookmark` covers now in `topic`.
+        """The log's name and the positions, first and first not covered, that `bookmark` covers now in
+        `topic`.
 
         Raises `BadBookmark`, `BookmarkUnknown`, `TopicNotRecorded`, `TimedOut`, `Disconnected`, `Closed`.
         """
@@ -233,10 +241,6 @@ class SubscribingClient(ABC):
     def _on_receive_thread(self) -> bool:
         """Whether the caller must not wait for an answer."""
 
-    @abstractmethod
-    def _tell(self, error: BaseException) -> None:
-        """Report what a handler raised."""
-
     def _sub_id(self, sub_id: str | None) -> str:
         if sub_id is None:
             self._last_sub_id += 1
@@ -251,9 +255,11 @@ class SubscribingClient(ABC):
         if on_message is None:
             stream = MessageStream(sub_id, limited=limited, **common)
         else:
-            stream = HandledStream(sub_id, handler=on_message, failed=self._tell, **common)
+            stream = HandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
         try:
-            self._call(lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}")
+            self._call(
+                lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
+            )
         except TimedOut:
             self._end_quietly(sub_id)  # nobody holds the stream: it must not fill up
             raise
@@ -265,6 +271,3 @@ class SubscribingClient(ABC):
             self._post(lambda call: self._core.unsubscribe(call, (sub_id,)))
         except (SubscriptionUnknown, Disconnected):
             return
-
-
-__all__: Sequence[str] = ["SubscribingClient"]

@@ -41,7 +41,7 @@ class Call:
         self._settled.release()
 
     def wait(self, timeout: float | None, what: str) -> object:
-        """The outcome; raises it when it is an error, `TimedOut` when there is none after `timeout` seconds."""
+        """The outcome; raises it when it is an error, and `TimedOut` after `timeout` seconds without one."""
         if not self._settled.acquire(timeout=-1 if timeout is None else timeout):
             raise TimedOut(f"no answer to {what} within {timeout} s; it may still take effect")
         if isinstance(self._outcome, TickertapeError):

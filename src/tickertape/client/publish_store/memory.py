@@ -1,4 +1,5 @@
-"""Owns the publish store that lives in this process: it survives a lost connection, not the end of the process.
+"""Owns the publish store that lives in this process: it survives a lost connection, not the end of the
+process.
 
 Must never drop a message that was neither persisted nor refused.
 """
@@ -24,7 +25,8 @@ class MemoryPublishStore:
 
     `bytes_max`: int (bytes) or str such as `"64MB"` (powers of 1024), default 64 MB. What the client is still
     gathering counts too.
-    `when_full`: `"block"` (default) lets a publish wait for acknowledgements, as long as the client's `timeout`;
+    `when_full`: `"block"` (default) lets a publish wait for acknowledgements, as long as the client's
+    `timeout`;
     `"raise"` raises `StoreFull` at once.
 
     Raises `BadOption` for any other value.
