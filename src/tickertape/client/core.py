@@ -7,7 +7,7 @@ carries out `effects`. Publishing and subscribing have modules of their own. Eve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tickertape.base.errors import (
@@ -166,7 +166,6 @@ class ClientCore:
         Raises `Disconnected`, `SubscriptionExists`.
         """
         self._check_ready()
-        self.subscriptions.begin(request, sink)
         self.publishing.flush_lanes()
         command = Subscribe(
             id=self._new_id(),
@@ -179,7 +178,7 @@ class ClientCore:
             positions=request.positions,
             journal=request.journal,
         )
-        self._call(command.id, _Call(token, command))
+        self._call(command.id, _Call(token, command), lambda: self.subscriptions.begin(request, sink))
 
     def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server has ended them. Raises `Disconnected`, `SubscriptionUnknown`."""
@@ -242,9 +241,14 @@ class ClientCore:
         self._last_id += 1
         return self._last_id
 
-    def _call(self, call_id: int, call: _Call) -> None:
+    def _call(self, call_id: int, call: _Call, begin: Callable[[], None] | None = None) -> None:
+        # What cannot be encoded, or not begun, leaves no trace.
+        assert self._connection is not None
+        frame = Send(self._connection.send(call.command))
+        if begin is not None:
+            begin()
         self._calls[call_id] = call
-        self._send(call.command)
+        self._effects.append(frame)
 
     def _take(self, events: Sequence[Received | Violation], now: Now) -> None:
         for event in events:

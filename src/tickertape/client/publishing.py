@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -32,34 +32,16 @@ from tickertape.base.limits import (
 )
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.ports import Now
-from tickertape.batch.builder import BatchBuilder, batch_from_bodies
+from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select, slice_batch
 from tickertape.client.effects import Effect, FailedWrite, Room
+from tickertape.client.lane import InFlight, Lane
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 
 BATCH_OVERHEAD_BYTES: Final = 128
 """Header, run and padding of a batch, generously: what a batch takes in the store beside its messages."""
-
-
-class _Frame(NamedTuple):
-    first: int
-    last: int
-    messages: int
-    batch: MessageBatch | None
-
-
-class _Lane:
-    __slots__ = ("builder", "idle", "in_flight", "limit", "sequenced", "size")
-
-    def __init__(self) -> None:
-        self.builder = BatchBuilder()
-        self.size = 0
-        self.limit = batch_bytes_target
-        self.idle = False
-        self.sequenced = False
-        self.in_flight: dict[int, _Frame] = {}
 
 
 class Publishing:
@@ -75,9 +57,9 @@ class Publishing:
         self._send_frame = send
         self._effects = effects
         self._store: PublishStore | None = None
-        self._recorded = _Lane()
-        self._unrecorded = _Lane()
-        self._lanes: dict[str, _Lane] = {}
+        self._recorded = Lane()
+        self._unrecorded = Lane()
+        self._lanes: dict[str, Lane] = {}
         self._names: frozenset[str] | None = None
         self._patterns: tuple[re.Pattern[str], ...] = ()
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
@@ -101,23 +83,22 @@ class Publishing:
 
         Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`; then nothing was accepted.
         """
-        lane = self._lanes.get(topic)
-        if lane is None:
-            lane = self._find_lane(topic)
+        lane = self._lanes.get(topic) or self._find_lane(topic)
         size = len(body) + message_cost_bytes
         if lane.size + size > lane.limit:
             self._make_room(lane, size)
         if expiration_ms or correlation_id or key:
-            lane.builder.add(topic, body, expiration_ms=expiration_ms, correlation_id=correlation_id, key=key)
-            size += len(correlation_id) + len(key)
+            size += lane.add(topic, body, expiration_ms, correlation_id, key)
+        elif topic == lane.topic:
+            lane.bodies.append(body)
         else:
-            lane.builder.add(topic, body)
-        lane.size += size
+            lane.add(topic, body)
+        lane.size = size = lane.size + size
         sequence = None
         if lane.sequenced:
             sequence = self._next_sequence
             self._next_sequence = sequence + 1
-        if lane.idle or lane.size >= batch_bytes_target:
+        if lane.idle or size >= batch_bytes_target:
             self._flush_lane(lane)
         return sequence
 
@@ -162,7 +143,7 @@ class Publishing:
         """Messages of the publish store that are not known to be persisted, gathered ones included."""
         if self._store is None:
             return 0
-        return self._store.unpersisted_count() + self._recorded.builder.count
+        return self._store.unpersisted_count() + self._recorded.count
 
     def unsettled(self) -> bool:
         """Whether anything gathered or sent on this connection has no answer yet."""
@@ -224,8 +205,7 @@ class Publishing:
             lane.in_flight.clear()
             if lane.size and lane.sequenced:
                 self._flush_lane(lane)
-            lane.builder.clear()
-            lane.size = 0
+            lane.clear()
 
     def persisted(self, command: Persisted) -> None:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
@@ -267,7 +247,7 @@ class Publishing:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _find_lane(self, topic: str) -> _Lane:
+    def _find_lane(self, topic: str) -> Lane:
         check_topic(topic)
         recorded = self._is_recorded(topic)
         if self._refusal is not None and not (recorded and self._recorded.sequenced):
@@ -281,7 +261,7 @@ class Publishing:
         names = self._names
         return names is None or topic in names or any(p.search(topic) for p in self._patterns)
 
-    def _make_room(self, lane: _Lane, size: int) -> None:
+    def _make_room(self, lane: Lane, size: int) -> None:
         if size - message_cost_bytes > message_bytes_max:
             raise MessageTooLarge(
                 f"a message of {size - message_cost_bytes:,} bytes: at most {message_bytes_max:,} are allowed"
@@ -304,18 +284,13 @@ class Publishing:
                 f"the message needs {size:,}: wait for acknowledgements or give it a larger bytes_max"
             )
 
-    def _flush_lane(self, lane: _Lane) -> None:
-        builder = lane.builder
-        lane.size = 0
+    def _flush_lane(self, lane: Lane) -> None:
         if lane.sequenced:
-            first = self._next_sequence - builder.count
-            batch = builder.build(publisher=self._publisher, first_sequence=first)
-            builder.clear()
+            first = self._next_sequence - lane.count
+            batch = lane.take(self._publisher, first)
             self._put_and_transmit(Stored(first, self._next_sequence - 1, batch))
         else:
-            batch = builder.build()
-            builder.clear()
-            self._transmit(lane, Stored(0, 0, batch))
+            self._transmit(lane, Stored(0, 0, lane.take()))
 
     def _put_and_transmit(self, stored: Stored) -> None:
         assert self._store is not None
@@ -324,15 +299,15 @@ class Publishing:
         if self._connected:
             self._transmit(self._recorded, stored)
 
-    def _transmit(self, lane: _Lane, stored: Stored) -> None:
+    def _transmit(self, lane: Lane, stored: Stored) -> None:
         self._frame += 1
         lane.idle = False
         batch = stored.batch
         if lane.sequenced:
             self._sent_sequence = max(self._sent_sequence, stored.last)
-            lane.in_flight[self._frame] = _Frame(stored.first, stored.last, batch.count, batch)
+            lane.in_flight[self._frame] = InFlight(stored.first, stored.last, batch.count, batch)
         else:
-            lane.in_flight[self._frame] = _Frame(0, 0, batch.count, None)
+            lane.in_flight[self._frame] = InFlight(0, 0, batch.count, None)
         self._send_frame(Publish(frame=self._frame, sequenced=lane.sequenced), batch)
 
     def _resume(self) -> None:
@@ -378,20 +353,14 @@ class Publishing:
         for at in map(int, np.flatnonzero(apart)):
             expiration_ms = 0 if batch.expirations is None else int(batch.expirations[at])
             body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
-            lane.builder.add(
-                batch.topic(at),
-                body,
-                expiration_ms=expiration_ms,
-                correlation_id=correlation_id or "",
-                key=key or "",
-            )
+            lane.add(batch.topic(at), body, expiration_ms, correlation_id or "", key or "")
             lane.size += len(body) + message_cost_bytes
         self._flush_lane(lane)
         if rest is not None:
             sequences = rest.sequences
             self._transmit(self._recorded, Stored(int(sequences[0]), int(sequences[-1]), rest))
 
-    def _settled(self, lane: _Lane) -> None:
+    def _settled(self, lane: Lane) -> None:
         if lane.size:
             self._flush_lane(lane)
         elif not lane.in_flight:
