@@ -1,0 +1,28 @@
+"""Owns the message batch: its encoding, and building, merging, selecting and reading batches.
+
+Must never read a clock, open a file or know a peer. The names below are the package's face.
+"""
+
+from __future__ import annotations
+
+from tickertape.batch.builder import BatchBuilder, batch_from_bodies
+from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
+from tickertape.batch.layout import MessageBatch
+from tickertape.batch.merge import Stamp, merge
+from tickertape.batch.message import DeliveryContext, Message
+
+__all__ = [
+    "KIND_CONTROL",
+    "KIND_MESSAGE",
+    "RUN_BY_SERVER",
+    "RUN_DTYPE",
+    "BatchBuilder",
+    "DeliveryContext",
+    "Labels",
+    "Message",
+    "MessageBatch",
+    "Run",
+    "Stamp",
+    "batch_from_bodies",
+    "merge",
+]

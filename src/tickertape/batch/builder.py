@@ -1,0 +1,319 @@
+"""Owns gathering messages into a batch of one run, as a publisher does.
+
+Must never be slow for the common case, one topic without optional columns: a comparison and an append a
+message. What is rarer (another topic, a gap, a label) is noted with its index and spread at `build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import pack
+from typing import Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
+from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
+from tickertape.batch.assemble import assemble, check_body_bytes
+from tickertape.batch.format import (
+    CORRELATION_IDS,
+    EXPIRATIONS,
+    HEADER_BYTES,
+    I1,
+    I4,
+    I8,
+    KEYS,
+    KIND_CONTROL,
+    KINDS,
+    PAIR,
+    RUN,
+    RUN_BYTES,
+    SEQUENCE_END,
+    SEQUENCES,
+    U8,
+    Bytes8,
+    Columns,
+    Int32s,
+    Int64s,
+    Labels,
+    UInt64s,
+    offsets_from,
+    run_crc,
+)
+from tickertape.batch.layout import MessageBatch
+
+_EMPTY_BYTES: Final = HEADER_BYTES + RUN_BYTES + 8 + 8 * 8
+"""Header, run, the ends of the two offset tables that are always there, and room for padding."""
+_WIDTHS: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
+_TOPIC_INDEX_WIDTH: Final = 4
+_EXPIRATION_END: Final = 1 << 63
+
+
+class _Extra(NamedTuple):
+    """The optional values of message number `at`, which has some."""
+
+    at: int
+    expiration_ms: int
+    correlation_id: bytes
+    key: bytes
+    kind: int
+
+
+class BatchBuilder:
+    """Gathers one run. `build` may be called any time, `clear` begins anew.
+
+    A message that is refused leaves the builder as it was.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_changes",
+        "_columns",
+        "_extras",
+        "_first",
+        "_fixed_bytes",
+        "_gaps",
+        "_next",
+        "_topic",
+        "_topics",
+        "_width",
+        "body_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        self.body_bytes = 0
+        self._bodies: list[bytes] = []
+        self._topic: str | None = None  # of the last message: what the next one most likely has
+        self._topics: dict[str, int] = {}
+        self._changes: list[tuple[int, int]] = []  # (index of message, number of its topic)
+        self._first: int | None = None
+        self._next: int | None = None  # the sequence that leaves no gap; None: messages carry none
+        self._gaps: list[tuple[int, int]] = []  # (index of message, sequences left out before it)
+        self._extras: list[_Extra] = []
+        self._columns = 0
+        self._width = 4  # encoded bytes a message beside its body and texts
+        self._fixed_bytes = _EMPTY_BYTES
+
+    @property
+    def count(self) -> int:
+        """Messages gathered."""
+        return len(self._bodies)
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the encoded batch would have at most: the real size is at most 128 bytes less."""
+        return self.body_bytes + self._width * len(self._bodies) + self._fixed_bytes
+
+    def add(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        expiration_ms: int = 0,
+        correlation_id: str = "",
+        key: str = "",
+        sequence: int | None = None,
+        kind: int = 0,
+    ) -> None:
+        """Add a message. `expiration_ms` 0, and an empty `correlation_id` or `key`, mean none.
+
+        `sequence` is given for every message of the run, rising, or for none: then `build` numbers them.
+        `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too long) or `BadMessage`.
+        """
+        size = len(body)
+        if (
+            topic != self._topic
+            or sequence != self._next
+            or size > message_bytes_max
+            or expiration_ms
+            or correlation_id
+            or key
+            or kind
+        ):
+            self._widen(topic, size, sequence, expiration_ms, correlation_id, key, kind)
+        self._bodies.append(body)
+        self.body_bytes += size
+        if sequence is not None:
+            self._next = sequence + 1
+
+    def _widen(
+        self,
+        topic: str,
+        size: int,
+        sequence: int | None,
+        expiration_ms: int,
+        correlation_id: str,
+        key: str,
+        kind: int,
+    ) -> None:
+        """Everything that `add` does not do itself; nothing is changed before all is found right."""
+        if size > message_bytes_max:
+            raise MessageTooLarge(f"a message of {size} bytes to {topic!r}, the limit is {message_bytes_max}")
+        if sequence != self._next:
+            self._check_sequence(sequence)
+        if not 0 <= expiration_ms < _EXPIRATION_END or not 0 <= kind <= KIND_CONTROL:
+            raise BadMessage(f"a message has an expiration of {expiration_ms} ms and kind {kind}")
+        correlation_text = _label(correlation_id, "correlation id") if correlation_id else b""
+        key_text = _label(key, "key") if key else b""
+        if topic != self._topic:
+            self._change_topic(topic)
+        if sequence != self._next:
+            self._note_gap(sequence)
+        if expiration_ms or correlation_text or key_text or kind:
+            self._extras.append(_Extra(len(self._bodies), expiration_ms, correlation_text, key_text, kind))
+            for bit, value in (
+                (EXPIRATIONS, expiration_ms),
+                (CORRELATION_IDS, correlation_text),
+                (KEYS, key_text),
+                (KINDS, kind),
+            ):
+                if value:
+                    self._need(bit)
+            self._fixed_bytes += len(correlation_text) + len(key_text)
+
+    def _check_sequence(self, sequence: int | None) -> None:
+        if sequence is None or (self._next is None and self._bodies):
+            raise BadMessage("either every message of a run is given a sequence, or none")
+        if not (self._next or 0) <= sequence < SEQUENCE_END:
+            raise BadMessage(f"sequence {sequence} does not rise above the last one, or passes 64 bits")
+
+    def _note_gap(self, sequence: int | None) -> None:
+        if self._next is None or sequence is None:
+            self._first = sequence
+        else:
+            self._gaps.append((len(self._bodies), sequence - self._next))
+            self._need(SEQUENCES)
+
+    def _change_topic(self, topic: str) -> None:
+        number = self._topics.get(topic)
+        if number is None:
+            size = _topic_bytes(topic)
+            number = self._topics[topic] = len(self._topics)
+            self._fixed_bytes += 4 + size
+            if number == 1:
+                self._width += _TOPIC_INDEX_WIDTH
+        self._changes.append((len(self._bodies), number))
+        self._topic = topic
+
+    def _need(self, bit: int) -> None:
+        if not self._columns & bit:
+            self._columns |= bit
+            self._width += _WIDTHS[bit]
+            self._fixed_bytes += 4
+
+    def build(self, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0) -> MessageBatch:
+        """All messages as one run. What was gathered stays (`clear` forgets it).
+
+        `first_sequence` numbers messages that were added without a sequence. Raises `UsageError` when there
+        is no message or numbers do not fit, `MessageTooLarge` when bodies have 2 GiB or more.
+        """
+        if self._first is not None:
+            if first_sequence not in (0, self._first):
+                raise UsageError(f"sequences begin at {self._first}, build asks for {first_sequence}")
+            first_sequence = self._first
+        body_bytes, runs, offsets = _run_of(self._bodies, publisher, first_sequence, timestamp)
+        columns = self._columns
+        optional = None
+        if columns or len(self._topics) > 1:
+            optional = Columns(
+                self._topic_index() if len(self._topics) > 1 else None,
+                self._sequence_column() if columns & SEQUENCES else None,
+                self._expirations() if columns & EXPIRATIONS else None,
+                self._labels([e.correlation_id for e in self._extras]) if columns & CORRELATION_IDS else None,
+                self._labels([e.key for e in self._extras]) if columns & KEYS else None,
+                self._kinds() if columns & KINDS else None,
+            )
+        return assemble(
+            runs=runs, offsets=offsets, bodies=body_bytes, topics=tuple(self._topics), optional=optional
+        )
+
+    def _topic_index(self) -> Int32s:
+        changes = np.array(self._changes, I8)
+        lengths = np.diff(changes[:, 0], append=len(self._bodies))
+        return np.repeat(changes[:, 1].astype(I4), lengths)
+
+    def _sequence_column(self) -> UInt64s:
+        steps = np.ones(len(self._bodies), U8)
+        steps[0] = self._first or 0
+        for index, gap in self._gaps:
+            steps[index] += np.uint64(gap)
+        return steps.cumsum(dtype=U8)
+
+    def _expirations(self) -> Int64s:
+        column = np.zeros(len(self._bodies), I8)
+        column[[e.at for e in self._extras]] = [e.expiration_ms for e in self._extras]
+        return column
+
+    def _kinds(self) -> Bytes8:
+        column = np.zeros(len(self._bodies), I1)
+        column[[e.at for e in self._extras]] = [e.kind for e in self._extras]
+        return column
+
+    def _labels(self, texts: list[bytes]) -> Labels:
+        lengths = np.zeros(len(self._bodies), I4)
+        lengths[[e.at for e in self._extras]] = list(map(len, texts))
+        return Labels(offsets_from(lengths), b"".join(texts))
+
+
+def _label(text: str, noun: str) -> bytes:
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise BadMessage(f"{noun} {text!r} cannot be UTF-8: {error}") from None
+    if len(encoded) > label_bytes_max:
+        raise BadMessage(f"a {noun} of {len(encoded)} bytes, the limit is {label_bytes_max}")
+    return encoded
+
+
+def _topic_bytes(topic: str) -> int:
+    try:
+        size = len(topic.encode())
+    except UnicodeEncodeError as error:
+        raise BadTopic(f"topic {topic!r} cannot be UTF-8: {error}") from None
+    if size > topic_bytes_max:
+        raise BadTopic(f"a topic name of {size} bytes, the limit is {topic_bytes_max}")
+    return size
+
+
+def batch_from_bodies(
+    topic: str, bodies: Sequence[bytes], *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
+) -> MessageBatch:
+    """A batch of one run and one topic. Raises `UsageError` without bodies, `BadTopic`, `MessageTooLarge`."""
+    _topic_bytes(topic)
+    joined, runs, offsets = _run_of(bodies, publisher, first_sequence, timestamp)
+    if len(joined) > message_bytes_max:
+        longest = max(map(len, bodies))
+        if longest > message_bytes_max:
+            raise MessageTooLarge(f"a message has {longest} bytes, the limit is {message_bytes_max}")
+    return assemble(runs=runs, offsets=offsets, bodies=joined, topics=(topic,))
+
+
+def _run_of(
+    bodies: Sequence[bytes], publisher: int, first_sequence: int, timestamp: int
+) -> tuple[bytes, bytes, bytes]:
+    """All bodies, the encoded run and the encoded offsets of `bodies`."""
+    count = len(bodies)
+    if not count:
+        raise UsageError("a batch has at least one message")
+    if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):
+        raise UsageError(f"publisher {publisher} or first sequence {first_sequence} do not fit 64 bits")
+    if count == 1:
+        joined = bodies[0]
+        check_body_bytes(len(joined))
+        offsets = PAIR.pack(0, len(joined))
+        crc = crc32c(joined, crc32c(offsets[4:]))
+    else:
+        joined = b"".join(bodies)
+        check_body_bytes(len(joined))
+        lengths = pack(f"<{count}i", *map(len, bodies))
+        offsets = offsets_from(np.frombuffer(lengths, I4)).tobytes()
+        crc = run_crc(lengths, joined)
+    return joined, RUN.pack(publisher, first_sequence, timestamp, count, crc, 0, 0), offsets

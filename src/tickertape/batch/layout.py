@@ -1,0 +1,348 @@
+"""Owns the message batch: one encoded table of messages (docs/formats/batch.md) and the views on it.
+
+Must never copy a body to look at it, change a batch once made, or do per-message work nobody asked for: what
+is not needed to know that a batch is right is made when it is first used, and kept.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Final, Generic, Self, TypeVar, overload
+
+import numpy as np
+from crc32c import crc32c
+
+from tickertape.base.errors import CorruptBatch
+from tickertape.base.limits import message_cost_bytes
+from tickertape.base.ports import Buffer
+from tickertape.batch.check import check
+from tickertape.batch.format import (
+    HEADER_BYTES,
+    I1,
+    I4,
+    I8,
+    PADDING,
+    RUN,
+    RUN_BYTES,
+    RUN_DTYPE,
+    U8,
+    Bytes8,
+    Int32s,
+    Int64s,
+    Labels,
+    Places,
+    Run,
+    Runs,
+    UInt64s,
+    lengths_of,
+    numbered,
+    read_only,
+    run_crc,
+)
+from tickertape.batch.message import DeliveryContext, Message
+
+T = TypeVar("T")
+
+_frombuffer: Final = np.frombuffer
+
+
+class _Lazy(Generic[T]):
+    """An attribute made at its first use and then found in the instance itself, without a lock or a call."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._name = make.__name__
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, batch: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, batch: MessageBatch, owner: type) -> T: ...
+    def __get__(self, batch: MessageBatch | None, owner: type) -> T | Self:
+        if batch is None:
+            return self
+        value = self._make(batch)
+        batch.__dict__[self._name] = value
+        return value
+
+
+class MessageBatch:
+    """Messages as one table; immutable. `len(batch)` is the number of messages, iteration gives `Message`s.
+
+    `parse` makes one from bytes, `tickertape.batch` has the functions that build, merge and select. Arrays
+    are numpy views on the encoding, and read-only. Indexes of messages go from 0 to `count - 1`.
+    """
+
+    count: int
+    """Messages, at least 1."""
+    run_count: int
+    head_bytes: int
+    body_bytes: int
+    nbytes: int
+    """Encoded size in bytes, padding included."""
+    cost: int
+    """What the batch costs against credit: bytes of its bodies and `message_cost_bytes` a message."""
+    columns: int
+    """Bit set of the optional columns."""
+    topics: tuple[str, ...]
+    """The different topics; each message has one of them."""
+    context: DeliveryContext | None
+    """Set by a client on delivered batches; kept by slices and selections."""
+
+    def __init__(
+        self,
+        count: int,
+        run_count: int,
+        head_bytes: int,
+        body_bytes: int,
+        columns: int,
+        topics: tuple[str, ...],
+        places: Places,
+    ) -> None:
+        """Internal: use `parse`, or the functions of this package."""
+        self.count = count
+        self.run_count = run_count
+        self.head_bytes = head_bytes
+        self.body_bytes = body_bytes
+        self.nbytes = (head_bytes + body_bytes + 7) & ~7
+        self.cost = body_bytes + message_cost_bytes * count
+        self.columns = columns
+        self.topics = topics
+        self.context = None
+        self._places = places
+
+    @staticmethod
+    def parse(buffer: Buffer) -> MessageBatch:
+        """The batch that fills `buffer`, as views on it (on a copy only if its address is no multiple of 8).
+
+        Checks everything about the structure, not the checksums (`verify`). The memory must not change
+        while the batch lives. Raises `BadBatch`.
+        """
+        source, count, run_count, head_bytes, body_bytes, columns, topics, places = check(buffer)
+        batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
+        batch._source = source
+        return batch
+
+    # -- the encoding ---------------------------------------------------------------------------------
+
+    _source: memoryview | None = None
+    """All of the encoding when it lies in one piece."""
+
+    @_Lazy
+    def head(self) -> Buffer:
+        """Header and columns: the first `head_bytes` of the encoding."""
+        assert self._source is not None
+        return self._source[: self.head_bytes]
+
+    @_Lazy
+    def bodies(self) -> memoryview:
+        """All bodies, exactly `body_bytes`."""
+        assert self._source is not None
+        return self._source[self.head_bytes : self.head_bytes + self.body_bytes]
+
+    def buffers(self) -> list[Buffer]:
+        """The encoded batch as buffers to write one after the other; bodies are not copied."""
+        if self._source is not None:
+            return [self._source]
+        padding = self.nbytes - self.head_bytes - self.body_bytes
+        return [self.head, self.bodies, PADDING[padding]] if padding else [self.head, self.bodies]
+
+    def encode(self) -> bytes:
+        """The encoded batch as one `bytes` object."""
+        return b"".join(self.buffers())
+
+    def crc(self) -> int:
+        """CRC32C of the encoded batch: the `batch_crc` of a frame, the body checksum of a commit."""
+        crc = 0
+        for buffer in self.buffers():
+            crc = crc32c(buffer, crc)
+        return crc
+
+    def verify(self) -> None:
+        """Check the checksum of every run; raises `CorruptBatch` naming the first run that does not match."""
+        bodies = self.bodies
+        lengths = lengths_of(self.offsets)
+        if self.run_count == 1:
+            if run_crc(lengths.data, bodies) != self.run(0).crc:
+                self._corrupt(0)
+            return
+        length_bytes = lengths.tobytes()
+        starts = self.run_starts
+        edges = self.offsets[starts].tolist()
+        at = starts.tolist()
+        crcs = self.runs["crc"].tolist()
+        for i, crc in enumerate(crcs):
+            if (
+                crc32c(bodies[edges[i] : edges[i + 1]], crc32c(length_bytes[4 * at[i] : 4 * at[i + 1]]))
+                != crc
+            ):
+                self._corrupt(i)
+
+    def _corrupt(self, i: int) -> None:
+        run = self.run(i)
+        raise CorruptBatch(
+            f"run {i} of {self.run_count} (publisher {run.publisher}, first sequence {run.first_sequence}, "
+            f"{run.message_count} messages) does not match its checksum {run.crc:#010x}"
+        )
+
+    # -- columns ----------------------------------------------------------------------------------------
+
+    def run(self, i: int) -> Run:
+        """Row `i` of the run table."""
+        return Run._make(RUN.unpack_from(self.head, HEADER_BYTES + RUN_BYTES * i))
+
+    @_Lazy
+    def runs(self) -> Runs:
+        """The run table: rows of publisher, first_sequence, timestamp, count, crc, flags, reserved."""
+        return _frombuffer(self.head, RUN_DTYPE, self.run_count, HEADER_BYTES)
+
+    @_Lazy
+    def run_starts(self) -> Int64s:
+        """Index of the first message of each run, and `count` at the end."""
+        starts = np.zeros(self.run_count + 1, I8)
+        self.runs["count"].cumsum(dtype=I8, out=starts[1:])
+        return read_only(starts)
+
+    @_Lazy
+    def offsets(self) -> Int32s:
+        """n + 1 of them: body i is `bodies[offsets[i]:offsets[i + 1]]`."""
+        return _frombuffer(self.head, I4, self.count + 1, HEADER_BYTES + RUN_BYTES * self.run_count)
+
+    @_Lazy
+    def topic_index(self) -> Int32s | None:
+        """Index into `topics` of each message; None when there is one topic."""
+        at = self._places.topic_index
+        return _frombuffer(self.head, I4, self.count, at) if at else None
+
+    @_Lazy
+    def sequences(self) -> UInt64s:
+        """Sequence of each message."""
+        at = self._places.sequences
+        if at:
+            return _frombuffer(self.head, U8, self.count, at)
+        return read_only(numbered(self.runs))
+
+    @_Lazy
+    def publishers(self) -> UInt64s:
+        """Publisher id of each message."""
+        return read_only(np.repeat(self.runs["publisher"], self.runs["count"]))
+
+    @_Lazy
+    def timestamps(self) -> Int64s:
+        """Microseconds since 1970 UTC at which the server accepted each message; 0 before that."""
+        return read_only(np.repeat(self.runs["timestamp"], self.runs["count"]))
+
+    @_Lazy
+    def expirations(self) -> Int64s | None:
+        """Milliseconds of life of each message, 0 = none; None without that column."""
+        at = self._places.expirations
+        return _frombuffer(self.head, I8, self.count, at) if at else None
+
+    @_Lazy
+    def kinds(self) -> Bytes8 | None:
+        """0 message, 1 control record; None when all are messages."""
+        at = self._places.kinds
+        return _frombuffer(self.head, I1, self.count, at) if at else None
+
+    @_Lazy
+    def correlation_ids(self) -> Labels | None:
+        """The column of correlation ids, as it lies."""
+        return self._labels(self._places.correlation_ids)
+
+    @_Lazy
+    def keys(self) -> Labels | None:
+        """The column of keys given by the publisher, as it lies."""
+        return self._labels(self._places.keys)
+
+    def _labels(self, at: int) -> Labels | None:
+        if not at:
+            return None
+        offsets = _frombuffer(self.head, I4, self.count + 1, at)
+        begin = at + 4 * (self.count + 1)
+        return Labels(offsets, memoryview(self.head)[begin : begin + int(offsets[-1])])
+
+    # -- messages ---------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(Message, self.bodies_list(), repeat(self), range(self.count))
+
+    def __repr__(self) -> str:
+        topics = self.topics[0] if len(self.topics) == 1 else f"{len(self.topics)} topics"
+        return f"<MessageBatch {self.count} messages, {self.run_count} runs, {self.body_bytes} B, {topics}>"
+
+    def bodies_list(self) -> list[bytes]:
+        """All bodies as `bytes` objects, in order."""
+        if self.count == 1:
+            return [bytes(self.bodies)]
+        lengths = lengths_of(self.offsets)
+        size = int(lengths[0])
+        if size and size * self.count == self.body_bytes and (lengths == size).all():
+            bodies: list[bytes] = _frombuffer(self.bodies, f"V{size}").tolist()
+            return bodies
+        return list(map(io.BytesIO(self.bodies).read, lengths.tolist()))
+
+    def body(self, i: int) -> bytes:
+        """Body of message `i`; `IndexError` outside the batch."""
+        if not 0 <= i < self.count:
+            raise IndexError(f"message {i} of {self.count}")
+        return bytes(self.bodies[self.offsets[i] : self.offsets[i + 1]])
+
+    def topic(self, i: int) -> str:
+        """Topic of message `i`."""
+        topics = self.topics
+        return topics[0] if len(topics) == 1 else topics[self._topic_numbers[i]]
+
+    def publisher(self, i: int) -> int:
+        """Publisher id of message `i`, a Python integer."""
+        return self._publisher_numbers[i]
+
+    def sequence(self, i: int) -> int:
+        """Sequence of message `i`, a Python integer."""
+        return self._sequence_numbers[i]
+
+    def timestamp(self, i: int) -> int:
+        """Microseconds since 1970 UTC of message `i`, a Python integer."""
+        return self._timestamp_numbers[i]
+
+    def correlation_id(self, i: int) -> str | None:
+        """Correlation id of message `i`, or None."""
+        return _label(self.correlation_ids, i)
+
+    def key(self, i: int) -> str | None:
+        """Key that the publisher gave message `i`, or None."""
+        return _label(self.keys, i)
+
+    # Reading an element of a numpy array costs as much as ten of a list, and who asks for one asks for all.
+
+    @_Lazy
+    def _topic_numbers(self) -> Sequence[int]:
+        numbers: list[int] = _frombuffer(self.head, I4, self.count, self._places.topic_index).tolist()
+        return numbers
+
+    @_Lazy
+    def _publisher_numbers(self) -> Sequence[int]:
+        return [self.run(0).publisher] * self.count if self.run_count == 1 else self.publishers.tolist()
+
+    @_Lazy
+    def _timestamp_numbers(self) -> Sequence[int]:
+        return [self.run(0).timestamp] * self.count if self.run_count == 1 else self.timestamps.tolist()
+
+    @_Lazy
+    def _sequence_numbers(self) -> Sequence[int]:
+        if self.run_count == 1 and not self._places.sequences:
+            first = self.run(0).first_sequence
+            return range(first, first + self.count)
+        numbers: list[int] = self.sequences.tolist()
+        return numbers
+
+
+def _label(labels: Labels | None, i: int) -> str | None:
+    if labels is None:
+        return None
+    text = labels.text[labels.offsets[i] : labels.offsets[i + 1]]
+    return str(text, "utf-8") if text else None

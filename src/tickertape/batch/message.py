@@ -1,0 +1,109 @@
+"""Owns the message as an application sees it: one row of a batch, looked up when it is asked for.
+
+Must never hold a copy of what the batch holds, except the body.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from tickertape.batch.payload import decode
+
+if TYPE_CHECKING:
+    from tickertape.batch.layout import MessageBatch
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class DeliveryContext(Protocol):
+    """What a subscription says about all the messages it delivers."""
+
+    @property
+    def sub_id(self) -> str:
+        """Id of the subscription."""
+
+    @property
+    def with_bookmark(self) -> bool:
+        """Whether messages show their bookmark."""
+
+    @property
+    def with_timestamp(self) -> bool:
+        """Whether messages show the time at which the server accepted them."""
+
+    @property
+    def command(self) -> str:
+        """Why a message was delivered: `publish`, `sow`, ..."""
+
+
+class Message(msgspec.Struct, frozen=True, eq=False):
+    """One message. `data` is its body; everything else is looked up in the batch it came with.
+
+    Messages compare by identity. One message keeps the memory of its whole batch: keep `data` to keep less.
+    """
+
+    data: bytes
+    batch: MessageBatch
+    index: int
+
+    @property
+    def topic(self) -> str:
+        """Topic it was published to."""
+        return self.batch.topic(self.index)
+
+    @property
+    def command(self) -> str:
+        """Why it was delivered: `publish` for a published message."""
+        context = self.batch.context
+        return "publish" if context is None else context.command
+
+    @property
+    def sub_id(self) -> str | None:
+        """Id of the subscription that delivered it; None for a batch that no subscription delivered."""
+        context = self.batch.context
+        return None if context is None else context.sub_id
+
+    @property
+    def bookmark(self) -> str | None:
+        """`publisher|sequence|`; None unless the subscription delivers bookmarks."""
+        context = self.batch.context
+        if context is None or not context.with_bookmark:
+            return None
+        return f"{self.batch.publisher(self.index)}|{self.batch.sequence(self.index)}|"
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the server accepted it, aware, UTC; None unless the subscription asked for timestamps."""
+        context = self.batch.context
+        if context is None or not context.with_timestamp:
+            return None
+        return _EPOCH + timedelta(microseconds=self.batch.timestamp(self.index))
+
+    @property
+    def publisher(self) -> str:
+        """Publisher id, a decimal number."""
+        return str(self.batch.publisher(self.index))
+
+    @property
+    def sequence(self) -> int:
+        """Sequence the message has in its publisher's order."""
+        return self.batch.sequence(self.index)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What the publisher gave as correlation id, or None."""
+        return self.batch.correlation_id(self.index)
+
+    @property
+    def sow_key(self) -> str | None:
+        """The key that the publisher gave, or None."""
+        return self.batch.key(self.index)
+
+    def json(self) -> Any:
+        """The body, read as JSON. Raises `BadMessage` when it is not."""
+        return decode(self.data)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic} {self.publisher}|{self.sequence}| {len(self.data)} bytes>"

@@ -1,0 +1,46 @@
+"""Owns the way between Python objects and bodies: bytes stay, text is UTF-8, anything else is JSON.
+
+Must never look at a body that nobody asked to read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from tickertape.base.errors import BadMessage
+
+_to_json: Final = msgspec.json.Encoder().encode
+_from_json: Final = msgspec.json.Decoder().decode
+
+
+def encode(data: object) -> bytes:
+    """`data` as a body: bytes as they are, `str` as UTF-8, anything else as JSON.
+
+    Raises `BadMessage` for text with lone surrogates and for what msgspec cannot encode.
+    """
+    if type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    try:
+        return data.encode() if isinstance(data, str) else _to_json(data)
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise BadMessage(f"a {type(data).__name__} cannot be made a message body: {error}") from error
+
+
+def decode(data: bytes) -> Any:
+    """A body, read as JSON. Raises `BadMessage` when it is not."""
+    try:
+        return _from_json(data)
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise BadMessage(f"a body of {len(data)} bytes is not JSON: {error}") from error
