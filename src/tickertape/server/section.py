@@ -54,15 +54,15 @@ class Section:
         return Section(self._table.get(key, Node({}, self._place)), self._inner(key), self._problems)
 
     def tables(self, key: str) -> list[Section] | None:
-        """The tables of an array of tables; None when it is absent."""
+        """The tables of an array of tables; None when it is absent or something else."""
         self._asked[key] = None
         node = self._table.get(key)
         if node is None:
             return None
         name = self._inner(key)
-        if not isinstance(node.value, list):
+        if not isinstance(node.value, list) or not all(isinstance(m.value, dict) for m in node.value):
             self.problem(key, f"is a list of tables: write [[{name}]] and its keys below", node.place)
-            return []
+            return None
         return [Section(member, name, self._problems) for member in node.value]
 
     def not_built(self, *keys: str) -> None:
