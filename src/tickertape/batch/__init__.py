@@ -10,6 +10,7 @@ from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, R
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.merge import Stamp, merge
 from tickertape.batch.message import DeliveryContext, Message
+from tickertape.batch.select import select, select_topic, slice_batch
 
 __all__ = [
     "KIND_CONTROL",
@@ -25,4 +26,7 @@ __all__ = [
     "Stamp",
     "batch_from_bodies",
     "merge",
+    "select",
+    "select_topic",
+    "slice_batch",
 ]

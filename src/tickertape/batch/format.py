@@ -6,7 +6,7 @@ Must never hold a batch, nor judge one.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,7 @@ UInt64s = npt.NDArray[np.uint64]
 Bytes8 = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Runs = npt.NDArray[np.void]
+_Ints = TypeVar("_Ints", Int32s, Int64s)
 AnyArray = npt.NDArray[Any]
 
 PADDING: Final = tuple(bytes(n) for n in range(8))
@@ -125,7 +126,7 @@ def run_crc(lengths: Buffer, bodies: Buffer) -> int:
     return crc32c(bodies, crc32c(lengths))
 
 
-def lengths_of(offsets: Int32s) -> Int32s:
+def lengths_of(offsets: _Ints) -> _Ints:
     """The lengths between `offsets`, n of n + 1."""
     return offsets[1:] - offsets[:-1]
 

@@ -27,6 +27,7 @@ from tickertape.batch.format import (
     RUN,
     RUN_BYTES,
     RUN_DTYPE,
+    SEQUENCES,
     U8,
     Bytes8,
     Int32s,
@@ -188,6 +189,11 @@ class MessageBatch:
         )
 
     # -- columns ----------------------------------------------------------------------------------------
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether there is a sequence column: some run has gaps."""
+        return self.columns & SEQUENCES != 0
 
     def run(self, i: int) -> Run:
         """Row `i` of the run table."""

@@ -63,7 +63,7 @@ class LogView:
 
     def __init__(self, sealed: list[Segment]) -> None:
         self.segments = [
-            LogSegment(s.header, s.index, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
+            LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
         ]
         self._by_number = {s.number: s for s in self.segments}
         self.tail: deque[Part] = deque()
@@ -189,7 +189,7 @@ class LogReader:
         commits, self._need = decode_commits(segment, request.offset, data)
         if commits:
             self._offset = commits[-1][0].end
-            self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].count)
+            self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].messages)
         return commit_parts(segment, commits)
 
     def _from_tail(self) -> list[Part]:

@@ -1,0 +1,218 @@
+"""Owns taking part of a batch: a slice, the messages of a mask, the messages of a topic.
+
+Must never give a message another order, nor leave a run's checksum where messages of the run are missing.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from tickertape.base.errors import UsageError
+from tickertape.base.ports import Buffer
+from tickertape.batch.assemble import assemble
+from tickertape.batch.format import (
+    I4,
+    I8,
+    KIND_MESSAGE,
+    RUN,
+    RUN_BY_SERVER,
+    AnyArray,
+    Bools,
+    Bytes8,
+    Columns,
+    Int32s,
+    Int64s,
+    Labels,
+    UInt64s,
+    lengths_of,
+    numbered,
+    offsets_from,
+    run_crc,
+)
+from tickertape.batch.layout import MessageBatch
+
+ColumnArray = TypeVar("ColumnArray", Int64s, Bytes8)
+
+
+def slice_batch(batch: MessageBatch, start: int, stop: int) -> MessageBatch:
+    """Messages `start` up to `stop`, without it: a new head, bodies not copied; the batch itself when all.
+
+    Only runs that are cut get a new checksum, flagged as the server's. Topics and columns that are not used
+    any more are dropped. Raises `UsageError` when the range is empty or leaves the batch.
+    """
+    if not 0 <= start < stop <= batch.count:
+        raise UsageError(f"a slice from {start} to {stop} of a batch of {batch.count} messages")
+    if stop - start == batch.count:
+        return batch
+    offsets = batch.offsets
+    begin, end = int(offsets[start]), int(offsets[stop])
+    return _part(
+        batch, slice(start, stop), offsets[start : stop + 1] - offsets[start], batch.bodies[begin:end]
+    )
+
+
+def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
+    """The messages of a mask (a bool for each message) or of rising indices; the batch itself when all.
+
+    Runs are kept, with a sequence column where they have gaps now. Runs that lost messages get a new
+    checksum, flagged as the server's. Topics and columns that are not used any more are dropped. Raises
+    `UsageError` when nothing is selected, or what was given is no such mask or indices.
+    """
+    if mask_or_indices.dtype == np.bool_:
+        if len(mask_or_indices) != batch.count:
+            raise UsageError(f"a mask of {len(mask_or_indices)} for a batch of {batch.count} messages")
+        indices: Int64s = mask_or_indices.nonzero()[0]
+    else:
+        indices = mask_or_indices.astype(I8)
+        if len(indices) and (
+            indices[0] < 0 or indices[-1] >= batch.count or (lengths_of(indices) <= 0).any()
+        ):
+            raise UsageError(f"indices do not rise from 0 to {batch.count - 1}")
+    count = len(indices)
+    if not count:
+        raise UsageError("nothing is selected: a batch has at least one message")
+    first, last = int(indices[0]), int(indices[-1])
+    if last - first == count - 1:
+        return slice_batch(batch, first, last + 1)
+    offsets, bodies = _gather(batch.offsets, batch.bodies, indices)
+    return _part(batch, indices, offsets, bodies)
+
+
+def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
+    """The messages published to `topic`: None when there are none, the batch itself when it has nothing else.
+
+    Control records are never selected.
+    """
+    if topic not in batch.topics:
+        return None
+    index, kinds = batch.topic_index, batch.kinds
+    if index is None:
+        if kinds is None:
+            return batch
+        mask: Bools = kinds == KIND_MESSAGE
+    else:
+        mask = index == batch.topics.index(topic)
+        if kinds is not None:
+            mask &= kinds == KIND_MESSAGE
+    return select(batch, mask) if mask.any() else None
+
+
+def _part(batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer) -> MessageBatch:
+    """A batch of the messages `which`, whose `offsets` and `bodies` have been taken already."""
+    part = _cut_one_run if batch.run_count == 1 else _cut_runs
+    runs, sequences = part(batch, which, offsets, bodies)
+    topics, topic_index = batch.topics, batch.topic_index
+    if topic_index is not None:
+        topics, topic_index = _used_topics(topics, topic_index[which])
+    optional = None
+    if batch.columns or sequences is not None or topic_index is not None:
+        expirations, kinds = batch.expirations, batch.kinds
+        optional = Columns(
+            topic_index,
+            sequences,
+            None if expirations is None else _unless_zero(expirations[which]),
+            _part_of_labels(batch.correlation_ids, which),
+            _part_of_labels(batch.keys, which),
+            None if kinds is None else _unless_zero(kinds[which]),
+        )
+    taken = assemble(runs=runs, offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=optional)
+    taken.context = batch.context
+    return taken
+
+
+def _cut_one_run(
+    batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
+) -> tuple[bytes, UInt64s | None]:
+    """The run that is left of the only one, and its sequence column if it has gaps."""
+    run = batch.run(0)
+    lengths = lengths_of(offsets)
+    count = len(lengths)
+    sequences: UInt64s | None = None
+    if batch.has_sequences or not isinstance(which, slice):
+        sequences = batch.sequences[which]
+        first = int(sequences[0])
+        if int(sequences[-1]) - first == count - 1:
+            sequences = None
+    else:
+        first = run.first_sequence + which.start
+    crc = run_crc(lengths.data, bodies)
+    row = RUN.pack(run.publisher, first, run.timestamp, count, crc, run.flags | RUN_BY_SERVER, 0)
+    return row, sequences
+
+
+def _cut_runs(
+    batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
+) -> tuple[bytes, UInt64s | None]:
+    """The runs that are left, and their sequence column if one of them has gaps."""
+    starts = batch.run_starts
+    sequences: UInt64s | None = None
+    if isinstance(which, slice):
+        edges = starts.clip(which.start, which.stop) - which.start
+    else:
+        edges = which.searchsorted(starts)
+    counts = lengths_of(edges.astype(I8, copy=False))
+    left = counts.nonzero()[0]
+    old, counts, begins = batch.runs[left], counts[left], edges[left]
+    runs = old.copy()
+    runs["count"] = counts
+    if batch.has_sequences or not isinstance(which, slice):
+        sequences = batch.sequences[which]
+        runs["first_sequence"] = sequences[begins]
+        if (sequences == numbered(runs)).all():
+            sequences = None
+    else:  # only the first run can have lost messages from its front
+        runs["first_sequence"][0] += np.uint64(which.start - starts[left[0]])
+    cut = (counts < old["count"]).nonzero()[0]
+    if len(cut):
+        runs["flags"][cut] |= RUN_BY_SERVER
+        runs["crc"][cut] = _crcs(offsets, bodies, begins[cut], counts[cut])
+    return runs.tobytes(), sequences
+
+
+def _crcs(offsets: Int32s, bodies: Buffer, begins: Int64s, counts: Int64s) -> list[int]:
+    """The checksums of runs that begin at messages `begins` and have `counts` messages."""
+    ends = begins + counts
+    length_bytes, body_bytes = lengths_of(offsets).tobytes(), memoryview(bodies)
+    edges = zip(begins.tolist(), ends.tolist(), offsets[begins].tolist(), offsets[ends].tolist(), strict=True)
+    return [run_crc(length_bytes[4 * a : 4 * b], body_bytes[c:d]) for a, b, c, d in edges]
+
+
+def _used_topics(topics: tuple[str, ...], index: Int32s) -> tuple[tuple[str, ...], Int32s | None]:
+    """The topics that `index` names, in their order, and the index into them unless there is one."""
+    used = np.zeros(len(topics), np.bool_)
+    used[index] = True
+    if used.all():
+        return topics, index
+    numbers = used.nonzero()[0].tolist()
+    if len(numbers) == 1:
+        return (topics[numbers[0]],), None
+    return tuple([topics[i] for i in numbers]), (used.cumsum(dtype=I4) - I4.type(1))[index]
+
+
+def _gather(offsets: Int32s, buffer: Buffer, indices: Int64s) -> tuple[Int32s, bytes]:
+    """Of a table of `offsets` into `buffer` the entries `indices`: new offsets, and their bytes joined."""
+    begins = offsets[indices]
+    ends = offsets[indices + 1]
+    gaps = (begins[1:] != ends[:-1]).nonzero()[0]  # neighbours are copied together
+    firsts = [int(begins[0]), *begins[gaps + 1].tolist()]
+    lasts = [*ends[gaps].tolist(), int(ends[-1])]
+    view = memoryview(buffer)
+    return offsets_from(ends - begins), b"".join([view[a:b] for a, b in zip(firsts, lasts, strict=True)])
+
+
+def _part_of_labels(labels: Labels | None, which: slice | Int64s) -> Labels | None:
+    if labels is None:
+        return None
+    if isinstance(which, slice):
+        offsets = labels.offsets[which.start : which.stop + 1]
+        text: Buffer = memoryview(labels.text)[int(offsets[0]) : int(offsets[-1])]
+        offsets = offsets - offsets[0]
+    else:
+        offsets, text = _gather(labels.offsets, labels.text, which)
+    return Labels(offsets, text) if len(text) else None
+
+
+def _unless_zero(column: ColumnArray) -> ColumnArray | None:
+    return column if column.any() else None

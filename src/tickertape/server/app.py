@@ -1,0 +1,96 @@
+"""Owns the life of a server process: open, listen, say ready, wait for the end, stop cleanly.
+
+Must never open a port before recovery is done, or end with exit code 0 when the disk failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import uvloop
+
+from tickertape.base.errors import JournalError, TickertapeError, WrongJournal
+from tickertape.server.config import Config
+from tickertape.server.instance import Instance
+from tickertape.server.listener import listen
+from tickertape.server.opening import Opened, open_instance
+
+EXIT_STOPPED: Final = 0
+EXIT_ERROR: Final = 1
+EXIT_DISK_FAILED: Final = 4
+EXIT_JOURNAL_REFUSED: Final = 5
+
+_DRAIN_SECONDS_MAX: Final = 15.0
+_SWITCH_SECONDS: Final = 0.0005
+
+log = logging.getLogger("tickertape.server")
+
+
+def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code.
+
+    `ready` is called with the listening addresses once ports are open: 0 after a clean stop, 1 when an address cannot
+    be listened on, 4 when the disk failed, 5 when the start was refused because of the data directory."""
+    try:
+        opened = open_instance(config)
+    except (JournalError, WrongJournal) as error:
+        log.critical("%s: %s", error.code, error)
+        return EXIT_JOURNAL_REFUSED
+    for line in opened.report:
+        log.warning("recovery: %s", line)
+    # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of a publish.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(_serve(opened, config, ready))
+    opened.executor.close()
+    opened.disk.close_all()
+    return code
+
+
+async def _serve(opened: Opened, config: Config, ready: Callable[[list[str]], None]) -> int:
+    loop = asyncio.get_running_loop()
+    instance = Instance(opened, loop)
+    servers, uris = [], []
+    try:
+        for transport in config.transports:
+            server, uri = await listen(instance, transport.listen)
+            servers.append(server)
+            uris.append(uri)
+    except OSError as error:
+        log.critical("cannot listen on %s: %s", transport.listen, error)
+        instance.close()
+        await _stopped(instance)
+        instance.release()
+        return EXIT_ERROR
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    instance.flush()
+    ready(uris)
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([stopping, instance.stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    for server in servers:
+        server.close()
+    instance.close()
+    error = await _stopped(instance)
+    instance.release()
+    await asyncio.sleep(0)
+    return EXIT_STOPPED if error is None else EXIT_DISK_FAILED
+
+
+async def _stopped(instance: Instance) -> TickertapeError | None:
+    try:
+        return await asyncio.wait_for(asyncio.shield(instance.stopped), _DRAIN_SECONDS_MAX)
+    except TimeoutError:
+        log.error("what was accepted could not be persisted within %g seconds; its outcome is unknown to the "
+                  "publishers", _DRAIN_SECONDS_MAX)
+        return JournalError("not everything could be persisted before the stop")
