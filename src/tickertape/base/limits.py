@@ -90,6 +90,14 @@ catch_up_bytes_max: Final = 256 * MIB
 client_timeout_seconds: Final = 10.0
 """How long a client's blocking call waits when it was not told otherwise."""
 
+# configuration
+configuration_bytes_max: Final = 1 * MIB
+"""Largest configuration file."""
+include_depth_max: Final = 8
+"""How deep configuration files may include each other."""
+included_files_max: Final = 64
+"""Files that one configuration may include, all depths together."""
+
 assert batch_bytes_target < commit_bytes_max < batch_bytes_max
 assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max
 assert frame_bytes_before_logon_max < frame_bytes_max
