@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 import numpy as np
 from crc32c import crc32c
@@ -43,6 +43,9 @@ from tickertape.batch.format import (
     run_crc,
 )
 from tickertape.batch.message import DeliveryContext, Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -345,6 +348,12 @@ class MessageBatch:
             return range(first, first + self.count)
         numbers: list[int] = self.sequences.tolist()
         return numbers
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The messages as an Arrow record batch; see `tickertape.batch.arrow.to_arrow`."""
+        from tickertape.batch.arrow import to_arrow
+
+        return to_arrow(self, columns)
 
 
 def _label(labels: Labels | None, i: int) -> str | None:

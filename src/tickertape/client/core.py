@@ -326,6 +326,8 @@ class ClientCore:
             return
         if self._goodbye is not None:
             error = self._goodbye
+        # What was not written yet belonged to this connection.
+        self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Send | Hangup)]
         was_on = self.logged_on is not None
         self._connection = None
         self.logged_on = None

@@ -16,6 +16,7 @@ import numpy as np
 
 from tickertape.base.errors import (
     BadCommand,
+    Closed,
     Disconnected,
     MessageTooLarge,
     PublishRejected,
@@ -189,6 +190,10 @@ class Publishing:
             self._names = frozenset(listed)
             self._patterns = tuple(re.compile(name) for name in listed if is_pattern(name))
         self._lanes.clear()
+        if self._recorded.size:
+            self._flush_lane(
+                self._recorded
+            )  # gathered while disconnected: into the store, then sent from there
         self._frame = 0
         self._refusal = None
         self._last_persisted = last_persisted
@@ -250,8 +255,10 @@ class Publishing:
     def _find_lane(self, topic: str) -> Lane:
         check_topic(topic)
         recorded = self._is_recorded(topic)
-        if self._refusal is not None and not (recorded and self._recorded.sequenced):
-            raise self._refusal
+        if self._refusal is not None:
+            stored = recorded and self._recorded.sequenced and not isinstance(self._refusal, Closed)
+            if not stored:
+                raise self._refusal
         if len(self._lanes) >= topics_remembered_max:
             self._lanes.clear()
         lane = self._lanes[topic] = self._recorded if recorded else self._unrecorded

@@ -124,7 +124,7 @@ class MessageStream:
             self._closed = True
             self._batches.clear()
             self._held_bytes = self._prepaid_bytes = 0
-        self._current = iter(())
+        deque(self._current, maxlen=0)  # a loop may be in the middle of it
         if not ended:
             self._unsubscribe(self.sub_id)
 

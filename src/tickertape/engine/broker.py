@@ -39,7 +39,7 @@ from tickertape.engine.effects import (
     Send,
 )
 from tickertape.engine.points import Extent, ExtentSearch, close_extent
-from tickertape.engine.publishing import Publishing
+from tickertape.engine.publishing import Publishing, last_sequence
 from tickertape.engine.registry import Registry
 from tickertape.engine.requests import check_subscribe, extent_search
 from tickertape.engine.sessions import Session, Sessions
@@ -295,7 +295,7 @@ class Broker:
             if command.sequenced and isinstance(error, JournalFull):
                 # A refusal for now must not drop what a store keeps, nor let later sequences overtake it.
                 raise
-            last = int(batch.sequences[-1]) if command.sequenced else 0
+            last = last_sequence(batch) if command.sequenced else 0
             rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
             self._send(session.conn, rejected)
             return

@@ -78,7 +78,7 @@ class Publishing:
 
     def accept(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
         """Take a recorded frame into the log; its acknowledgement becomes owed."""
-        last = _last_sequence(batch) if command.sequenced else 0
+        last = last_sequence(batch) if command.sequenced else 0
         publisher = session.publisher if command.sequenced else session.derived
         if not self._registry.is_bound(publisher):
             self._bind(publisher, session.name, derived=not command.sequenced, now=now)
@@ -95,11 +95,11 @@ class Publishing:
         if last <= highest:
             self.duplicates += batch.count
             return
-        if int(batch.sequences[0]) <= highest:
+        if batch.run(0).first_sequence <= highest:
             known = int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
             self.duplicates += known
             batch = slice_batch(batch, known, batch.count)
-        stamp = Stamp(publisher, int(batch.sequences[0]), self._journal.log_time(now))
+        stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(now))
         self._journal.append(batch, stamp, last, now)
 
     def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:
@@ -141,11 +141,17 @@ class Publishing:
         return due
 
 
-def _last_sequence(batch: MessageBatch) -> int:
-    return int(batch.sequences[-1])
+def last_sequence(batch: MessageBatch) -> int:
+    """Sequence of the last message of a batch of one run."""
+    if batch.has_sequences:
+        return int(batch.sequences[-1])
+    return batch.run(0).first_sequence + batch.count - 1
 
 
 def _check_rising(batch: MessageBatch) -> None:
-    sequences = batch.sequences
-    if int(sequences[0]) == 0 or bool((sequences[1:] <= sequences[:-1]).any()):
+    rises = True
+    if batch.has_sequences:
+        sequences = batch.sequences
+        rises = not bool((sequences[1:] <= sequences[:-1]).any())
+    if batch.run(0).first_sequence == 0 or not rises:
         raise BadBatch("sequences start at 1 and rise within a run")

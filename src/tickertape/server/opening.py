@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator
-from importlib.metadata import version
 from typing import NamedTuple, TypeVar
 
 from tickertape.base.errors import NotAJournal
 from tickertape.base.ports import Disk, Now
+from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
 from tickertape.engine.registry import load_registry
 from tickertape.journal.commit import SyncPolicy
@@ -73,7 +73,7 @@ def open_instance(config: Config) -> Opened:
         journal,
         registry,
         instance=config.instance.name,
-        software=f"tickertape {version('tickertape')}",
+        software=f"tickertape {__version__}",
         recorded=None if settings.topics is None else frozenset(settings.topics),
     )
     report = list(recovered.report)

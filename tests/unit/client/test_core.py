@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.client.peer import START, Peer
 from tickertape.base.errors import (
     BadCommand,
     BadFrame,
@@ -35,7 +36,6 @@ from tickertape.wire.commands import (
     Unsubscribe,
 )
 from tickertape.wire.commands import Resolve as ResolvePositions
-from tests.unit.client.peer import START, Peer
 
 
 def test_the_first_bytes_are_the_preface_and_a_logon_frame() -> None:
