@@ -58,6 +58,7 @@ def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
 async def _serve(opened: Opened, config: Config, ready: Callable[[list[str]], None]) -> int:
     loop = asyncio.get_running_loop()
     instance = Instance(opened, loop)
+    loop.set_exception_handler(instance.crashed)
     servers, uris = [], []
     try:
         for transport in config.transports:
@@ -84,7 +85,9 @@ async def _serve(opened: Opened, config: Config, ready: Callable[[list[str]], No
     error = await _stopped(instance)
     instance.release()
     await asyncio.sleep(0)
-    return EXIT_STOPPED if error is None else EXIT_DISK_FAILED
+    if error is None:
+        return EXIT_STOPPED
+    return EXIT_DISK_FAILED if isinstance(error, JournalError) else EXIT_ERROR
 
 
 async def _stopped(instance: Instance) -> TickertapeError | None:

@@ -44,7 +44,9 @@ TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "
 JOURNAL_LATER: Final = ("archive", "compression", "retain", "retain_size", "replication")
 TOPIC_LATER: Final = ("filter", "key", "expiration", "pattern")
 
-_GIVEN: Final = Place("command line", 0)
+COMMAND_LINE: Final = "command line"
+"""What stands for the file of a value that was given as an argument."""
+_GIVEN: Final = Place(COMMAND_LINE, 0)
 _BEYOND_LOOPBACK: Final = (
     "can be reached from other machines and is not encrypted; "
     "listen on 127.0.0.1, or write insecure = true beside it in a file"

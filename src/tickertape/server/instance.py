@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tickertape.base.errors import JournalError, LogonTimeout, NotReady, TickertapeError
 from tickertape.base.limits import connections_max, logon_seconds_max, step_bytes_max
@@ -53,6 +54,7 @@ class Instance:
         self._readers = Readers(opened.disk, partial(loop.call_soon_threadsafe, self._read_answered))
         self._reads: dict[int, ReadRequest] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._working = False
         self._flushing = False
         self._closing = False
@@ -204,10 +206,11 @@ class Instance:
             return
         if self._timer is not None:
             # A timer that fires early is harmless; moving it with every commit is not free.
-            if self._timer.when() <= deadline + 0.001:
+            if self._timer_at <= deadline + 0.001:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._wake)
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
@@ -226,6 +229,11 @@ class Instance:
     def _finish(self, error: TickertapeError | None) -> None:
         if not self.stopped.done():
             self.stopped.set_result(error)
+
+    def crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A defect of ours showed on the event loop: what the engine holds may be half done, so stop."""
+        loop.default_exception_handler(context)
+        self._finish(TickertapeError(f"internal error: {context.get('exception') or context['message']}"))
 
     def release(self) -> None:
         """End the threads and close the files (after `stopped`)."""
