@@ -35,8 +35,9 @@ log = logging.getLogger("tickertape.server")
 def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
-    `ready` is called with the listening addresses once ports are open: 0 after a clean stop, 1 when an address cannot
-    be listened on, 4 when the disk failed, 5 when the start was refused because of the data directory."""
+    `ready` is called with the listening addresses once ports are open: 0 after a clean stop, 1 when an
+    address cannot be listened on, 4 when the disk failed, 5 when the start was refused because of the data
+    directory."""
     try:
         opened = open_instance(config)
     except (JournalError, WrongJournal) as error:
@@ -44,7 +45,8 @@ def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
         return EXIT_JOURNAL_REFUSED
     for line in opened.report:
         log.warning("recovery: %s", line)
-    # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of a publish.
+    # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of a
+    # publish.
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
@@ -94,6 +96,9 @@ async def _stopped(instance: Instance) -> TickertapeError | None:
     try:
         return await asyncio.wait_for(asyncio.shield(instance.stopped), _DRAIN_SECONDS_MAX)
     except TimeoutError:
-        log.error("what was accepted could not be persisted within %g seconds; its outcome is unknown to the "
-                  "publishers", _DRAIN_SECONDS_MAX)
+        log.error(
+            "what was accepted could not be persisted within %g seconds; its outcome is unknown to the "
+            "publishers",
+            _DRAIN_SECONDS_MAX,
+        )
         return JournalError("not everything could be persisted before the stop")

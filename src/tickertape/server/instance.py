@@ -1,7 +1,7 @@
 """Owns driving the engine: inputs from sockets, disk and clock go in, its effects are carried out.
 
-The only place where the broker is called. Must never decide what the engine decides; it runs on one event loop, and
-nothing here blocks it.
+The only place where the broker is called. Must never decide what the engine decides; it runs on one event
+loop, and nothing here blocks it.
 """
 
 from __future__ import annotations

@@ -49,7 +49,9 @@ def salt() -> int:
 
 
 def open_instance(config: Config) -> Opened:
-    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is served."""
+    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is
+    served.
+    """
     settings = config.journal
     disk = SystemDisk(config.instance.data)
     if not disk.root.is_dir():
