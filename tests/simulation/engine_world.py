@@ -152,12 +152,17 @@ class Peer:
 
 
 class EngineWorld:
-    """One engine on a strict disk. Nothing happens by itself: `step` lets one thing happen, chosen by the
-    seed.
-    """
+    """One engine on a strict disk. Nothing happens by itself: `step` lets one thing happen."""
 
-    def __init__(self, seed: int, *, counts: Counter[str] | None = None, recorded: frozenset[str] | None = None,
-                 policy: SyncPolicy = SyncPolicy.ALWAYS, segment_bytes: int = 32_768) -> None:  # fmt: skip
+    def __init__(
+        self,
+        seed: int,
+        *,
+        counts: Counter[str] | None = None,
+        recorded: frozenset[str] | None = None,
+        policy: SyncPolicy = SyncPolicy.ALWAYS,
+        segment_bytes: int = 32_768,
+    ) -> None:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.mono = 100.0

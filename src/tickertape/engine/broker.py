@@ -179,7 +179,7 @@ class Broker:
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop: no more publishes; what was accepted is persisted, then the journal is sealed."""
+        """Begin a clean stop: no more publishes; what was accepted is persisted, then the log sealed."""
         self._draining = True
         self.journal.close(now)
         self._journal_moved(now)

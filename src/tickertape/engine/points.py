@@ -78,7 +78,7 @@ def _begin(
         return Extent(min(positions) + (0 if inclusive else 1))
     if not_found == "fail":
         raise BookmarkUnknown(
-            "the log does not hold the bookmark: start from EPOCH or NOW, or subscribe with bookmark_not_found=now"
+            "the log does not hold the bookmark: start from EPOCH or NOW, or say bookmark_not_found=now"
         )
     return Extent(accepted_end if not_found == "now" else journal.view.first_position, found=False)
 

@@ -22,7 +22,7 @@ CONTROL_PUBLISHER: Final = publisher_id("$control")
 
 
 class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag="publisher"):
-    """Control record: from here on `publisher` is the id of client `name` (derived = its unsequenced space)."""
+    """Control record: `publisher` is the id of client `name` (derived: of its unsequenced space)."""
 
     publisher: int
     name: str

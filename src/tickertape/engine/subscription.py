@@ -103,7 +103,7 @@ class Subscription:
         return Share(select_topic(slice_batch(batch, low, reach), self.topic), first + reach, False)
 
     def _bounds(self, part: Part) -> tuple[int, int]:
-        """Indexes in `part` from which and before which messages are its own; notes a stop by time it passes."""
+        """Indexes in `part` from which and before which messages are its own; notes a stop by time."""
         batch, first = part.batch, part.first_position
         low = max(0, self.position - first)
         high = batch.count

@@ -84,7 +84,7 @@ def open_instance(config: Config) -> Opened:
 
 
 def begin_run(journal: Journal, executor: Executor) -> None:
-    """Prepare and start the first segment of this run. A full disk is no reason not to serve what is there."""
+    """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
     while jobs := journal.jobs():
         for job in jobs:
             error: OSError | None = None

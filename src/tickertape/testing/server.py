@@ -65,7 +65,8 @@ class RunningServer:
 
     def _first_line(self) -> str:
         process = self._process
-        assert process is not None and process.stdout is not None
+        assert process is not None
+        assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             if not selector.select(_START_SECONDS_MAX):
