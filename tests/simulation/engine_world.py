@@ -1,7 +1,8 @@
-"""Owns a simulated life of one engine: clients publish and subscribe, disk and sockets answer when chance says so.
+"""Owns a simulated life of one engine: clients publish and subscribe, disk and sockets answer when chance
+says so.
 
-Must never compute what a subscriber should get from what the engine says: the oracle is the plain list of what was
-published, in the order in which the log accepted it.
+Must never compute what a subscriber should get from what the engine says: the oracle is the plain list of
+what was published, in the order in which the log accepted it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter, deque
 from random import Random
 from typing import NamedTuple
 
+from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Now
@@ -40,7 +42,6 @@ from tickertape.wire.commands import (
     Subscribe,
 )
 from tickertape.wire.connection import Connection, Received
-from tests.simulation.journal_world import drive, read_log
 
 
 class Heard(NamedTuple):
@@ -132,7 +133,9 @@ class Peer:
             self.next_sequence += len(bodies)
         self.send(Publish(frame=self.frames, sequenced=sequenced), batch)
 
-    def subscribe(self, sub_id: str, topic: str, *, bookmark: str | None = None, credit: int = 4096, **more: object) -> int:
+    def subscribe(
+        self, sub_id: str, topic: str, *, bookmark: str | None = None, credit: int = 4096, **more: object
+    ) -> int:
         self.ids += 1
         self.heard[sub_id], self.marks[sub_id] = [], []
         self.owed_credit[sub_id] = self.outstanding[sub_id] = 0
@@ -149,10 +152,17 @@ class Peer:
 
 
 class EngineWorld:
-    """One engine on a strict disk. Nothing happens by itself: `step` lets one thing happen, chosen by the seed."""
+    """One engine on a strict disk. Nothing happens by itself: `step` lets one thing happen."""
 
-    def __init__(self, seed: int, *, counts: Counter[str] | None = None, recorded: frozenset[str] | None = None,
-                 policy: SyncPolicy = SyncPolicy.ALWAYS, segment_bytes: int = 32_768) -> None:  # fmt: skip
+    def __init__(
+        self,
+        seed: int,
+        *,
+        counts: Counter[str] | None = None,
+        recorded: frozenset[str] | None = None,
+        policy: SyncPolicy = SyncPolicy.ALWAYS,
+        segment_bytes: int = 32_768,
+    ) -> None:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.mono = 100.0
@@ -243,7 +253,9 @@ class EngineWorld:
         for first, batch in read_log(self.broker.journal, self.disk):
             for i in range(batch.count):
                 if batch.topic(i) != CONTROL_TOPIC:
-                    found[first + i] = Heard(batch.publisher(i), batch.sequence(i), batch.topic(i), batch.body(i))
+                    found[first + i] = Heard(
+                        batch.publisher(i), batch.sequence(i), batch.topic(i), batch.body(i)
+                    )
         return found
 
     def run_read(self) -> None:

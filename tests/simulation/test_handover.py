@@ -14,7 +14,12 @@ PARTS = 10
 TOPICS = ("a", "b", "c")
 
 
-def _act(world: EngineWorld, publishers: list[Peer], subscribers: list[Peer], asked: dict[tuple[int, str], tuple[str, int, str]]) -> None:
+def _act(
+    world: EngineWorld,
+    publishers: list[Peer],
+    subscribers: list[Peer],
+    asked: dict[tuple[int, str], tuple[str, int, str]],
+) -> None:
     rng = world.rng
     choice = rng.random()
     if choice < 0.35:

@@ -15,7 +15,7 @@ from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max
 from tickertape.batch.assemble import assemble, check_body_bytes
 from tickertape.batch.builder import new_run, topic_bytes
-from tickertape.batch.format import I1, I4, I8, AnyArray, Bools, Int32s, Labels, lengths_of, run_crc
+from tickertape.batch.format import I1, I4, AnyArray, Int32s, Labels, lengths_of, run_crc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,108 +36,114 @@ def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.Re
     (int64), `correlation_id` and `sow_key` (string), null where a message has none, and `kind` (uint8, 1 =
     control record). Raises `UsageError` for any other name.
     """
-    import pyarrow as pa
-
     names = COLUMNS_DEFAULT if columns is None else tuple(columns)
+    kit = _kit()
     schema = _schema(names)
-    arrays = [_MAKERS[name](batch) for name in names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return kit.record_batch([_MAKERS[name](kit, batch) for name in names], schema=schema)
+
+
+class _Kit:
+    """What of pyarrow is needed for every batch, looked up once."""
+
+    def __init__(self) -> None:
+        import pyarrow as pa
+
+        self.array = pa.array
+        self.buffer = pa.py_buffer
+        self.dictionary = pa.DictionaryArray.from_arrays
+        self.from_buffers = pa.Array.from_buffers
+        self.nulls = pa.nulls
+        self.record_batch = pa.RecordBatch.from_arrays
+        self.schema = pa.schema
+        self.binary = pa.binary()
+        self.int32 = pa.int32()
+        self.int64 = pa.int64()
+        self.string = pa.string()
+        self.timestamp = pa.timestamp("us", "UTC")
+        self.topic = pa.dictionary(pa.int32(), pa.string())
+        self.uint64 = pa.uint64()
+        self.uint8 = pa.uint8()
+
+    def fixed(self, kind: pa.DataType, values: AnyArray) -> pa.Array:
+        """An array of `values` as they lie."""
+        return self.from_buffers(kind, len(values), [None, self.buffer(values)], 0)
+
+
+@lru_cache(1)
+def _kit() -> _Kit:
+    return _Kit()
 
 
 @lru_cache(_SCHEMAS_CACHED)
 def _schema(names: tuple[str, ...]) -> pa.Schema:
-    import pyarrow as pa
-
     unknown = [name for name in names if name not in _MAKERS]
     if unknown:
         raise UsageError(f"there is no column {unknown[0]!r}; there are {', '.join(_MAKERS)}")
-    types = _types()
-    return pa.schema([(name, types[name]) for name in names])
-
-
-@lru_cache(1)
-def _types() -> dict[str, pa.DataType]:
-    import pyarrow as pa
-
-    return {
-        "topic": pa.dictionary(pa.int32(), pa.string()),
-        "publisher": pa.uint64(),
-        "sequence": pa.uint64(),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "data": pa.binary(),
-        "expiration_ms": pa.int64(),
-        "correlation_id": pa.string(),
-        "sow_key": pa.string(),
-        "kind": pa.uint8(),
-        "topic index": pa.int32(),
+    kit = _kit()
+    types = {
+        "topic": kit.topic,
+        "publisher": kit.uint64,
+        "sequence": kit.uint64,
+        "timestamp": kit.timestamp,
+        "data": kit.binary,
+        "expiration_ms": kit.int64,
+        "correlation_id": kit.string,
+        "sow_key": kit.string,
+        "kind": kit.uint8,
     }
+    return kit.schema([(name, types[name]) for name in names])
 
 
-def _fixed(name: str, values: AnyArray, present: Bools | None = None) -> pa.Array:
-    """An array of `values` as they lie, null where `present` is false."""
-    import pyarrow as pa
-
-    nulls = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(
-        _types()[name], len(values), [nulls, pa.py_buffer(values)], -1 if present is not None else 0
-    )
-
-
-def _topic(batch: MessageBatch) -> pa.Array:
-    import pyarrow as pa
-
+def _topic(kit: _Kit, batch: MessageBatch) -> pa.Array:
     index = batch.topic_index
     if index is None:
-        index = np.zeros(batch.count, I4)
-    names = _names(batch.topics) if len(batch.topics) == 1 else pa.array(batch.topics, pa.string())
+        names, index = _one_name(batch.topics[0]), np.zeros(batch.count, I4)
+    else:
+        names = kit.array(batch.topics, kit.string)
     # safe=False: the index is known to be in range
-    return pa.DictionaryArray.from_arrays(_fixed("topic index", index), names, safe=False)
+    return kit.dictionary(kit.fixed(kit.int32, index), names, safe=False)
 
 
 @lru_cache(_TOPICS_CACHED)
-def _names(topics: tuple[str, ...]) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(topics, pa.string())
-
-
-def _data(batch: MessageBatch) -> pa.Array:
-    import pyarrow as pa
-
-    buffers = [None, pa.py_buffer(batch.offsets), pa.py_buffer(batch.bodies)]
-    return pa.Array.from_buffers(_types()["data"], batch.count, buffers, 0)
+def _one_name(topic: str) -> pa.Array:
+    kit = _kit()
+    return kit.array([topic], kit.string)
 
 
-def _expiration(batch: MessageBatch) -> pa.Array:
+def _data(kit: _Kit, batch: MessageBatch) -> pa.Array:
+    buffers = [None, kit.buffer(batch.offsets), kit.buffer(batch.bodies)]
+    return kit.from_buffers(kit.binary, batch.count, buffers, 0)
+
+
+def _expiration(kit: _Kit, batch: MessageBatch) -> pa.Array:
     values = batch.expirations
     if values is None:
-        values = np.zeros(batch.count, I8)
-    return _fixed("expiration_ms", values, values != 0)
+        return kit.nulls(batch.count, kit.int64)
+    present = np.packbits(values != 0, bitorder="little")
+    return kit.from_buffers(kit.int64, batch.count, [kit.buffer(present), kit.buffer(values)], -1)
 
 
-def _labels(name: str, labels: Labels | None, count: int) -> pa.Array:
-    import pyarrow as pa
-
+def _labels(kit: _Kit, labels: Labels | None, count: int) -> pa.Array:
     if labels is None:
-        return pa.nulls(count, _types()[name])
+        return kit.nulls(count, kit.string)
     present = np.packbits(lengths_of(labels.offsets) != 0, bitorder="little")
-    buffers = [pa.py_buffer(present), pa.py_buffer(labels.offsets), pa.py_buffer(labels.text)]
-    return pa.Array.from_buffers(_types()[name], count, buffers, -1)
+    buffers = [kit.buffer(present), kit.buffer(labels.offsets), kit.buffer(labels.text)]
+    return kit.from_buffers(kit.string, count, buffers, -1)
 
 
-def _kind(batch: MessageBatch) -> pa.Array:
-    return _fixed("kind", np.zeros(batch.count, I1) if batch.kinds is None else batch.kinds)
+def _kind(kit: _Kit, batch: MessageBatch) -> pa.Array:
+    return kit.fixed(kit.uint8, np.zeros(batch.count, I1) if batch.kinds is None else batch.kinds)
 
 
-_MAKERS: Final[dict[str, Callable[[MessageBatch], pa.Array]]] = {
+_MAKERS: Final[dict[str, Callable[[_Kit, MessageBatch], pa.Array]]] = {
     "topic": _topic,
-    "publisher": lambda batch: _fixed("publisher", batch.publishers),
-    "sequence": lambda batch: _fixed("sequence", batch.sequences),
-    "timestamp": lambda batch: _fixed("timestamp", batch.timestamps),
+    "publisher": lambda kit, batch: kit.fixed(kit.uint64, batch.publishers),
+    "sequence": lambda kit, batch: kit.fixed(kit.uint64, batch.sequences),
+    "timestamp": lambda kit, batch: kit.fixed(kit.timestamp, batch.timestamps),
     "data": _data,
     "expiration_ms": _expiration,
-    "correlation_id": lambda batch: _labels("correlation_id", batch.correlation_ids, batch.count),
-    "sow_key": lambda batch: _labels("sow_key", batch.keys, batch.count),
+    "correlation_id": lambda kit, batch: _labels(kit, batch.correlation_ids, batch.count),
+    "sow_key": lambda kit, batch: _labels(kit, batch.keys, batch.count),
     "kind": _kind,
 }
 

@@ -1,8 +1,9 @@
-"""Owns delivery of the log: subscriptions behind its end read by themselves, those at the end share one dispatcher.
+"""Owns delivery of the log: subscriptions behind its end read by themselves, those at the end share one
+dispatcher.
 
-A subscription leaves the dispatcher when it lacks credit or its connection is full, goes on from exactly there by
-reading, and joins again when it has caught up. Must never leave a gap or send a message twice at either crossing, hold
-messages for a slow reader, or do more in one step than `step_bytes_max`.
+A subscription leaves the dispatcher when it lacks credit or its connection is full, goes on from exactly
+there by reading, and joins again when it has caught up. Must never leave a gap or send a message twice at
+either crossing, hold messages for a slow reader, or do more in one step than `step_bytes_max`.
 """
 
 from __future__ import annotations

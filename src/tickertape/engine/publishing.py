@@ -1,7 +1,8 @@
-"""Owns publishing: what a publish frame must be, the duplicate filter, and who is told when messages are durable.
+"""Owns publishing: what a publish frame must be, the duplicate filter, and who is told when messages are
+durable.
 
-Must never let a sequence at or below the highest one seen enter the log again, acknowledge anything that is not
-persisted, or reorder a publisher's recorded messages.
+Must never let a sequence at or below the highest one seen enter the log again, acknowledge anything that is
+not persisted, or reorder a publisher's recorded messages.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tickertape.base.errors import BadBatch, BadCommand, BadTopic, TickertapeError
+from tickertape.base.errors import BadBatch, BadCommand, BadTopic
 from tickertape.base.names import check_topic
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, slice_batch
@@ -53,9 +54,12 @@ class Publishing:
     def inspect(self, session: Session, command: Publish, batch: MessageBatch) -> bool:
         """Check a frame; True when its topics are recorded, False when they are not.
 
-        Raises `BadCommand`, `BadBatch`, `CorruptBatch` for what no well-behaved client sends, `BadTopic` for names."""
+        Raises `BadCommand`, `BadBatch`, `CorruptBatch` for what no well-behaved client sends, `BadTopic` for
+        names."""
         if command.frame != session.frames + 1:
-            raise BadCommand(f"publish frame {command.frame} after {session.frames}: they are numbered without gaps")
+            raise BadCommand(
+                f"publish frame {command.frame} after {session.frames}: they are numbered without gaps"
+            )
         session.frames = command.frame
         if batch.run_count != 1 or batch.kinds is not None:
             raise BadBatch("a publish frame has one run and no control records")
@@ -66,7 +70,9 @@ class Publishing:
             self._check_name(topic)
         recorded = {self.is_recorded(topic) for topic in batch.topics}
         if len(recorded) > 1 or (command.sequenced and False in recorded):
-            raise BadTopic("recorded and unrecorded topics do not share a frame, and unrecorded ones carry no sequence")
+            raise BadTopic(
+                "recorded and unrecorded topics do not share a frame, and unrecorded ones carry no sequence"
+            )
         return recorded.pop()
 
     def _check_name(self, topic: str) -> None:
@@ -105,10 +111,14 @@ class Publishing:
     def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:
         record = self._registry.bind(publisher, name, derived=derived)
         sequence = self.next_sequence(CONTROL_PUBLISHER, now)
-        self._journal.append(record, Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(now)), sequence, now)
+        self._journal.append(
+            record, Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(now)), sequence, now
+        )
 
     def next_sequence(self, publisher: int, now: Now) -> int:
-        """The next sequence of a space the server assigns: above the last one and above the clock at its beginning."""
+        """The next sequence of a space the server assigns: above the last one and above the clock at its
+        beginning.
+        """
         highest = self._journal.highest.get(publisher, 0)
         if publisher not in self._spaces:
             # What an earlier run accepted and lost is never given again: the clock is above it.

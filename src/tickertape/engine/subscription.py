@@ -1,7 +1,7 @@
 """Owns one subscription: what it covers, where it stands, what it may still be sent, and what it owes.
 
-Must never be sent beyond its credit, or pass over a message that it covers. It decides what of a part is its own
-(`share`); when that is sent is the business of delivery.py.
+Must never be sent beyond its credit, or pass over a message that it covers. It decides what of a part is its
+own (`share`); when that is sent is the business of delivery.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Subscription:
         """Credit when nothing is outstanding."""
         self.phase = Phase.SEARCHING
         self.position = 0
-        """The next message to consider. At the end of the log it is behind the truth unless it is above it."""
+        """The next message to consider. At the end of the log it is behind the truth unless it is above it.
+        """
         self.stop: int | None = None
         self.stop_time: int | None = None
         self.not_before: int | None = None
@@ -80,7 +81,9 @@ class Subscription:
     @property
     def simple(self) -> bool:
         """Nothing but the topic decides what it is sent."""
-        return self.target is None and self.stop is None and self.stop_time is None and self.not_before is None
+        return (
+            self.target is None and self.stop is None and self.stop_time is None and self.not_before is None
+        )
 
     def boundary(self) -> int | None:
         """The next position at which something is due: `completed`, or the end."""
@@ -100,7 +103,7 @@ class Subscription:
         return Share(select_topic(slice_batch(batch, low, reach), self.topic), first + reach, False)
 
     def _bounds(self, part: Part) -> tuple[int, int]:
-        """Indexes in `part` from which and before which messages are its own; notes a stop by time it passes."""
+        """Indexes in `part` from which and before which messages are its own; notes a stop by time."""
         batch, first = part.batch, part.first_position
         low = max(0, self.position - first)
         high = batch.count

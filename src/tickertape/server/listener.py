@@ -94,7 +94,9 @@ class Peer(asyncio.BufferedProtocol):
 
 
 async def listen(instance: Instance, uri: str) -> tuple[asyncio.Server, str]:
-    """Listen on a `tcp://host:port` or `unix:///path` address; returns the server and the address it really has."""
+    """Listen on a `tcp://host:port` or `unix:///path` address; returns the server and the address it really
+    has.
+    """
     loop = asyncio.get_running_loop()
     parts = urlsplit(uri)
     if parts.scheme == "unix":

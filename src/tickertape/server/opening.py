@@ -49,7 +49,9 @@ def salt() -> int:
 
 
 def open_instance(config: Config) -> Opened:
-    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is served."""
+    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is
+    served.
+    """
     settings = config.journal
     disk = SystemDisk(config.instance.data)
     if not disk.root.is_dir():
@@ -82,7 +84,7 @@ def open_instance(config: Config) -> Opened:
 
 
 def begin_run(journal: Journal, executor: Executor) -> None:
-    """Prepare and start the first segment of this run. A full disk is no reason not to serve what is there."""
+    """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
     while jobs := journal.jobs():
         for job in jobs:
             error: OSError | None = None
