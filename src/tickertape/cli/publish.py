@@ -79,7 +79,8 @@ def publish(
                 advance(len(message) + 1)
         except _BadLine as error:
             client.publish_flush(timeout=timeout)
-            raise Failure(f"{file.name}: {error}; the {published} messages before it are published") from None
+            text = f"{file.name}: {error}; the {published} messages before it are published"
+            raise Failure(text) from None
         except (Disconnected, PublishRejected) as error:
             raise _unfinished(error, published, client.unpersisted_count()) from error
         try:

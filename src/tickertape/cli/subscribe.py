@@ -77,7 +77,9 @@ def subscribe(
     it is JSON, else as text, and as base64 when it is not even text.
     """
     if until_caught_up and bookmark is None:
-        raise click.UsageError("--until-caught-up says where a replay stops: say with --bookmark where it starts")
+        raise click.UsageError(
+            "--until-caught-up says where a replay stops: say with --bookmark where it starts"
+        )
     from tickertape.client.blocking import Client
 
     with Client(client_name("subscribe"), server) as client:
