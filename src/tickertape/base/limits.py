@@ -31,6 +31,9 @@ frame_bytes_max: Final = batch_bytes_max + header_bytes_max + frame_prefix_bytes
 frame_bytes_before_logon_max: Final = 16 * KIB
 """Largest frame a stranger may send."""
 receive_buffer_bytes: Final = 256 * KIB
+"""What one read takes from a connection at most."""
+frame_in_place_bytes_max: Final = 32 * KIB
+"""A frame above this that is not complete after a read is read on into memory of its own."""
 logon_seconds_max: Final = 10.0
 """A connection that has not logged on by then is closed."""
 client_name_bytes_max: Final = 256
@@ -90,9 +93,18 @@ catch_up_bytes_max: Final = 256 * MIB
 client_timeout_seconds: Final = 10.0
 """How long a client's blocking call waits when it was not told otherwise."""
 
+# configuration
+configuration_bytes_max: Final = 1 * MIB
+"""Largest configuration file."""
+include_depth_max: Final = 8
+"""How deep configuration files may include each other."""
+included_files_max: Final = 64
+"""Files that one configuration may include, all depths together."""
+
 assert batch_bytes_target < commit_bytes_max < batch_bytes_max
 assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max
 assert frame_bytes_before_logon_max < frame_bytes_max
+assert frame_bytes_before_logon_max < frame_in_place_bytes_max < receive_buffer_bytes
 assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default
 assert message_bytes_max < batch_bytes_max < 2**31
 assert credit_bytes_default >= 2 * batch_bytes_target

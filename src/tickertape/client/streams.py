@@ -66,12 +66,13 @@ class MessageStream:
     def __next__(self) -> Message:
         return next(self._iterator)
 
-    def batches(self) -> Iterator[MessageBatch]:
+    def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
         """Iterate whole batches, as they were delivered; ends as iteration of messages does.
 
+        `timeout`: raise `TimedOut` when none comes for so many seconds; None = wait as long as it runs.
         Messages of a batch that iteration or `get` has begun are not given again.
         """
-        while (batch := self._next_batch(None)) is not None:
+        while (batch := self._next_batch(timeout)) is not None:
             yield batch
 
     def get(self, timeout: float | None = None) -> Message:

@@ -100,6 +100,12 @@ class Active:
         return self.capacity - self.offset - seal
 
 
+def _room_when_empty(capacity: int) -> int:
+    """`room()` of a segment of `capacity` bytes before its first commit."""
+    seal = commit_header_bytes + SegmentIndex().encoded_bytes_max + footer_bytes + 8
+    return capacity - segment_header_bytes - seal
+
+
 class _InFlight(NamedTuple):
     job: Job
     persisted: Persisted | None
@@ -253,6 +259,8 @@ class GroupCommit:
                 self._start_segment(self.active, now)
             elif self._prepared is not None:
                 self._ask_segment(self._prepared[0], total)
+            elif self._preparing is None and self._retry_at is None:
+                self._ask_segment(self.active.header.number + 1, total)
             return
         parts = [self._pending.popleft() for _ in range(taken)]
         self.pending_bytes -= sum(batch.nbytes for batch, _ in parts)
@@ -271,14 +279,14 @@ class GroupCommit:
 
     def _fits_prepared(self, total: int) -> bool:
         assert self._prepared is not None
-        return total + 4 * commit_header_bytes + segment_header_bytes <= self._prepared[1]
+        return total + commit_header_bytes <= _room_when_empty(self._prepared[1])
 
     def _write(self, kind: CommitKind, batch: MessageBatch | None, now: Now) -> None:
         active = self.active
         assert active is not None
         first = self._written_end
         count = batch.count if batch is not None else 0
-        stamps = int(batch.runs["timestamp"][-1]) if batch is not None else 0
+        stamps = batch.run(batch.run_count - 1).timestamp if batch is not None else 0
         before, self._end = self._end.timestamp, self._end._replace(timestamp=max(self._end.timestamp, stamps))
         body_bytes = batch.nbytes if batch is not None else 0
         header, crc = encode_commit(
@@ -290,7 +298,7 @@ class GroupCommit:
                 offset=active.offset,
                 number=self._commit,
                 first_position=first,
-                count=count,
+                messages=count,
                 body_bytes=body_bytes,
                 synced_through=self._synced_through,
                 timestamp=self._end.timestamp,
@@ -354,18 +362,20 @@ class GroupCommit:
     def _prepare_ahead(self, now: Now) -> None:
         if self._preparing is not None or self._prepared is not None or (self._closing and not self._pending):
             return
-        if self._retry_at is not None and now.mono < self._retry_at:
-            return
+        if self._retry_at is not None:
+            if now.mono < self._retry_at:
+                return
+            self._retry_at = None
         active = self.active
-        needed = max(min(self.pending_bytes, commit_bytes_max), self._pending[0][0].nbytes) if self._pending else 0
         if active is None:
-            self._ask_segment(self._end.segment + 1, needed)
-        elif active.offset > active.capacity // 2 or needed + commit_header_bytes > active.room():
-            self._ask_segment(active.header.number + 1, needed)
+            self._ask_segment(self._end.segment + 1, self._take()[1])
+        elif active.offset > active.capacity // 2:
+            self._ask_segment(active.header.number + 1, self._take()[1])
 
     def _ask_segment(self, number: int, needed: int) -> None:
-        room = needed + 8 * commit_header_bytes + segment_header_bytes + footer_bytes
-        capacity = max(self._next_capacity, room + 64 * 1024 if needed > self._next_capacity // 2 else 0)
+        capacity = self._next_capacity
+        if needed + commit_header_bytes > _room_when_empty(capacity):
+            capacity = needed + commit_header_bytes + (capacity - _room_when_empty(capacity))
         self._preparing = PrepareSegment(number=number, bytes=-(-capacity // 4096) * 4096)
         self._prepared = self._retry_at = None
         self._jobs.append(self._preparing)
@@ -445,7 +455,7 @@ def make_seal(
         offset=offset,
         number=number,
         first_position=position,
-        count=0,
+        messages=0,
         body_bytes=len(body),
         synced_through=synced_through,
         timestamp=log_end.timestamp,

@@ -69,7 +69,7 @@ class CommitHeader(NamedTuple):
     offset: int
     number: int
     first_position: int
-    count: int
+    messages: int
     body_bytes: int
     synced_through: int
     """Highest commit number known to be durable when this one was written."""
@@ -160,7 +160,7 @@ def encode_commit(header: CommitHeader) -> tuple[bytes, int]:
         header.offset,
         header.number,
         header.first_position,
-        header.count,
+        header.messages,
         header.body_bytes,
         header.synced_through,
         header.timestamp,
@@ -184,7 +184,7 @@ def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
     crc = _U32.unpack_from(data, at + commit_header_bytes - 4)[0]
     if crc32c(data[at : at + commit_header_bytes - 4]) != crc or fields[1] not in (1, 2, 3):
         return None
-    return CommitHeader(CommitKind(fields[1]), *fields[2:4], *fields[5:16], crc)
+    return CommitHeader._make((CommitKind(fields[1]), *fields[2:4], *fields[5:16], crc))
 
 
 def encode_footer(seal_offset: int, end: int, salt: int) -> bytes:

@@ -63,10 +63,12 @@ class LogView:
 
     def __init__(self, sealed: list[Segment]) -> None:
         self.segments = [
-            LogSegment(s.header, s.index, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
+            LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
         ]
         self._by_number = {s.number: s for s in self.segments}
         self.tail: deque[Part] = deque()
+        self.tail_bytes_max = tail_cache_bytes
+        """How much of the log's end stays in memory, encoded bytes."""
         self._tail_bytes = 0
 
     def opened(self, active: Active) -> None:
@@ -80,10 +82,10 @@ class LogView:
         segment = self._by_number[commit.segment]
         segment.end = commit.end
         segment.end_position = commit.first_position + commit.batch.count
-        segment.timestamp = int(commit.batch.runs["timestamp"][-1])
+        segment.timestamp = commit.batch.run(commit.batch.run_count - 1).timestamp
         self.tail.append(Part(commit.first_position, commit.batch))
         self._tail_bytes += commit.batch.nbytes
-        while self._tail_bytes > tail_cache_bytes and len(self.tail) > 1:
+        while self._tail_bytes > self.tail_bytes_max and len(self.tail) > 1:
             self._tail_bytes -= self.tail.popleft().batch.nbytes
 
     @property
@@ -189,7 +191,7 @@ class LogReader:
         commits, self._need = decode_commits(segment, request.offset, data)
         if commits:
             self._offset = commits[-1][0].end
-            self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].count)
+            self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].messages)
         return commit_parts(segment, commits)
 
     def _from_tail(self) -> list[Part]:

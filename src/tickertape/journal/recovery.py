@@ -58,7 +58,7 @@ class Seen(NamedTuple):
     chain: int = 0
     """Checksum of the segment header."""
     seal: CommitHeader | None = None
-    index: SegmentIndex | None = None
+    blocks: SegmentIndex | None = None
 
 
 class Step(Enum):
@@ -81,7 +81,7 @@ class Segment(NamedTuple):
     """Offset of the seal: where data ends."""
     end_position: int
     seal: CommitHeader
-    index: SegmentIndex
+    blocks: SegmentIndex
 
 
 class Recovered(NamedTuple):
@@ -214,11 +214,13 @@ def _refuse(path: str, offset: int, what: str) -> None:
 def recover(disk: Disk, journal_id: bytes) -> Recovered:
     """Open the journal in `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
     seen, unknown = look(disk, journal_id)
+    steps = decide(seen)
+    _make_durable(disk, steps)
     segments: list[Segment] = []
     publishers: dict[int, int] = {}
     report: list[str] = []
     last_number = 0
-    for file, step in decide(seen):
+    for file, step in steps:
         if step is Step.ASIDE:
             _move_aside(disk, file.number)
             report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
@@ -244,9 +246,22 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
     return Recovered(segments, end, publishers, report, unknown)
 
 
+def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]]) -> None:
+    """After a killed process, what was read may live in the page cache only: nothing may stand on it before a sync."""
+    for file, step in steps:
+        if step in (Step.USE, Step.FINISH):
+            handle = disk.open(segment_path(file.number))
+            try:
+                disk.sync(handle)
+            finally:
+                disk.close(handle)
+    disk.sync_directory(JOURNAL_DIRECTORY)
+    disk.sync_directory(".")
+
+
 def _use(disk: Disk, file: Seen, publishers: dict[int, int]) -> Segment:
     assert file.header is not None and file.seal is not None
-    index = file.index
+    index = file.blocks
     highest = index.highest_sequences() if index is not None else None
     if highest is None:
         rebuilt, ending, highest = _read_through(disk, file)
@@ -314,8 +329,6 @@ def _finish(disk: Disk, file: Seen, publishers: dict[int, int], report: list[str
         else:
             report.append(f"segment {file.number}: no clean stop; everything up to {ending.end} is whole")
         disk.truncate(handle, ending.end)
-        # What was read may so far live in the page cache only; it must be durable before it is served.
-        disk.sync(handle)
         return _seal(disk, handle, file, index, ending)
     finally:
         disk.close(handle)
@@ -327,7 +340,7 @@ def _seal(disk: Disk, handle: int, file: Seen, index: SegmentIndex, ending: Endi
     active = Active(header, ending.chain, file.size)
     active.offset, active.index = ending.end, index
     number = last.number + 1 if last else header.first_commit
-    position = last.first_position + last.count if last else header.first_position
+    position = last.first_position + last.messages if last else header.first_position
     timestamp = last.timestamp if last else header.created
     end = LogEnd(header.journal_id, header.epoch, header.number, 0, 0, position, number, timestamp)
     buffers, seal = make_seal(active, number, position, number - 1, end)

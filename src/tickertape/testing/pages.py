@@ -213,7 +213,7 @@ class FileState:
                 surviving -= 1
             if change.images:
                 self._crash_write(pages, change, rng, counts)
-        if self.changes or self.dropped:
+        if sizes or self.dropped:
             pages.cut(pages.size)
         return pages
 

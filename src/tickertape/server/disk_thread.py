@@ -1,0 +1,63 @@
+"""Owns the thread that carries out the journal's jobs, in order, one at a time.
+
+Must never decide anything: an error goes back to the journal's machine, which latches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from tickertape.journal.jobs import Executor, Job, PrepareSegment
+
+Answer = Callable[[Job, OSError | None, int], None]
+
+
+class DiskThread:
+    """One thread for commits, one for preparing segments, so that reserving space never delays a commit.
+
+    `answer(job, error, salt)` is called on the thread: it must hand over to the event loop."""
+
+    def __init__(self, executor: Executor, answer: Answer) -> None:
+        self._executor = executor
+        self._answer = answer
+        self._commits: SimpleQueue[Job | None] = SimpleQueue()
+        self._prepares: SimpleQueue[Job | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
+            for queue, name in ((self._commits, "journal-commit"), (self._prepares, "journal-prepare"))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        (self._prepares if isinstance(job, PrepareSegment) else self._commits).put(job)
+
+    def run_inline(self, job: Job) -> OSError | None:
+        """Carry out a job on the calling thread (sync policy `never`: a write into the page cache)."""
+        try:
+            self._executor.run(job)
+        except OSError as error:
+            return error
+        return None
+
+    def stop(self) -> None:
+        """Finish what is queued and end the threads."""
+        for queue in (self._commits, self._prepares):
+            queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, queue: SimpleQueue[Job | None]) -> None:
+        while (job := queue.get()) is not None:
+            self._do(job)
+
+    def _do(self, job: Job) -> None:
+        salt, error = 0, None
+        try:
+            salt = self._executor.run(job)
+        except OSError as failed:
+            error = failed
+        self._answer(job, error, salt)

@@ -1,0 +1,273 @@
+"""Owns driving the engine: inputs from sockets, disk and clock go in, its effects are carried out.
+
+The only place where the broker is called. Must never decide what the engine decides; it runs on one event
+loop, and nothing here blocks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Final
+
+from tickertape.base.errors import JournalError, LogonTimeout, NotReady, TickertapeError
+from tickertape.base.limits import connections_max, logon_seconds_max, step_bytes_max
+from tickertape.engine.effects import (
+    Close,
+    DiskJob,
+    Effect,
+    Fatal,
+    LoggedOnNow,
+    PauseReading,
+    Read,
+    ResumeReading,
+    Send,
+)
+from tickertape.journal.commit import SyncPolicy
+from tickertape.journal.jobs import Job, WriteCommit
+from tickertape.journal.reading import ReadRequest
+from tickertape.server.disk_thread import DiskThread
+from tickertape.server.listener import Peer
+from tickertape.server.opening import Opened, clock
+from tickertape.server.readers import Readers
+from tickertape.wire.connection import Received, Violation
+
+log = logging.getLogger("tickertape.server")
+
+_CLOSE_SECONDS_MAX: Final = 5.0
+"""A closing connection whose peer reads nothing is cut after this."""
+
+
+class Instance:
+    """A running instance on the current event loop."""
+
+    def __init__(self, opened: Opened, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = opened.broker
+        self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
+        """Done when the instance is finished: None after a clean stop, else what ended it."""
+        self._loop = loop
+        self._peers: dict[int, Peer] = {}
+        self._next_conn = 1
+        self.empty = asyncio.Event()
+        """Set while there is no connection."""
+        self.empty.set()
+        self._disk = DiskThread(opened.executor, self._disk_answers)
+        self._readers = Readers(opened.disk, self._read_answers)
+        self._reads: dict[int, ReadRequest] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._working = False
+        self._flushing = False
+        self._closing = False
+
+    # -- connections ----------------------------------------------------------------------------------
+
+    def connected(self, peer: Peer) -> int:
+        """A connection was accepted; returns its number."""
+        conn = self._next_conn
+        self._next_conn += 1
+        self._peers[conn] = peer
+        self.empty.clear()
+        self.broker.connected(conn)
+        if len(self._peers) > connections_max:
+            self.violated(conn, NotReady(f"more than {connections_max} connections"))
+        else:
+            peer.logon_timer = self._loop.call_later(logon_seconds_max, self._logon_late, conn)
+        return conn
+
+    def _logon_late(self, conn: int) -> None:
+        self.violated(conn, LogonTimeout(f"no logon within {logon_seconds_max:g} seconds"))
+
+    def violated(self, conn: int, error: TickertapeError) -> None:
+        """The connection broke the rules."""
+        log.info("connection %d closed: %s: %s", conn, error.code, error)
+        self.broker.violated(conn, error)
+        self.flush()
+
+    def events(self, conn: int, events: list[Received | Violation]) -> None:
+        """What a connection's bytes meant."""
+        now = clock()
+        for event in events:
+            if isinstance(event, Received):
+                self.broker.received(conn, event.command, event.batch, now)
+            else:
+                log.info("connection %d closed: %s: %s", conn, event.error.code, event.error)
+                self.broker.violated(conn, event.error)
+            if self._peers[conn].takes_logon:
+                # The limits for strangers fall with the logon, which may share its bytes with what follows.
+                self.flush()
+        self.flush()
+
+    def disconnected(self, conn: int) -> None:
+        """The connection is gone."""
+        peer = self._peers.pop(conn)
+        if not self._peers:
+            self.empty.set()
+        if peer.logon_timer is not None:
+            peer.logon_timer.cancel()
+        self.broker.disconnected(conn)
+        self.flush()
+
+    def writable(self, conn: int, *, writable: bool) -> None:
+        """A connection's outbox passed its mark."""
+        if writable:
+            self.broker.writable(conn)
+            self.flush()
+        else:
+            self.broker.blocked(conn)
+
+    # -- disk -----------------------------------------------------------------------------------------
+
+    def _disk_answers(self, job: Job, error: OSError | None, salt: int) -> None:
+        """Called on the disk's thread."""
+        self._loop.call_soon_threadsafe(self._disk_answered, job, error, salt)
+
+    def _read_answers(self, token: int, data: bytes | OSError) -> None:
+        """Called on a reader's thread."""
+        self._loop.call_soon_threadsafe(self._read_answered, token, data)
+
+    def _disk_answered(self, job: Job, error: OSError | None, salt: int) -> None:
+        self.broker.disk_done(job, error, salt, clock())
+        self.flush()
+
+    def _read_answered(self, token: int, data: bytes | OSError) -> None:
+        self._readers.finished(self._reads.pop(token))
+        self.broker.read_done(token, _read_outcome(data), clock())
+        self.flush()
+
+    # -- effects --------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Carry out what the engine wants, until it wants nothing more."""
+        if self._flushing:
+            return
+        self._flushing = True
+        budget = step_bytes_max
+        try:
+            while effects := self.broker.effects():
+                for effect in effects:
+                    budget -= self._carry_out(effect, budget)
+        finally:
+            self._flushing = False
+        if self.broker.has_work and not self._working:
+            self._working = True
+            self._loop.call_soon(self._work)
+        self._set_timer()
+        if self._closing and self.broker.journal.closed:
+            self._finish(None)
+
+    def _carry_out(self, effect: Effect, budget: int) -> int:
+        """Carry out one effect; returns the bytes read on the event loop."""
+        if isinstance(effect, Send):
+            peer = self._peers.get(effect.conn)
+            if peer is not None:
+                peer.send(effect.buffers)
+        elif isinstance(effect, DiskJob):
+            self._run_job(effect.job)
+        elif isinstance(effect, Read):
+            return self._read(effect, budget)
+        elif isinstance(effect, LoggedOnNow):
+            self._peers[effect.conn].logged_on()
+        elif isinstance(effect, Close):
+            self._close(effect.conn)
+        elif isinstance(effect, PauseReading | ResumeReading):
+            peer = self._peers.get(effect.conn)
+            if peer is not None:
+                peer.read(enabled=isinstance(effect, ResumeReading))
+        elif isinstance(effect, Fatal):
+            log.critical("%s: %s", effect.error.code, effect.error)
+            self._finish(effect.error)
+        return 0
+
+    def _run_job(self, job: Job) -> None:
+        if isinstance(job, WriteCommit) and self.broker.journal.policy is SyncPolicy.NEVER:
+            self.broker.disk_done(job, self._disk.run_inline(job), 0, clock())
+        else:
+            self._disk.submit(job)
+
+    def _read(self, effect: Read, budget: int) -> int:
+        token, request = effect
+        try:
+            data = self._readers.try_now(request) if budget > 0 else None
+        except OSError as error:
+            self.broker.read_done(token, _read_outcome(error), clock())
+            return 0
+        if data is not None:
+            self.broker.read_done(token, data, clock())
+            return len(data)
+        self._reads[token] = request
+        self._readers.submit(token, request)
+        return 0
+
+    def _close(self, conn: int) -> None:
+        peer = self._peers.get(conn)
+        if peer is not None:
+            peer.close()
+            self._loop.call_later(_CLOSE_SECONDS_MAX, peer.abort)
+
+    def _work(self) -> None:
+        self._working = False
+        self.broker.work(clock())
+        self.flush()
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        deadline = self.broker.next_deadline(clock())
+        if deadline is None:
+            return
+        if self._timer is not None:
+            # A timer that fires early is harmless; moving it with every commit is not free.
+            if self._timer_at <= deadline + 0.001:
+                return
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.broker.wake(clock())
+        self.flush()
+
+    # -- end ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Begin a clean stop: what was accepted is persisted and acknowledged, then `stopped` is done."""
+        if not self._closing:
+            self._closing = True
+            self.broker.close(clock())
+            self.flush()
+
+    def _finish(self, error: TickertapeError | None) -> None:
+        if not self.stopped.done():
+            self.stopped.set_result(error)
+
+    def crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A defect of ours showed on the event loop: what the engine holds may be half done, so stop."""
+        loop.default_exception_handler(context)
+        self._finish(TickertapeError(f"internal error: {context.get('exception') or context['message']}"))
+
+    def dismiss(self) -> None:
+        """Say goodbye to every connection and close it; `empty` is set when all are gone."""
+        for conn in list(self._peers):
+            self.broker.violated(conn, NotReady("the server stopped: connect again"))
+        self.flush()
+
+    def release(self) -> None:
+        """End the threads and close the files (after `stopped`)."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for peer in list(self._peers.values()):
+            peer.abort()
+        self._disk.stop()
+        self._readers.stop()
+
+    @property
+    def peers(self) -> int:
+        """Open connections."""
+        return len(self._peers)
+
+
+def _read_outcome(data: bytes | OSError) -> bytes | TickertapeError:
+    return JournalError(f"a segment could not be read: {data}") if isinstance(data, OSError) else data

@@ -1,0 +1,117 @@
+"""Owns sockets: listening addresses and, for each connection, bytes in and buffers out.
+
+Must never interpret a command; the wire machine and the engine do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING, Final, cast
+
+from tickertape.base.limits import outbox_bytes_max
+from tickertape.base.ports import Buffer
+from tickertape.server.address import parse_listen
+from tickertape.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from tickertape.server.instance import Instance
+
+_BACKLOG: Final = 1024
+
+
+class Peer(asyncio.BufferedProtocol):
+    """One connection of a client."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._wire = Connection("server")
+        self._transport: asyncio.Transport | None = None
+        self._conn = 0
+        self.logon_timer: asyncio.TimerHandle | None = None
+        self.takes_logon = True
+        """No logon has succeeded yet."""
+
+    # -- called by the event loop ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = stream = cast("asyncio.Transport", transport)
+        stream.set_write_buffer_limits(high=outbox_bytes_max, low=outbox_bytes_max // 4)
+        self._conn = self._instance.connected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the wire machine knows what it needs)
+        return self._wire.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        events = self._wire.received(nbytes)
+        if events:
+            self._instance.events(self._conn, events)
+
+    def pause_writing(self) -> None:
+        self._instance.writable(self._conn, writable=False)
+
+    def resume_writing(self) -> None:
+        self._instance.writable(self._conn, writable=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (a lost peer is no error of ours)
+        self._instance.disconnected(self._conn)
+
+    # -- called by the instance -----------------------------------------------------------------------
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """Write buffers in order."""
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.writelines(buffers)
+
+    def logged_on(self) -> None:
+        """The logon succeeded: the limits for strangers no longer hold."""
+        self.takes_logon = False
+        self._wire.logged_on()
+        if self.logon_timer is not None:
+            self.logon_timer.cancel()
+            self.logon_timer = None
+
+    def read(self, *, enabled: bool) -> None:
+        """Stop or go on reading from the socket."""
+        assert self._transport is not None
+        with contextlib.suppress(RuntimeError):  # closing already
+            if enabled:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def close(self) -> None:
+        """Close once what was sent is written."""
+        assert self._transport is not None
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        assert self._transport is not None
+        self._transport.abort()
+
+
+async def listen(instance: Instance, uri: str) -> tuple[asyncio.Server, str]:
+    """Listen on a `tcp://host:port` or `unix:///path` address; returns the server and the address it really
+    has.
+    """
+    loop = asyncio.get_running_loop()
+    address = parse_listen(uri)
+    if address.path:
+        _remove_stale(address.path)
+        server = await loop.create_unix_server(lambda: Peer(instance), address.path, backlog=_BACKLOG)
+        return server, uri
+    server = await loop.create_server(lambda: Peer(instance), address.host, address.port, backlog=_BACKLOG)
+    host, port = server.sockets[0].getsockname()[:2]
+    return server, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _remove_stale(path: str) -> None:
+    """A socket file left behind by a killed server is in the way; any other file is somebody's."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)

@@ -1,0 +1,118 @@
+"""Owns opening an instance's data directory: identity, recovery, the first segment, the registry.
+
+Runs before any port is open, so it may block. Must never serve: it hands back a broker that is ready to.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator
+from typing import NamedTuple, TypeVar
+
+from tickertape.base.errors import NotAJournal
+from tickertape.base.ports import Disk, Now
+from tickertape.base.version import __version__
+from tickertape.engine.broker import Broker
+from tickertape.engine.registry import load_registry
+from tickertape.journal.commit import SyncPolicy
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.format import segment_path
+from tickertape.journal.identity import open_identity
+from tickertape.journal.jobs import Executor
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading import ReadRequest
+from tickertape.journal.recovery import recover
+from tickertape.server.config import Config
+
+T = TypeVar("T")
+
+
+class Opened(NamedTuple):
+    """An instance that can begin to serve."""
+
+    broker: Broker
+    disk: SystemDisk
+    executor: Executor
+    report: list[str]
+    """What recovery found, a line each."""
+
+
+def clock() -> Now:
+    """The moment, for the machines."""
+    return Now(time.monotonic(), time.time_ns() // 1000)
+
+
+def salt() -> int:
+    """64 unpredictable bits for a new segment."""
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def open_instance(config: Config) -> Opened:
+    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is
+    served.
+    """
+    settings = config.journal
+    disk = SystemDisk(config.instance.data)
+    if not disk.root.is_dir():
+        if not settings.create:
+            raise NotAJournal(f"{disk.root} does not exist and `create` is false: is the disk mounted?")
+        disk.make_directory("")
+    owner = f"instance {config.instance.name}, process {os.getpid()}"
+    identity = open_identity(disk, owner=owner, create=settings.create, new_id=os.urandom(16))
+    recovered = recover(disk, identity.journal_id)
+    journal = Journal(
+        recovered,
+        clock(),
+        policy=SyncPolicy(settings.sync),
+        interval_seconds=settings.sync_interval,
+        segment_bytes=settings.segment_size,
+    )
+    executor = Executor(disk, salt)
+    begin_run(journal, executor)
+    registry = read_all(disk, load_registry(journal))
+    broker = Broker(
+        journal,
+        registry,
+        instance=config.instance.name,
+        software=f"tickertape {__version__}",
+        recorded=None if settings.topics is None else frozenset(settings.topics),
+    )
+    report = list(recovered.report)
+    report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
+    return Opened(broker, disk, executor, report)
+
+
+def begin_run(journal: Journal, executor: Executor) -> None:
+    """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
+    while jobs := journal.jobs():
+        for job in jobs:
+            error: OSError | None = None
+            made = 0
+            try:
+                made = executor.run(job)
+            except OSError as failed:
+                error = failed
+            journal.done(job, error, made, clock())
+    if journal.failure is not None:
+        raise journal.failure
+    journal.take_persisted()
+
+
+def read_all(disk: Disk, search: Generator[ReadRequest, bytes, T]) -> T:
+    """Run a search to its end with blocking reads."""
+    handles: dict[int, int] = {}
+    data: bytes | None = None
+    try:
+        while True:
+            request = next(search) if data is None else search.send(data)
+            handle = handles.get(request.segment)
+            if handle is None:
+                handle = handles[request.segment] = disk.open(segment_path(request.segment), write=False)
+            data = disk.read(handle, request.offset, request.size)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    finally:
+        for handle in handles.values():
+            disk.close(handle)

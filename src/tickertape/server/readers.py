@@ -1,0 +1,80 @@
+"""Owns reading segments for the engine: at once when the page cache has it, else by a small pool of threads.
+
+Must never block the event loop on a disk, or close a file that a thread is reading.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Final
+
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.format import segment_path
+from tickertape.journal.reading import ReadRequest
+
+_THREADS: Final = 2
+_OPEN_FILES_MAX: Final = 128
+
+Answer = Callable[[int, bytes | OSError], None]
+
+
+class Readers:
+    """Read-only files of the segments and the threads that read them.
+
+    `answer(token, data or error)` may be called on a pool thread: it must hand over to the event loop."""
+
+    def __init__(self, disk: SystemDisk, answer: Answer) -> None:
+        self._disk = disk
+        self._answer = answer
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="journal-read")
+        self._handles: OrderedDict[int, int] = OrderedDict()
+        self._busy: dict[int, int] = {}
+
+    def try_now(self, request: ReadRequest) -> bytes | None:
+        """The bytes when they are in the page cache, else None. Raises `OSError`."""
+        return self._disk.read_nowait(self._handle(request.segment), request.offset, request.size)
+
+    def submit(self, token: int, request: ReadRequest) -> None:
+        """Read on a thread."""
+        handle = self._handle(request.segment)
+        self._busy[request.segment] = self._busy.get(request.segment, 0) + 1
+        future = self._pool.submit(self._disk.read, handle, request.offset, request.size)
+        future.add_done_callback(partial(self._done, token))
+
+    def finished(self, request: ReadRequest) -> None:
+        """The event loop has taken the answer to a submitted request."""
+        left = self._busy.get(request.segment, 1) - 1
+        if left:
+            self._busy[request.segment] = left
+        else:
+            self._busy.pop(request.segment, None)
+
+    def stop(self) -> None:
+        """Wait for reads in progress and close the files."""
+        self._pool.shutdown(wait=True)
+        for handle in self._handles.values():
+            self._disk.close(handle)
+        self._handles.clear()
+
+    def _done(self, token: int, future: Future[bytes]) -> None:
+        error = future.exception()
+        if error is None:
+            self._answer(token, future.result())
+        elif isinstance(error, OSError):
+            self._answer(token, error)
+        else:
+            raise error
+
+    def _handle(self, number: int) -> int:
+        handle = self._handles.get(number)
+        if handle is None:
+            handle = self._handles[number] = self._disk.open(segment_path(number), write=False)
+            idle = next((n for n in self._handles if n not in self._busy and n != number), None)
+            if len(self._handles) > _OPEN_FILES_MAX and idle is not None:
+                self._disk.close(self._handles.pop(idle))
+        else:
+            self._handles.move_to_end(number)
+        return handle

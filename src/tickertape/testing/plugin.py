@@ -1,0 +1,25 @@
+"""Owns the pytest fixture `tickertape_server`: a real server process for one test.
+
+Loaded by pytest through the entry point `tickertape`. Must never start anything unless the fixture is asked
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tickertape.testing.server import RunningServer
+
+
+@pytest.fixture
+def tickertape_server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A running server on an empty directory: `.uri`, `.data`, `.kill()`, `.restart()`, `.stop()`."""
+    from tickertape.testing.server import running_server
+
+    with running_server(tmp_path / "data") as server:
+        yield server

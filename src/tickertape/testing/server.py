@@ -1,0 +1,162 @@
+"""Owns a real server process for tests: start it, ask where it listens, kill it, start it again.
+
+Must never reach inside the process: what it shows is what a user would see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_START_SECONDS_MAX: Final = 30.0
+_STOP_SECONDS_MAX: Final = 30.0
+
+
+class ServerNotReady(RuntimeError):
+    """The server process ended, or did not say `ready` in time; the text has what it printed on standard
+    error.
+    """
+
+
+class RunningServer:
+    """A server process on a data directory. `uri` is where clients connect; it stays the same over
+    `restart()`.
+    """
+
+    def __init__(self, data: Path, config: Path | None = None, *, listen: str = "tcp://127.0.0.1:0") -> None:
+        self.data = data
+        self.config = config
+        self.uri = ""
+        self._listen = listen
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = data.parent / f"{data.name}.stderr"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process and wait for its ready line. Raises `ServerNotReady`."""
+        command = [sys.executable, "-m", "tickertape", "serve"]
+        if self.config is not None:
+            command.append(str(self.config))
+        command += ["--data", str(self.data), "--listen", self.uri or self._listen]
+        with open(self._errors, "a") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        line = self._first_line()
+        if not line.startswith("ready "):
+            code = self._process.poll()
+            self.kill()
+            raise ServerNotReady(f"no ready line (exit code {code}): {line!r}\n{self.errors()[-4000:]}")
+        self.uri = line.split()[1]
+
+    def _first_line(self) -> str:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(_START_SECONDS_MAX):
+                return ""
+        return process.stdout.readline()
+
+    def kill(self) -> None:
+        """SIGKILL: the process ends in the middle of whatever it does."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+            self._reap()
+
+    def stop(self) -> int:
+        """SIGTERM and wait for the clean stop; returns the exit code."""
+        process = self._process
+        if process is None:
+            return 0
+        process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def wait(self, seconds: float = _STOP_SECONDS_MAX) -> int:
+        """Wait until the process ends by itself; returns the exit code."""
+        assert self._process is not None
+        return self._reap(seconds)
+
+    def restart(self) -> None:
+        """Stop it cleanly when it runs, and start it on the same directory and address."""
+        if self._process is not None:
+            self.stop()
+        self.start()
+
+    def errors(self) -> str:
+        """What the process (all runs of it) printed on standard error."""
+        return self._errors.read_text() if self._errors.exists() else ""
+
+    def _reap(self, seconds: float = _STOP_SECONDS_MAX) -> int:
+        process = self._process
+        assert process is not None
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+        self._process = None
+        return code
+
+
+@contextlib.contextmanager
+def running_server(
+    data: str | Path | None = None, config: str | Path | None = None, *, listen: str = "tcp://127.0.0.1:0"
+) -> Iterator[RunningServer]:
+    """A running server, stopped at the end; with no `data` in a directory of its own that is removed
+    afterwards.
+
+    `config` is the path of a configuration file, or the text of one. Raises `ServerNotReady`."""
+    with tempfile.TemporaryDirectory(prefix="tickertape-") as scratch:
+        directory = Path(data) if data is not None else Path(scratch) / "data"
+        file = _config_file(config, Path(scratch))
+        server = RunningServer(directory, file, listen=listen)
+        server.start()
+        try:
+            yield server
+        finally:
+            if server._process is not None:
+                server.stop()
+
+
+def _config_file(config: str | Path | None, scratch: Path) -> Path | None:
+    if config is None or isinstance(config, Path):
+        return config
+    if "\n" not in config and Path(config).is_file():
+        return Path(config)
+    file = scratch / "tickertape.toml"
+    file.write_text(config)
+    return file
+
+
+def wait_until(condition: object, seconds: float = 10.0) -> None:
+    """Wait until `condition()` is true; `TimeoutError` when it is not in time. For tests that watch a real
+    process.
+    """
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not true within {seconds} seconds")
+        time.sleep(0.005)
