@@ -23,7 +23,7 @@ _directory = click.argument("directory", type=click.Path(exists=True, file_okay=
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 
 
-@click.group()
+@click.group(short_help="List and verify a data directory, also beside a running server.")
 def journal() -> None:
     """Look into a data directory, whether a server runs on it or not. Nothing is locked or changed.
 
@@ -33,7 +33,7 @@ def journal() -> None:
     """
 
 
-@journal.command("ls")
+@journal.command("ls", short_help="List the segments.")
 @_directory
 @_as_json
 def list_segments(directory: str, as_json: bool) -> None:
@@ -62,7 +62,7 @@ def list_segments(directory: str, as_json: bool) -> None:
     _print_findings(report)
 
 
-@journal.command("verify")
+@journal.command("verify", short_help="Read everything and tell every damage.")
 @_directory
 @_as_json
 @click.pass_context
@@ -71,7 +71,7 @@ def verify_directory(ctx: click.Context, directory: str, as_json: bool) -> None:
 
     Checksums of segments, commits and of what publishers sent, the chain from commit to commit and from
     segment to segment, positions, sequences. Each damage is told with its file and the byte where it begins;
-    what is no damage but not as a clean stop leaves it (an unfinished write, a foreign file) is told as a note.
+    what is no damage but not as a clean stop leaves it (an unfinished write, a foreign file) is a note.
 
     Exit code 1 when anything is damaged.
 

@@ -21,7 +21,7 @@ from tickertape.cli.options import Interval, client_name, server_option
 from tickertape.cli.terminal import progress, remark
 
 
-@click.command()
+@click.command(short_help="Publish lines, and wait until they are on the server's disk.")
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
 @server_option
@@ -113,7 +113,7 @@ def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
 
 
 def _paced(messages: Iterator[bytes], rate: float | None) -> Iterator[bytes]:
-    """The messages, each no earlier than `rate` a second allows; what was late is not caught up in a burst."""
+    """The messages, each no earlier than `rate` a second allows; lateness is not made up in a burst."""
     if rate is None:
         yield from messages
         return

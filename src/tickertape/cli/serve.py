@@ -14,7 +14,7 @@ import click
 from tickertape.server.config import COMMAND_LINE, Config, examine, load_config
 
 
-@click.command()
+@click.command(short_help="Start a server.")
 @click.argument("config", required=False, type=click.Path(), metavar="[CONFIG.toml]")
 @click.option("--data", metavar="DIR", help="Directory of the log. Default: data.")
 @click.option(
@@ -55,7 +55,7 @@ def serve(
     ctx.exit(run_server(settings, _say_ready))
 
 
-@click.command()
+@click.command(short_help="Check a configuration file, starting nothing.")
 @click.argument("config", type=click.Path(), metavar="CONFIG.toml")
 @click.pass_context
 def check(ctx: click.Context, config: str) -> None:

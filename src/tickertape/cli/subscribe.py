@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tickertape.client.streams import MessageStream
 
 
-@click.command()
+@click.command(short_help="Print the messages of a topic: live, or from any point of the log.")
 @click.argument("topic")
 @server_option
 @click.option(

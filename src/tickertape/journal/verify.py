@@ -1,7 +1,7 @@
 """Owns looking at a journal without opening it: what is there (`survey`), and is it whole (`verify`).
 
 Must never write, lock, or need the server to be stopped: a running one may commit, seal and begin segments
-while its files are read here. So what looks damaged is looked at again, and counts only when it stays where it was.
+while its files are read here. So what looks damaged is looked at again, and counts only when it stays.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def survey(disk: Disk) -> Report:
 def verify(disk: Disk, progress: Progress | None = None) -> Report:
     """Read every commit of every segment and check all that can be checked.
 
-    Raises `NotAJournal` when there is no journal, `OSError` when the disk cannot be read. Damage never raises:
-    it is in the report.
+    Raises `NotAJournal` when there is no journal, `OSError` when the disk cannot be read. Damage never
+    raises: it is in the report.
     """
     return _Looking(disk, through=True, progress=progress or _unseen).look()
 

@@ -79,7 +79,7 @@ class SegmentWalk:
 
     def by_seal(self, file: Seen) -> bool:
         """Take the summary from the seal; False when it does not say all."""
-        highest = None if file.index is None else file.index.highest_sequences()
+        highest = None if file.blocks is None else file.blocks.highest_sequences()
         if file.seal is None or highest is None:
             return False
         self.seal, self.highest = file.seal, highest
@@ -146,7 +146,7 @@ class SegmentWalk:
                 header.offset,
                 f"{_name(header)} begins at position {header.first_position}, not {self._position}",
             )
-        self._position = header.first_position + header.count
+        self._position = header.first_position + header.messages
         summary.commits += 1
         summary.used, summary.last, summary.end_position = header.end, header.timestamp, self._position
         if header.kind is CommitKind.DATA:
@@ -157,14 +157,14 @@ class SegmentWalk:
     def _take_batch(self, commit: Commit) -> None:
         header = commit.header
         body = header.offset + commit_header_bytes
-        self.summary.messages += header.count
+        self.summary.messages += header.messages
         try:
             batch = MessageBatch.parse(commit.body)
             batch.verify()
         except (BadBatch, CorruptBatch) as error:
             self._damaged(body, f"{_name(header)}: {error}")
             return
-        if batch.count != header.count:
+        if batch.count != header.messages:
             self._damaged(header.offset, f"{_name(header)} holds {batch.count} messages")
         for publisher, low, high in publisher_spans(batch):
             known = self.highest.get(publisher, self._before.get(publisher, 0))
@@ -217,8 +217,8 @@ class SegmentWalk:
         found = decode_commit(file.read(ending.end, commit_header_bytes))
         if found is None or (found.salt, found.offset) != (self.header.salt, ending.end):
             return ending.detail
-        last = found.first_position + found.count - 1
-        held = f" (positions {found.first_position} to {last})" if found.count else ""
+        last = found.first_position + found.messages - 1
+        held = f" (positions {found.first_position} to {last})" if found.messages else ""
         return f"{ending.detail}; its header is whole, its {found.body_bytes} bytes of body{held} are not"
 
     def _damaged(self, offset: int, what: str) -> None:
