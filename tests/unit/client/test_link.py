@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tickertape.base.errors import BadOption, Disconnected
+from tickertape.base.ports import Buffer
 from tickertape.client.link import Link, parse_uri
 
 
@@ -52,7 +53,7 @@ def test_what_the_socket_does_not_take_is_written_later_in_order() -> None:
     link, theirs = linked(driver)
     expected = bytearray()
     for i in range(300):
-        buffers = [b"%d " % i, memoryview(bytes([i % 251]) * 20_000), b""]
+        buffers: list[Buffer] = [b"%d " % i, memoryview(bytes([i % 251]) * 20_000), b""]
         expected += b"".join(buffers)
         link.add(buffers)
         link.push()
