@@ -196,9 +196,7 @@ class Publishing:
             self._patterns = tuple(re.compile(name) for name in listed if is_pattern(name))
         self._lanes.clear()
         if self._recorded.size:
-            self._flush_lane(
-                self._recorded
-            )  # gathered while disconnected: into the store, then sent from there
+            self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
         self._frame = 0
         self._refusal = None
         self._last_persisted = last_persisted
@@ -221,7 +219,7 @@ class Publishing:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
         if command.frame:
             self._check_frame(command.frame)
-        self.settle_recorded(command.frame, min(command.sequence, self._sent_sequence))
+        self.settle_recorded(command.frame, command.sequence)
 
     def settle_recorded(self, frame: int, sequence: int = 0) -> None:
         """Settle the recorded frames up to `frame`: they are persisted."""

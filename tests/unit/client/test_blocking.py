@@ -221,6 +221,17 @@ def test_a_full_store_without_acknowledgements_times_out_or_raises(server: Socke
     raising.close(timeout=0)
 
 
+def test_a_publish_that_waits_for_room_ends_with_the_connection(server: SocketServer) -> None:
+    server.mute = True
+    client = Client("a", server.uri, publish_store=MemoryPublishStore(1000), timeout=None)
+    while client.unpersisted_count() < 2:
+        client.publish("orders", b"x" * 300)
+    threading.Timer(0.05, server.drop).start()
+    with pytest.raises(Disconnected, match="1,000 bytes"):
+        client.publish("orders", b"x" * 300)
+    client.close()
+
+
 def test_a_server_that_does_not_read_makes_publishers_wait() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client("a", f"tcp://127.0.0.1:{listener.getsockname()[1]}", connect=False, timeout=0.2)
