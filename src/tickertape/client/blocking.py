@@ -20,7 +20,7 @@ from tickertape.base.errors import (
     TimedOut,
     UsageError,
 )
-from tickertape.base.limits import batch_bytes_target, client_timeout_seconds, message_cost_bytes
+from tickertape.base.limits import client_timeout_seconds, message_cost_bytes
 from tickertape.base.ports import Now
 from tickertape.base.units import parse_interval
 from tickertape.batch.layout import MessageBatch
@@ -242,10 +242,11 @@ class Client(SubscribingClient):
         sequence: int | None = None
         bodies: list[bytes] = []
         size = 0
+        chunk_bytes = self._core.publishing.chunk_bytes
         for data in messages:
             body = data if type(data) is bytes else encode(data)
             cost = len(body) + message_cost_bytes
-            if bodies and size + cost > batch_bytes_target:
+            if bodies and size + cost > chunk_bytes:
                 sequence = self._publish_bodies(topic, bodies, size)
                 bodies, size = [], 0
             bodies.append(body)

@@ -104,8 +104,7 @@ class Publishing:
         return sequence
 
     def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
-        """Accept `bodies`, `body_bytes` together and at most about `batch_bytes_target`, as one batch; at
-        least one.
+        """Accept `bodies`, at least one and at most about `chunk_bytes`, `body_bytes` together, as one batch.
 
         Returns the sequence of the last and raises as `publish` does.
         """
@@ -149,6 +148,12 @@ class Publishing:
     def unsettled(self) -> bool:
         """Whether anything gathered or sent on this connection has no answer yet."""
         return any(lane.size or lane.in_flight for lane in (self._recorded, self._unrecorded))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How much `publish_bodies` should be given at a time, in cost."""
+        store = self._store
+        return batch_bytes_target if store is None else min(batch_bytes_target, store.bytes_max // 2)
 
     @property
     def store(self) -> PublishStore | None:

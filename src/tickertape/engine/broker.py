@@ -209,6 +209,11 @@ class Broker:
         """All connections, strangers included."""
         return [*self._strangers, *self._sessions.by_conn]
 
+    def subscriptions_of(self, conn: int) -> list[str]:
+        """Ids of the subscriptions of a connection."""
+        session = self._sessions.by_conn.get(conn)
+        return [] if session is None else [*session.subscriptions, *session.live]
+
     # -- the journal ----------------------------------------------------------------------------------
 
     def _journal_moved(self, now: Now) -> None:
