@@ -164,7 +164,10 @@ class GroupCommit:
         """Whether there is room for `nbytes` more, as far as is known; False only while the disk is full."""
         if not self.full:
             return True
-        return self.active is not None and self.pending_bytes + nbytes + commit_header_bytes <= self.active.room()
+        return (
+            self.active is not None
+            and self.pending_bytes + nbytes + commit_header_bytes <= self.active.room()
+        )
 
     def done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to a job: success, or the error that ended it; `salt` for a prepared segment."""
@@ -263,7 +266,9 @@ class GroupCommit:
         """How many pending batches the next commit takes, and a bound of their bytes when merged."""
         taken = total = messages = 0
         for batch, _ in self._pending:
-            if taken and (total + batch.nbytes > commit_bytes_max or messages + batch.count > commit_messages_max):
+            if taken and (
+                total + batch.nbytes > commit_bytes_max or messages + batch.count > commit_messages_max
+            ):
                 break
             taken, total, messages = taken + 1, total + batch.nbytes, messages + batch.count
         # Merging may add a topic index and columns that only some batches had: at most these bytes a message.
@@ -279,7 +284,10 @@ class GroupCommit:
         first = self._written_end
         count = batch.count if batch is not None else 0
         stamps = int(batch.runs["timestamp"][-1]) if batch is not None else 0
-        before, self._end = self._end.timestamp, self._end._replace(timestamp=max(self._end.timestamp, stamps))
+        before, self._end = (
+            self._end.timestamp,
+            self._end._replace(timestamp=max(self._end.timestamp, stamps)),
+        )
         body_bytes = batch.nbytes if batch is not None else 0
         header, crc = encode_commit(
             CommitHeader(
@@ -307,7 +315,11 @@ class GroupCommit:
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         sync = self._policy is SyncPolicy.ALWAYS
         job = WriteCommit(
-            segment=active.header.number, offset=active.offset, buffers=buffers, sync=sync, number=self._commit
+            segment=active.header.number,
+            offset=active.offset,
+            buffers=buffers,
+            sync=sync,
+            number=self._commit,
         )
         active.offset, active.chain = end, crc
         self._commit += 1
@@ -357,7 +369,9 @@ class GroupCommit:
         if self._retry_at is not None and now.mono < self._retry_at:
             return
         active = self.active
-        needed = max(min(self.pending_bytes, commit_bytes_max), self._pending[0][0].nbytes) if self._pending else 0
+        needed = (
+            max(min(self.pending_bytes, commit_bytes_max), self._pending[0][0].nbytes) if self._pending else 0
+        )
         if active is None:
             self._ask_segment(self._end.segment + 1, needed)
         elif active.offset > active.capacity // 2 or needed + commit_header_bytes > active.room():

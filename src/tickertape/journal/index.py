@@ -238,7 +238,9 @@ def publisher_spans(batch: MessageBatch) -> Iterator[tuple[int, int, int]]:
     lasts = batch.sequences[ends - 1]
     if batch.run_count <= _FEW_RUNS:
         spans: dict[int, tuple[int, int]] = {}
-        for publisher, low, high in zip(runs["publisher"].tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+        for publisher, low, high in zip(
+            runs["publisher"].tolist(), firsts.tolist(), lasts.tolist(), strict=True
+        ):
             known = spans.get(publisher)
             spans[publisher] = (low, high) if known is None else (min(known[0], low), max(known[1], high))
         for publisher, (low, high) in spans.items():

@@ -11,7 +11,15 @@ from collections.abc import Generator
 import numpy as np
 
 from tickertape.batch import MessageBatch
-from tickertape.journal.reading import LogReader, LogSegment, LogView, Part, ReadRequest, commit_parts, decode_commits
+from tickertape.journal.reading import (
+    LogReader,
+    LogSegment,
+    LogView,
+    Part,
+    ReadRequest,
+    commit_parts,
+    decode_commits,
+)
 
 Search = Generator[ReadRequest, bytes, int]
 MaybeSearch = Generator[ReadRequest, bytes, int | None]

@@ -12,7 +12,12 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, JournalCorrupt
-from tickertape.base.limits import commit_header_bytes, read_bytes_target, segment_header_bytes, tail_cache_bytes
+from tickertape.base.limits import (
+    commit_header_bytes,
+    read_bytes_target,
+    segment_header_bytes,
+    tail_cache_bytes,
+)
 from tickertape.batch import MessageBatch
 from tickertape.journal.commit import Active, Persisted
 from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, segment_path
@@ -43,7 +48,9 @@ class Part(NamedTuple):
 class LogSegment:
     """A segment as readers see it: everything before `end` is persisted."""
 
-    def __init__(self, header: SegmentHeader, index: SegmentIndex, end: int, end_position: int, timestamp: int) -> None:
+    def __init__(
+        self, header: SegmentHeader, index: SegmentIndex, end: int, end_position: int, timestamp: int
+    ) -> None:
         self.header = header
         self.number = header.number
         self.index = index
@@ -71,7 +78,9 @@ class LogView:
 
     def opened(self, active: Active) -> None:
         """A segment became active."""
-        segment = LogSegment(active.header, active.index, segment_header_bytes, active.header.first_position, 0)
+        segment = LogSegment(
+            active.header, active.index, segment_header_bytes, active.header.first_position, 0
+        )
         self.segments.append(segment)
         self._by_number[segment.number] = segment
 
@@ -110,7 +119,9 @@ class LogView:
         return self._by_number.get(segment.number + 1)
 
 
-def decode_commits(segment: LogSegment, offset: int, data: bytes) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
+def decode_commits(
+    segment: LogSegment, offset: int, data: bytes
+) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
     """The whole commits in `data`, which was read at `offset`, and the bytes the next one needs to be whole.
 
     Raises `JournalCorrupt` naming file and offset: below the persisted end everything must be valid."""
@@ -146,7 +157,9 @@ def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryvi
 
 def _corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
     path = segment_path(segment.number)
-    return JournalCorrupt(f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset)
+    return JournalCorrupt(
+        f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset
+    )
 
 
 class LogReader:
@@ -249,7 +262,10 @@ class LogReader:
         index = self._segment.index
         block = index.block_of_offset(self._offset)
         end = index.block_bounds(block)[1]
-        while end - self._offset < read_bytes_target and index.next_block_with(self._topic, block + 1) == block + 1:
+        while (
+            end - self._offset < read_bytes_target
+            and index.next_block_with(self._topic, block + 1) == block + 1
+        ):
             block += 1
             end = index.block_bounds(block)[1]
         return end - self._offset

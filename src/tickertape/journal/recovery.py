@@ -168,9 +168,13 @@ def decide(seen: list[Seen]) -> list[tuple[Seen, Step]]:
         later = seen[at + 1 :]
         path = segment_path(file.number)
         if file.head is Head.NEWER:
-            raise JournalVersion(f"{path} was written by a newer format: use a newer program; nothing was changed")
+            raise JournalVersion(
+                f"{path} was written by a newer format: use a newer program; nothing was changed"
+            )
         if file.head is Head.FOREIGN:
-            raise WrongJournal(f"{path} belongs to another journal or number: move it away; nothing was changed")
+            raise WrongJournal(
+                f"{path} belongs to another journal or number: move it away; nothing was changed"
+            )
         if previous is not None and file.number != seen[at - 1].number + 1:
             _refuse(path, 0, f"segment {seen[at - 1].number + 1} is missing")
         if file.head is Head.VALID:
@@ -266,7 +270,11 @@ def _use(disk: Disk, file: Seen, publishers: dict[int, int]) -> Segment:
     if highest is None:
         rebuilt, ending, highest = _read_through(disk, file)
         if ending.verdict is not Verdict.SEALED:
-            _refuse(segment_path(file.number), ending.end, ending.detail or "a sealed segment cannot be read through")
+            _refuse(
+                segment_path(file.number),
+                ending.end,
+                ending.detail or "a sealed segment cannot be read through",
+            )
         index = index or rebuilt
     _fold(publishers, highest)
     assert index is not None
@@ -291,7 +299,9 @@ def _read_through(disk: Disk, file: Seen) -> tuple[SegmentIndex, Ending, dict[in
         for commit in scan.commits():
             if commit.header.kind is CommitKind.DATA:
                 batch = MessageBatch.parse(bytes(commit.body))
-                index.add(commit.header.offset, commit.header.end, commit.header.first_position, time_before, batch)
+                index.add(
+                    commit.header.offset, commit.header.end, commit.header.first_position, time_before, batch
+                )
                 for publisher, _, high in publisher_spans(batch):
                     highest[publisher] = max(high, highest.get(publisher, 0))
             time_before = commit.header.timestamp

@@ -62,7 +62,9 @@ class SegmentScan:
 
     `deep` also checks the body of each commit against its checksum (always wanted but for a mere count)."""
 
-    def __init__(self, read: ReadAt, size: int, header: SegmentHeader, header_crc: int, *, deep: bool = True) -> None:
+    def __init__(
+        self, read: ReadAt, size: int, header: SegmentHeader, header_crc: int, *, deep: bool = True
+    ) -> None:
         self._read = read
         self._size = size
         self._header = header
@@ -109,7 +111,11 @@ class SegmentScan:
         return Commit(header, body)
 
     def _belongs(self, header: CommitHeader, offset: int) -> bool:
-        return header.salt == self._header.salt and header.offset == offset and header.epoch == self._header.epoch
+        return (
+            header.salt == self._header.salt
+            and header.offset == offset
+            and header.epoch == self._header.epoch
+        )
 
     def _judge(self, offset: int, number: int, last: CommitHeader | None) -> Ending:
         """Nothing valid stands at `offset`: an end, a torn tail, or damage to what was durable?"""
@@ -145,7 +151,9 @@ class SegmentScan:
     def _judge_seal(self, seal: CommitHeader) -> Ending:
         footer = decode_footer(bytes(self._read(seal.end - footer_bytes, footer_bytes)))
         if footer != (seal.offset, seal.end, self._header.salt):
-            return Ending(Verdict.CORRUPT, seal.offset, self._chain, seal, seal.end, "seal without its footer")
+            return Ending(
+                Verdict.CORRUPT, seal.offset, self._chain, seal, seal.end, "seal without its footer"
+            )
         if self._size != seal.end:
             # The cut to the used length was not durable yet: a crash between seal and truncation.
             return Ending(Verdict.SEALED, seal.end, self._chain, seal, self._size)
@@ -161,7 +169,12 @@ def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> Commit | None:
         return None
     data = memoryview(read(footer[0], size - footer[0]))
     seal = decode_commit(data)
-    if seal is None or seal.kind is not CommitKind.SEAL or seal.salt != header.salt or seal.offset != footer[0]:
+    if (
+        seal is None
+        or seal.kind is not CommitKind.SEAL
+        or seal.salt != header.salt
+        or seal.offset != footer[0]
+    ):
         return None
     body = data[commit_header_bytes:]
     if seal.end != size or crc32c(body) != seal.body_crc:
