@@ -28,6 +28,7 @@ from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.journal.format import (
     CommitHeader,
     CommitKind,
+    Footer,
     SegmentHeader,
     encode_commit,
     encode_footer,
@@ -447,10 +448,10 @@ def make_seal(
 ) -> tuple[list[Buffer], CommitHeader]:
     """The seal commit of a segment: index, padding and footer as its body."""
     index = active.index.encode()
-    index += bytes(-len(index) % 8)
+    padding = bytes(-len(index) % 8)
     offset = active.offset
-    end = offset + commit_header_bytes + len(index) + footer_bytes
-    body = index + encode_footer(offset, end, active.header.salt)
+    end = offset + commit_header_bytes + len(index) + len(padding) + footer_bytes
+    body = index + padding + encode_footer(Footer(offset, end, active.header.salt, len(index)))
     header = CommitHeader(
         kind=CommitKind.SEAL,
         flags=0,

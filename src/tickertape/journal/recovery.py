@@ -26,7 +26,6 @@ from tickertape.journal.format import (
     SegmentHeader,
     decode_commit,
     decode_segment_header,
-    footer_bytes,
     segment_number,
     segment_path,
 )
@@ -132,7 +131,7 @@ def _look_at(disk: Disk, number: int, journal_id: bytes) -> Seen:
         if seal is None:
             return Seen(number, size, Head.VALID, header, chain)
         try:
-            index = SegmentIndex.decode(seal.body[:-footer_bytes], seal.header.offset)
+            index = SegmentIndex.decode(seal.body, seal.header.offset)
         except ValueError:
             # The body matched its checksum, so this is a bug or a newer index: rebuild it from the commits.
             index = None
