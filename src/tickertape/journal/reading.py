@@ -19,7 +19,8 @@ from tickertape.base.limits import (
     tail_cache_bytes,
 )
 from tickertape.batch import MessageBatch
-from tickertape.journal.commit import Active, Persisted
+from tickertape.journal.active import Active
+from tickertape.journal.commit import Persisted
 from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, segment_path
 from tickertape.journal.index import SegmentIndex
 from tickertape.journal.recovery import Segment

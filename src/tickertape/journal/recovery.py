@@ -14,7 +14,7 @@ from tickertape.base.errors import JournalCorrupt, JournalVersion, WrongJournal
 from tickertape.base.limits import MIB, commit_header_bytes, segment_header_bytes
 from tickertape.base.ports import Disk
 from tickertape.batch import MessageBatch
-from tickertape.journal.commit import Active, LogEnd, make_seal
+from tickertape.journal.active import Active, LogEnd, make_seal
 from tickertape.journal.format import (
     COMMIT_MAGIC,
     JOURNAL_DIRECTORY,
@@ -31,7 +31,6 @@ from tickertape.journal.format import (
 )
 from tickertape.journal.index import SegmentIndex, publisher_spans
 from tickertape.journal.segment import Ending, ReadAt, SegmentScan, Verdict, read_seal
-
 
 _COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
 
