@@ -149,6 +149,11 @@ class SegmentIndex:
         end = self.offsets[block + 1] if block + 1 < len(self.offsets) else self._block_end
         return self.offsets[block], end
 
+    def position_bounds(self, block: int) -> tuple[int, int | None]:
+        """Position of the first message of a block and of the block after it; None for the last."""
+        after = self.positions[block + 1] if block + 1 < len(self.positions) else None
+        return self.positions[block], after
+
     def block_of_position(self, position: int) -> int:
         """The block that holds `position` (which lies in this segment)."""
         return max(bisect_right(self.positions, position) - 1, 0)

@@ -6,7 +6,7 @@ end, or one whose commit does not match its checksum.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -46,6 +46,10 @@ class Part(NamedTuple):
         return self.first_position + self.batch.count
 
 
+def _first_position(part: Part) -> int:
+    return part.first_position
+
+
 class LogSegment:
     """A segment as readers see it: everything before `end` is persisted."""
 
@@ -74,7 +78,8 @@ class LogView:
             LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
         ]
         self._by_number = {s.number: s for s in self.segments}
-        self.tail: deque[Part] = deque()
+        self.tail: list[Part] = []
+        """The last commits in memory, in order: at most `tail_cache_bytes` and one commit."""
         self._tail_bytes = 0
 
     def opened(self, active: Active) -> None:
@@ -93,8 +98,24 @@ class LogView:
         segment.timestamp = int(commit.batch.runs["timestamp"][-1])
         self.tail.append(Part(commit.first_position, commit.batch))
         self._tail_bytes += commit.batch.nbytes
-        while self._tail_bytes > tail_cache_bytes and len(self.tail) > 1:
-            self._tail_bytes -= self.tail.popleft().batch.nbytes
+        if self._tail_bytes > tail_cache_bytes:
+            self._cut_tail()
+
+    def _cut_tail(self) -> None:
+        """Forget an eighth at once, so that many small commits do not move the list each time."""
+        count = 0
+        while self._tail_bytes > tail_cache_bytes * 7 // 8 and count < len(self.tail) - 1:
+            self._tail_bytes -= self.tail[count].batch.nbytes
+            count += 1
+        del self.tail[:count]
+
+    def tail_at(self, position: int) -> int | None:
+        """Index in `tail` of the part that holds `position`, its length at the end; None when that is older."""
+        if not self.tail or position < self.tail[0].first_position:
+            return None
+        if position >= self.end_position:
+            return len(self.tail)
+        return bisect_right(self.tail, position, key=_first_position) - 1
 
     @property
     def first_position(self) -> int:
@@ -134,6 +155,8 @@ def decode_commits(
         if header is None or header.offset != offset + at or header.salt != segment.header.salt:
             raise _corrupt(segment, offset + at, "no valid commit header")
         end = at + commit_header_bytes + header.body_bytes
+        if offset + end > segment.end:
+            raise _corrupt(segment, offset + at, f"commit {header.number} reaches beyond what was persisted")
         if end > len(view):
             return commits, end - at
         body = view[at + commit_header_bytes : end]
@@ -182,10 +205,10 @@ class LogReader:
     def poll(self) -> list[Part] | ReadRequest | None:
         """What comes next (see the class)."""
         while self.position < self._view.end_position:
-            tail = self._view.tail
-            if tail and self.position >= tail[0].first_position:
+            at = self._view.tail_at(self.position)
+            if at is not None:
                 self._segment = None
-                return self._from_tail()
+                return self._from_tail(at)
             if self._seek():
                 assert self._segment is not None
                 size = min(max(self._wanted(), self._need), self._segment.end - self._offset)
@@ -195,8 +218,9 @@ class LogReader:
 
     def answer(self, data: bytes) -> list[Part]:
         """The bytes of the last request. May give no part yet: poll again. Raises `JournalCorrupt`."""
-        segment, request = self._segment, self._request
-        assert segment is not None and request is not None
+        segment, request, position = self._segment, self._request, self.position
+        assert segment is not None
+        assert request is not None
         self._request = None
         if len(data) < request.size:
             raise _corrupt(segment, request.offset + len(data), "the file is shorter than what was persisted")
@@ -204,25 +228,17 @@ class LogReader:
         if commits:
             self._offset = commits[-1][0].end
             self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].messages)
-        return commit_parts(segment, commits)
+        # The block of a position begins before it: what was passed is not given again.
+        return [part for part in commit_parts(segment, commits) if part.end_position > position]
 
-    def _from_tail(self) -> list[Part]:
+    def _from_tail(self, at: int) -> list[Part]:
         parts: list[Part] = []
         total = 0
         tail = self._view.tail
-        low, high = 0, len(tail)
-        while low < high:
-            middle = (low + high) // 2
-            if tail[middle].end_position <= self.position:
-                low = middle + 1
-            else:
-                high = middle
-        for at in range(low, len(tail)):
-            part = tail[at]
-            parts.append(part)
-            total += part.batch.nbytes
-            if total >= read_bytes_target:
-                break
+        while at < len(tail) and total < read_bytes_target:
+            parts.append(tail[at])
+            total += tail[at].batch.nbytes
+            at += 1
         self.position = parts[-1].end_position
         return parts
 
