@@ -79,6 +79,24 @@ read_bytes_target: Final = 256 * KIB
 
 # client
 publish_store_bytes_default: Final = 64 * MIB
+topics_remembered_max: Final = 100_000
+"""Topics whose properties a client remembers; above it starts afresh."""
+client_outbox_bytes_max: Final = 1 * MIB
+"""What a client has waiting for its socket above which a publish waits."""
+credit_linger_seconds: Final = 0.02
+"""Time after a delivery at which credit that the application consumed is given back though it is little."""
+catch_up_bytes_max: Final = 256 * MIB
+"""What `wait_caught_up` holds in memory for an application that does not consume meanwhile."""
+client_timeout_seconds: Final = 10.0
+"""How long a client's blocking call waits when it was not told otherwise."""
+
+# configuration
+configuration_bytes_max: Final = 1 * MIB
+"""Largest configuration file."""
+include_depth_max: Final = 8
+"""How deep configuration files may include each other."""
+included_files_max: Final = 64
+"""Files that one configuration may include, all depths together."""
 
 assert batch_bytes_target < commit_bytes_max < batch_bytes_max
 assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max

@@ -5,6 +5,7 @@ Must never read a clock, open a file or know a peer. The names below are the pac
 
 from __future__ import annotations
 
+from tickertape.batch.arrow import COLUMNS_DEFAULT, batch_from_arrow
 from tickertape.batch.builder import BatchBuilder, batch_from_bodies
 from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
 from tickertape.batch.layout import MessageBatch
@@ -13,6 +14,7 @@ from tickertape.batch.message import DeliveryContext, Message
 from tickertape.batch.select import select, select_topic, slice_batch
 
 __all__ = [
+    "COLUMNS_DEFAULT",
     "KIND_CONTROL",
     "KIND_MESSAGE",
     "RUN_BY_SERVER",
@@ -24,6 +26,7 @@ __all__ = [
     "MessageBatch",
     "Run",
     "Stamp",
+    "batch_from_arrow",
     "batch_from_bodies",
     "merge",
     "select",

@@ -92,9 +92,8 @@ def assemble(
         total, VERSION, CODEC_NONE, columns, count, run_count, len(topics), head_size, body_bytes, 0
     )
     batch = MessageBatch(count, run_count, head_size, body_bytes, columns, topics, places)
-    made = batch.__dict__  # the parts are at hand: `head` and `bodies` need not be found in one piece
-    made["head"] = b"".join((header, *parts))
-    made["bodies"] = bodies if type(bodies) is memoryview else memoryview(bodies)
+    batch._table = b"".join((header, *parts))
+    batch.bodies = memoryview(bodies)
     return batch
 
 

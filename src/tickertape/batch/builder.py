@@ -11,7 +11,6 @@ from struct import pack
 from typing import Final, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
 from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
 from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
@@ -48,6 +47,7 @@ _EMPTY_BYTES: Final = HEADER_BYTES + RUN_BYTES + 8 + 8 * 8
 _WIDTHS: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
 _TOPIC_INDEX_WIDTH: Final = 4
 _EXPIRATION_END: Final = 1 << 63
+_TIMESTAMP_END: Final = 1 << 63
 
 
 class _Extra(NamedTuple):
@@ -195,7 +195,7 @@ class BatchBuilder:
     def _change_topic(self, topic: str) -> None:
         number = self._topics.get(topic)
         if number is None:
-            size = _topic_bytes(topic)
+            size = topic_bytes(topic)
             number = self._topics[topic] = len(self._topics)
             self._fixed_bytes += 4 + size
             if number == 1:
@@ -218,8 +218,10 @@ class BatchBuilder:
         if self._first is not None:
             if first_sequence not in (0, self._first):
                 raise UsageError(f"sequences begin at {self._first}, build asks for {first_sequence}")
+            if self._next is not None and self._next > SEQUENCE_END:  # `add` does not look at the last step
+                raise UsageError(f"the last sequence, {self._next - 1}, does not fit 64 bits")
             first_sequence = self._first
-        body_bytes, runs, offsets = _run_of(self._bodies, publisher, first_sequence, timestamp)
+        body_bytes, runs, offsets = _encode_run(self._bodies, publisher, first_sequence, timestamp)
         columns = self._columns
         optional = None
         if columns or len(self._topics) > 1:
@@ -273,7 +275,8 @@ def _label(text: str, noun: str) -> bytes:
     return encoded
 
 
-def _topic_bytes(topic: str) -> int:
+def topic_bytes(topic: str) -> int:
+    """Bytes of a topic name. Raises `BadTopic` when it is too long, or has no UTF-8 form."""
     try:
         size = len(topic.encode())
     except UnicodeEncodeError as error:
@@ -287,8 +290,8 @@ def batch_from_bodies(
     topic: str, bodies: Sequence[bytes], *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
     """A batch of one run and one topic. Raises `UsageError` without bodies, `BadTopic`, `MessageTooLarge`."""
-    _topic_bytes(topic)
-    joined, runs, offsets = _run_of(bodies, publisher, first_sequence, timestamp)
+    topic_bytes(topic)
+    joined, runs, offsets = _encode_run(bodies, publisher, first_sequence, timestamp)
     if len(joined) > message_bytes_max:
         longest = max(map(len, bodies))
         if longest > message_bytes_max:
@@ -296,24 +299,31 @@ def batch_from_bodies(
     return assemble(runs=runs, offsets=offsets, bodies=joined, topics=(topic,))
 
 
-def _run_of(
+def _encode_run(
     bodies: Sequence[bytes], publisher: int, first_sequence: int, timestamp: int
 ) -> tuple[bytes, bytes, bytes]:
     """All bodies, the encoded run and the encoded offsets of `bodies`."""
     count = len(bodies)
-    if not count:
-        raise UsageError("a batch has at least one message")
-    if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):
-        raise UsageError(f"publisher {publisher} or first sequence {first_sequence} do not fit 64 bits")
     if count == 1:
         joined = bodies[0]
         check_body_bytes(len(joined))
         offsets = PAIR.pack(0, len(joined))
-        crc = crc32c(joined, crc32c(offsets[4:]))
+        crc = run_crc(offsets[4:], joined)
     else:
         joined = b"".join(bodies)
         check_body_bytes(len(joined))
         lengths = pack(f"<{count}i", *map(len, bodies))
         offsets = offsets_from(np.frombuffer(lengths, I4)).tobytes()
         crc = run_crc(lengths, joined)
-    return joined, RUN.pack(publisher, first_sequence, timestamp, count, crc, 0, 0), offsets
+    return joined, new_run(publisher, first_sequence, timestamp, count, crc), offsets
+
+
+def new_run(publisher: int, first_sequence: int, timestamp: int, count: int, crc: int) -> bytes:
+    """The encoded run of `count` messages. Raises `UsageError` when a number does not fit or `count` is 0."""
+    if not count:
+        raise UsageError("a batch has at least one message")
+    if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):
+        raise UsageError(f"publisher {publisher} or first sequence {first_sequence} does not fit 64 bits")
+    if not -_TIMESTAMP_END <= timestamp < _TIMESTAMP_END:
+        raise UsageError(f"timestamp {timestamp} does not fit 64 bits")
+    return RUN.pack(publisher, first_sequence, timestamp, count, crc, 0, 0)

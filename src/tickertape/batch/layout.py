@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 import numpy as np
 from crc32c import crc32c
@@ -43,6 +43,9 @@ from tickertape.batch.format import (
     run_crc,
 )
 from tickertape.batch.message import DeliveryContext, Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -123,7 +126,8 @@ class MessageBatch:
         """
         source, count, run_count, head_bytes, body_bytes, columns, topics, places = check(buffer)
         batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
-        batch._source = source
+        batch._source = batch._table = source
+        batch.bodies = source[head_bytes : head_bytes + body_bytes]
         return batch
 
     # -- the encoding ---------------------------------------------------------------------------------
@@ -131,17 +135,15 @@ class MessageBatch:
     _source: memoryview | None = None
     """All of the encoding when it lies in one piece."""
 
-    @_Lazy
-    def head(self) -> Buffer:
-        """Header and columns: the first `head_bytes` of the encoding."""
-        assert self._source is not None
-        return self._source[: self.head_bytes]
+    _table: bytes | memoryview
+    """What begins with the header and the columns: all of the encoding, or its head."""
+    bodies: memoryview
+    """All bodies, exactly `body_bytes`."""
 
-    @_Lazy
-    def bodies(self) -> memoryview:
-        """All bodies, exactly `body_bytes`."""
-        assert self._source is not None
-        return self._source[self.head_bytes : self.head_bytes + self.body_bytes]
+    @property
+    def head(self) -> bytes | memoryview:
+        """Header and columns: the first `head_bytes` of the encoding."""
+        return self._table if self._source is None else self._source[: self.head_bytes]
 
     def buffers(self) -> list[Buffer]:
         """The encoded batch as buffers to write one after the other; bodies are not copied."""
@@ -197,12 +199,12 @@ class MessageBatch:
 
     def run(self, i: int) -> Run:
         """Row `i` of the run table."""
-        return Run._make(RUN.unpack_from(self.head, HEADER_BYTES + RUN_BYTES * i))
+        return Run._make(RUN.unpack_from(self._table, HEADER_BYTES + RUN_BYTES * i))
 
     @_Lazy
     def runs(self) -> Runs:
         """The run table: rows of publisher, first_sequence, timestamp, count, crc, flags, reserved."""
-        return _frombuffer(self.head, RUN_DTYPE, self.run_count, HEADER_BYTES)
+        return _frombuffer(self._table, RUN_DTYPE, self.run_count, HEADER_BYTES)
 
     @_Lazy
     def run_starts(self) -> Int64s:
@@ -214,43 +216,51 @@ class MessageBatch:
     @_Lazy
     def offsets(self) -> Int32s:
         """n + 1 of them: body i is `bodies[offsets[i]:offsets[i + 1]]`."""
-        return _frombuffer(self.head, I4, self.count + 1, HEADER_BYTES + RUN_BYTES * self.run_count)
+        return _frombuffer(self._table, I4, self.count + 1, HEADER_BYTES + RUN_BYTES * self.run_count)
 
     @_Lazy
     def topic_index(self) -> Int32s | None:
         """Index into `topics` of each message; None when there is one topic."""
         at = self._places.topic_index
-        return _frombuffer(self.head, I4, self.count, at) if at else None
+        return _frombuffer(self._table, I4, self.count, at) if at else None
 
     @_Lazy
     def sequences(self) -> UInt64s:
         """Sequence of each message."""
         at = self._places.sequences
         if at:
-            return _frombuffer(self.head, U8, self.count, at)
-        return read_only(numbered(self.runs))
+            return _frombuffer(self._table, U8, self.count, at)
+        if self.run_count > 1:
+            return read_only(numbered(self.runs))
+        sequences = np.arange(self.count, dtype=U8)
+        sequences += np.uint64(self.run(0).first_sequence)
+        return read_only(sequences)
 
     @_Lazy
     def publishers(self) -> UInt64s:
         """Publisher id of each message."""
-        return read_only(np.repeat(self.runs["publisher"], self.runs["count"]))
+        if self.run_count > 1:
+            return read_only(np.repeat(self.runs["publisher"], self.runs["count"]))
+        return read_only(np.full(self.count, self.run(0).publisher, U8))
 
     @_Lazy
     def timestamps(self) -> Int64s:
         """Microseconds since 1970 UTC at which the server accepted each message; 0 before that."""
-        return read_only(np.repeat(self.runs["timestamp"], self.runs["count"]))
+        if self.run_count > 1:
+            return read_only(np.repeat(self.runs["timestamp"], self.runs["count"]))
+        return read_only(np.full(self.count, self.run(0).timestamp, I8))
 
     @_Lazy
     def expirations(self) -> Int64s | None:
         """Milliseconds of life of each message, 0 = none; None without that column."""
         at = self._places.expirations
-        return _frombuffer(self.head, I8, self.count, at) if at else None
+        return _frombuffer(self._table, I8, self.count, at) if at else None
 
     @_Lazy
     def kinds(self) -> Bytes8 | None:
         """0 message, 1 control record; None when all are messages."""
         at = self._places.kinds
-        return _frombuffer(self.head, I1, self.count, at) if at else None
+        return _frombuffer(self._table, I1, self.count, at) if at else None
 
     @_Lazy
     def correlation_ids(self) -> Labels | None:
@@ -265,9 +275,9 @@ class MessageBatch:
     def _labels(self, at: int) -> Labels | None:
         if not at:
             return None
-        offsets = _frombuffer(self.head, I4, self.count + 1, at)
+        offsets = _frombuffer(self._table, I4, self.count + 1, at)
         begin = at + 4 * (self.count + 1)
-        return Labels(offsets, memoryview(self.head)[begin : begin + int(offsets[-1])])
+        return Labels(offsets, memoryview(self._table)[begin : begin + int(offsets[-1])])
 
     # -- messages ---------------------------------------------------------------------------------------
 
@@ -315,6 +325,10 @@ class MessageBatch:
         """Microseconds since 1970 UTC of message `i`, a Python integer."""
         return self._timestamp_numbers[i]
 
+    def bookmark(self, i: int) -> str:
+        """Bookmark of message `i`: `publisher|sequence|`."""
+        return f"{self._publisher_numbers[i]}|{self._sequence_numbers[i]}|"
+
     def correlation_id(self, i: int) -> str | None:
         """Correlation id of message `i`, or None."""
         return _label(self.correlation_ids, i)
@@ -327,7 +341,7 @@ class MessageBatch:
 
     @_Lazy
     def _topic_numbers(self) -> Sequence[int]:
-        numbers: list[int] = _frombuffer(self.head, I4, self.count, self._places.topic_index).tolist()
+        numbers: list[int] = _frombuffer(self._table, I4, self.count, self._places.topic_index).tolist()
         return numbers
 
     @_Lazy
@@ -345,6 +359,12 @@ class MessageBatch:
             return range(first, first + self.count)
         numbers: list[int] = self.sequences.tolist()
         return numbers
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The messages as an Arrow record batch; see `tickertape.batch.arrow.to_arrow`."""
+        from tickertape.batch.arrow import to_arrow
+
+        return to_arrow(self, columns)
 
 
 def _label(labels: Labels | None, i: int) -> str | None:

@@ -85,14 +85,14 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
 def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> bytes:
     """The encoded run table, stamped."""
     if stamps is None:
-        return b"".join([b.head[HEADER_BYTES : HEADER_BYTES + RUN_BYTES * b.run_count] for b in batches])
+        return b"".join([b._table[HEADER_BYTES : HEADER_BYTES + RUN_BYTES * b.run_count] for b in batches])
     if len(stamps) != len(batches):
         raise UsageError(f"merge has {len(batches)} batches and {len(stamps)} stamps")
     if any(b.run_count != 1 for b in batches):
         raise UsageError("merge with stamps takes batches of one run each")
     if len(batches) == 1:
         return RUN.pack(*stamps[0], *batches[0].run(0)[3:])
-    runs = bytearray().join([b.head[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
+    runs = bytearray().join([b._table[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
     table = np.frombuffer(runs, RUN_DTYPE)
     publishers, firsts, timestamps = zip(*stamps, strict=True)
     table["publisher"] = publishers
@@ -110,7 +110,7 @@ def _offsets(batches: Sequence[MessageBatch], counts: list[int]) -> bytes:
     tables = []
     for batch in batches:
         begin = HEADER_BYTES + RUN_BYTES * batch.run_count
-        tables.append(batch.head[begin : begin + 4 * (batch.count + 1)])
+        tables.append(batch._table[begin : begin + 4 * (batch.count + 1)])
     return _continued(np.frombuffer(b"".join(tables), I4), counts).tobytes()
 
 

@@ -71,7 +71,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         context = self.batch.context
         if context is None or not context.with_bookmark:
             return None
-        return f"{self.batch.publisher(self.index)}|{self.batch.sequence(self.index)}|"
+        return self.batch.bookmark(self.index)
 
     @property
     def timestamp(self) -> datetime | None:
@@ -106,4 +106,4 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return decode(self.data)
 
     def __repr__(self) -> str:
-        return f"<Message {self.topic} {self.publisher}|{self.sequence}| {len(self.data)} bytes>"
+        return f"<Message {self.topic} {self.batch.bookmark(self.index)} {len(self.data)} bytes>"

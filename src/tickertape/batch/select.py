@@ -70,14 +70,9 @@ def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
             indices[0] < 0 or indices[-1] >= batch.count or (lengths_of(indices) <= 0).any()
         ):
             raise UsageError(f"indices do not rise from 0 to {batch.count - 1}")
-    count = len(indices)
-    if not count:
+    if not len(indices):
         raise UsageError("nothing is selected: a batch has at least one message")
-    first, last = int(indices[0]), int(indices[-1])
-    if last - first == count - 1:
-        return slice_batch(batch, first, last + 1)
-    offsets, bodies = _gather(batch.offsets, batch.bodies, indices)
-    return _part(batch, indices, offsets, bodies)
+    return _take(batch, indices)
 
 
 def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
@@ -96,16 +91,34 @@ def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
         mask = index == batch.topics.index(topic)
         if kinds is not None:
             mask &= kinds == KIND_MESSAGE
-    return select(batch, mask) if mask.any() else None
+    indices = mask.nonzero()[0]
+    return _take(batch, indices, (topic,)) if len(indices) else None
 
 
-def _part(batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer) -> MessageBatch:
+def _take(batch: MessageBatch, indices: Int64s, topics: tuple[str, ...] | None = None) -> MessageBatch:
+    """A batch of the messages `indices`; `topics` are theirs when the caller knows."""
+    first, last = int(indices[0]), int(indices[-1])
+    if last - first == len(indices) - 1:
+        return slice_batch(batch, first, last + 1)
+    offsets, bodies = _gather(batch.offsets, batch.bodies, indices)
+    return _part(batch, indices, offsets, bodies, topics)
+
+
+def _part(
+    batch: MessageBatch,
+    which: slice | Int64s,
+    offsets: Int32s,
+    bodies: Buffer,
+    topics: tuple[str, ...] | None = None,
+) -> MessageBatch:
     """A batch of the messages `which`, whose `offsets` and `bodies` have been taken already."""
     part = _cut_one_run if batch.run_count == 1 else _cut_runs
     runs, sequences = part(batch, which, offsets, bodies)
-    topics, topic_index = batch.topics, batch.topic_index
-    if topic_index is not None:
-        topics, topic_index = _used_topics(topics, topic_index[which])
+    topic_index = None
+    if topics is None:
+        topics, topic_index = batch.topics, batch.topic_index
+        if topic_index is not None:
+            topics, topic_index = _used_topics(topics, topic_index[which])
     optional = None
     if batch.columns or sequences is not None or topic_index is not None:
         expirations, kinds = batch.expirations, batch.kinds
@@ -149,12 +162,17 @@ def _cut_runs(
     starts = batch.run_starts
     sequences: UInt64s | None = None
     if isinstance(which, slice):
-        edges = starts.clip(which.start, which.stop) - which.start
+        first = int(starts.searchsorted(which.start, "right")) - 1
+        last = int(starts.searchsorted(which.stop))
+        old, edges = batch.runs[first:last], starts[first : last + 1] - which.start
+        lost, edges[0] = -edges[0], 0
+        edges[-1] = which.stop - which.start
+        counts, begins = lengths_of(edges), edges[:-1]
     else:
-        edges = which.searchsorted(starts)
-    counts = lengths_of(edges.astype(I8, copy=False))
-    left = counts.nonzero()[0]
-    old, counts, begins = batch.runs[left], counts[left], edges[left]
+        edges = which.searchsorted(starts).astype(I8, copy=False)
+        counts = lengths_of(edges)
+        left = counts.nonzero()[0]
+        old, counts, begins = batch.runs[left], counts[left], edges[left]
     runs = old.copy()
     runs["count"] = counts
     if batch.has_sequences or not isinstance(which, slice):
@@ -163,7 +181,7 @@ def _cut_runs(
         if (sequences == numbered(runs)).all():
             sequences = None
     else:  # only the first run can have lost messages from its front
-        runs["first_sequence"][0] += np.uint64(which.start - starts[left[0]])
+        runs["first_sequence"][0] += np.uint64(lost)
     cut = (counts < old["count"]).nonzero()[0]
     if len(cut):
         runs["flags"][cut] |= RUN_BY_SERVER

@@ -1,7 +1,7 @@
 """Owns the engine's machine: commands, disk answers and time go in, effects come out.
 
-The parts (sessions, publishing, delivery, registry) talk only through here. Must never wait, read a clock, or touch a
-socket or file; a misbehaving peer is a `Goodbye` and a close, never an exception.
+The parts (sessions, publishing, delivery, registry) talk only through here. Must never wait, read a clock, or
+touch a socket or file; a misbehaving peer is a `Goodbye` and a close, never an exception.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tickertape.engine.effects import (
     Send,
 )
 from tickertape.engine.points import Extent, ExtentSearch, close_extent
-from tickertape.engine.publishing import Publishing
+from tickertape.engine.publishing import Publishing, last_sequence
 from tickertape.engine.registry import Registry
 from tickertape.engine.requests import check_subscribe, extent_search
 from tickertape.engine.sessions import Session, Sessions
@@ -67,6 +67,7 @@ from tickertape.wire.commands import (
 )
 from tickertape.wire.frames import encode_frame
 
+
 class _Lookup:
     """A search in progress, and what to do with its outcome."""
 
@@ -79,8 +80,9 @@ class _Lookup:
 
 
 class Broker:
-    """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`, `read_done`,
-    `wake`, `close`; after each one drain `effects()`; while `has_work`, call `work` between other inputs."""
+    """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
+    `read_done`, `wake`, `close`; after each one drain `effects()`; while `has_work`, call `work` between
+    other inputs."""
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class Broker:
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop: no more publishes; what was accepted is persisted, then the journal is sealed."""
+        """Begin a clean stop: no more publishes; what was accepted is persisted, then the log sealed."""
         self._draining = True
         self.journal.close(now)
         self._journal_moved(now)
@@ -197,7 +199,9 @@ class Broker:
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
-        wanted = [t for t in (self.journal.next_deadline(), self._delivery.next_deadline(now)) if t is not None]
+        wanted = [
+            t for t in (self.journal.next_deadline(), self._delivery.next_deadline(now)) if t is not None
+        ]
         return min(wanted, default=None)
 
     @property
@@ -288,14 +292,16 @@ class Broker:
         try:
             recorded = self._publishing.inspect(session, command, batch)
             if recorded and not self.journal.can_accept(batch.nbytes):
-                raise JournalFull("no room to prepare the next segment: free disk space; retried every second")
+                raise JournalFull(
+                    "no room to prepare the next segment: free disk space; retried every second"
+                )
         except (BadBatch, CorruptBatch, BadCommand):
             raise
         except (BadTopic, JournalFull) as error:
             if command.sequenced and isinstance(error, JournalFull):
                 # A refusal for now must not drop what a store keeps, nor let later sequences overtake it.
                 raise
-            last = int(batch.sequences[-1]) if command.sequenced else 0
+            last = last_sequence(batch) if command.sequenced else 0
             rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
             self._send(session.conn, rejected)
             return
@@ -315,7 +321,9 @@ class Broker:
         elif command.level == "processed":
             self._send(session.conn, Ack(id=command.id))
         else:
-            self._send(session.conn, Ack(id=command.id, code="bad_option", text=f"no flush level {command.level!r}"))
+            self._send(
+                session.conn, Ack(id=command.id, code="bad_option", text=f"no flush level {command.level!r}")
+            )
 
     def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
         options = check_subscribe(session, command, self._publishing, self.journal)
@@ -362,7 +370,9 @@ class Broker:
         def found(extent: Extent) -> None:
             assert extent.stop is not None
             identity = self.journal.identity
-            self._send(session.conn, Resolved(id=command.id, journal=identity, start=extent.start, end=extent.stop))
+            self._send(
+                session.conn, Resolved(id=command.id, journal=identity, start=extent.start, end=extent.stop)
+            )
 
         def failed(error: TickertapeError) -> None:
             self._send(session.conn, Ack(id=command.id, code=error.code, text=str(error)))

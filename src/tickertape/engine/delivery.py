@@ -1,8 +1,9 @@
-"""Owns delivery of the log: subscriptions behind its end read by themselves, those at the end share one dispatcher.
+"""Owns delivery of the log: subscriptions behind its end read by themselves, those at the end share one
+dispatcher.
 
-A subscription leaves the dispatcher when it lacks credit or its connection is full, goes on from exactly there by
-reading, and joins again when it has caught up. Must never leave a gap or send a message twice at either crossing, hold
-messages for a slow reader, or do more in one step than `step_bytes_max`.
+A subscription leaves the dispatcher when it lacks credit or its connection is full, goes on from exactly
+there by reading, and joins again when it has caught up. Must never leave a gap or send a message twice at
+either crossing, hold messages for a slow reader, or do more in one step than `step_bytes_max`.
 """
 
 from __future__ import annotations
@@ -103,8 +104,10 @@ class Delivery:
             subs = self._at_end.get(topic)
             if subs:
                 chosen = select_topic(part.batch, topic)
-                for sub in list(subs):
-                    self._dispatch(sub, part, chosen)
+                if chosen is not None:
+                    crc = chosen.crc()
+                    for sub in list(subs):
+                        self._dispatch(sub, part, chosen, crc)
 
     def settle(self, now: Now) -> None:
         """After commits, and when the clock moved: completions and ends that are due without a message."""
@@ -220,15 +223,14 @@ class Delivery:
         if not subs:
             del self._at_end[sub.topic]
 
-    def _dispatch(self, sub: Subscription, part: Part, chosen: MessageBatch | None) -> None:
+    def _dispatch(self, sub: Subscription, part: Part, chosen: MessageBatch, crc: int) -> None:
         position = max(sub.position, part.first_position)
-        fits = chosen is not None and chosen.cost <= min(sub.credit, outbox_bytes_max)
+        fits = chosen.cost <= min(sub.credit, outbox_bytes_max)
         if fits and sub.simple and sub.session.writable and position == part.first_position:
-            assert chosen is not None
             sub.position = part.end_position
-            self._deliver(sub, chosen, part.end_position)
+            self._deliver(sub, chosen, part.end_position, crc)
             return
-        if chosen is None or position >= part.end_position:
+        if position >= part.end_position:
             return
         self._leave(sub)
         sub.position = position
@@ -252,9 +254,10 @@ class Delivery:
         self._send(sub, Ended(sub_id=sub.sub_id, code=code, text=text))
         self.remove(sub)
 
-    def _deliver(self, sub: Subscription, batch: MessageBatch, after: int) -> None:
+    def _deliver(self, sub: Subscription, batch: MessageBatch, after: int, crc: int | None = None) -> None:
         sub.spend(batch)
-        self._effects.append(Send(sub.session.conn, encode_frame(Deliver(sub_id=sub.sub_id, next=after), batch)))
+        frame = encode_frame(Deliver(sub_id=sub.sub_id, next=after), batch, batch_crc=crc)
+        self._effects.append(Send(sub.session.conn, frame))
 
     def _send(self, sub: Subscription, command: Command) -> None:
         buffers: list[Buffer] = encode_frame(command)

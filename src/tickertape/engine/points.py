@@ -1,7 +1,8 @@
-"""Owns where a bookmark subscription begins and ends: from the value a client sent to positions and log times.
+"""Owns where a bookmark subscription begins and ends: from the value a client sent to positions and log
+times.
 
-Must never start silently elsewhere than asked: the answer says whether the bookmark was found. Semantics: seed 000,
-semantics.md 1.2 and 1.6, exact.md 1 to 6.
+Must never start silently elsewhere than asked: the answer says whether the bookmark was found. Semantics:
+seed 000, semantics.md 1.2 and 1.6, exact.md 1 to 6.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def resolve(
         return extent._replace(stop_time=point.end.micros + (1 if point.end_inclusive else 0))
     positions = yield from _positions(journal, point.end.bookmarks)
     if not positions:
-        raise BookmarkUnknown("the bookmark at the end of the range is not in the log: where to stop is unknown")
+        raise BookmarkUnknown(
+            "the bookmark at the end of the range is not in the log: where to stop is unknown"
+        )
     return extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))
 
 
@@ -75,14 +78,12 @@ def _begin(
         return Extent(min(positions) + (0 if inclusive else 1))
     if not_found == "fail":
         raise BookmarkUnknown(
-            "the log does not hold the bookmark: start from EPOCH or NOW, or subscribe with bookmark_not_found=now"
+            "the log does not hold the bookmark: start from EPOCH or NOW, or say bookmark_not_found=now"
         )
     return Extent(accepted_end if not_found == "now" else journal.view.first_position, found=False)
 
 
-def _positions(
-    journal: Journal, bookmarks: tuple[Bookmark, ...]
-) -> Generator[ReadRequest, bytes, list[int]]:
+def _positions(journal: Journal, bookmarks: tuple[Bookmark, ...]) -> Generator[ReadRequest, bytes, list[int]]:
     positions = []
     for bookmark in bookmarks:
         position = yield from find_bookmark(journal.view, bookmark.publisher, bookmark.sequence)
@@ -92,7 +93,9 @@ def _positions(
 
 
 def close_extent(journal: Journal, search: ExtentSearch) -> ExtentSearch:
-    """Turn an extent into plain positions of what is persisted now: a start and a stop, nothing left to the clock."""
+    """Turn an extent into plain positions of what is persisted now: a start and a stop, nothing left to the
+    clock.
+    """
     end = journal.persisted_end
     extent = yield from search
     stop = end if extent.stop is None else min(extent.stop, end)

@@ -1,7 +1,8 @@
-"""Owns publishing: what a publish frame must be, the duplicate filter, and who is told when messages are durable.
+"""Owns publishing: what a publish frame must be, the duplicate filter, and who is told when messages are
+durable.
 
-Must never let a sequence at or below the highest one seen enter the log again, acknowledge anything that is not
-persisted, or reorder a publisher's recorded messages.
+Must never let a sequence at or below the highest one seen enter the log again, acknowledge anything that is
+not persisted, or reorder a publisher's recorded messages.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tickertape.base.errors import BadBatch, BadCommand, BadTopic, TickertapeError
+from tickertape.base.errors import BadBatch, BadCommand, BadTopic
 from tickertape.base.names import check_topic
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, slice_batch
@@ -53,9 +54,12 @@ class Publishing:
     def inspect(self, session: Session, command: Publish, batch: MessageBatch) -> bool:
         """Check a frame; True when its topics are recorded, False when they are not.
 
-        Raises `BadCommand`, `BadBatch`, `CorruptBatch` for what no well-behaved client sends, `BadTopic` for names."""
+        Raises `BadCommand`, `BadBatch`, `CorruptBatch` for what no well-behaved client sends, `BadTopic` for
+        names."""
         if command.frame != session.frames + 1:
-            raise BadCommand(f"publish frame {command.frame} after {session.frames}: they are numbered without gaps")
+            raise BadCommand(
+                f"publish frame {command.frame} after {session.frames}: they are numbered without gaps"
+            )
         session.frames = command.frame
         if batch.run_count != 1 or batch.kinds is not None:
             raise BadBatch("a publish frame has one run and no control records")
@@ -66,7 +70,9 @@ class Publishing:
             self._check_name(topic)
         recorded = {self.is_recorded(topic) for topic in batch.topics}
         if len(recorded) > 1 or (command.sequenced and False in recorded):
-            raise BadTopic("recorded and unrecorded topics do not share a frame, and unrecorded ones carry no sequence")
+            raise BadTopic(
+                "recorded and unrecorded topics do not share a frame, and unrecorded ones carry no sequence"
+            )
         return recorded.pop()
 
     def _check_name(self, topic: str) -> None:
@@ -78,7 +84,7 @@ class Publishing:
 
     def accept(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
         """Take a recorded frame into the log; its acknowledgement becomes owed."""
-        last = _last_sequence(batch) if command.sequenced else 0
+        last = last_sequence(batch) if command.sequenced else 0
         publisher = session.publisher if command.sequenced else session.derived
         if not self._registry.is_bound(publisher):
             self._bind(publisher, session.name, derived=not command.sequenced, now=now)
@@ -95,20 +101,24 @@ class Publishing:
         if last <= highest:
             self.duplicates += batch.count
             return
-        if int(batch.sequences[0]) <= highest:
+        if batch.run(0).first_sequence <= highest:
             known = int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
             self.duplicates += known
             batch = slice_batch(batch, known, batch.count)
-        stamp = Stamp(publisher, int(batch.sequences[0]), self._journal.log_time(now))
+        stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(now))
         self._journal.append(batch, stamp, last, now)
 
     def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:
         record = self._registry.bind(publisher, name, derived=derived)
         sequence = self.next_sequence(CONTROL_PUBLISHER, now)
-        self._journal.append(record, Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(now)), sequence, now)
+        self._journal.append(
+            record, Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(now)), sequence, now
+        )
 
     def next_sequence(self, publisher: int, now: Now) -> int:
-        """The next sequence of a space the server assigns: above the last one and above the clock at its beginning."""
+        """The next sequence of a space the server assigns: above the last one and above the clock at its
+        beginning.
+        """
         highest = self._journal.highest.get(publisher, 0)
         if publisher not in self._spaces:
             # What an earlier run accepted and lost is never given again: the clock is above it.
@@ -141,11 +151,17 @@ class Publishing:
         return due
 
 
-def _last_sequence(batch: MessageBatch) -> int:
-    return int(batch.sequences[-1])
+def last_sequence(batch: MessageBatch) -> int:
+    """Sequence of the last message of a batch of one run."""
+    if batch.has_sequences:
+        return int(batch.sequences[-1])
+    return batch.run(0).first_sequence + batch.count - 1
 
 
 def _check_rising(batch: MessageBatch) -> None:
-    sequences = batch.sequences
-    if int(sequences[0]) == 0 or bool((sequences[1:] <= sequences[:-1]).any()):
+    rises = True
+    if batch.has_sequences:
+        sequences = batch.sequences
+        rises = not bool((sequences[1:] <= sequences[:-1]).any())
+    if batch.run(0).first_sequence == 0 or not rises:
         raise BadBatch("sequences start at 1 and rise within a run")

@@ -1,7 +1,7 @@
 """Owns the binding of publisher ids to client names, a fold of control records in the log.
 
-Must never bind one id to two names: a logon whose name collides is refused. A binding is written before, and in the
-same commit as, the publisher's first message.
+Must never bind one id to two names: a logon whose name collides is refused. A binding is written before, and
+in the same commit as, the publisher's first message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTROL_PUBLISHER: Final = publisher_id("$control")
 
 
 class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag="publisher"):
-    """Control record: from here on `publisher` is the id of client `name` (derived = its unsequenced space)."""
+    """Control record: `publisher` is the id of client `name` (derived: of its unsequenced space)."""
 
     publisher: int
     name: str

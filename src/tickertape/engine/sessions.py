@@ -53,7 +53,9 @@ class Sessions:
 
         Raises `BadVersion`, `BadOption`, `BadTopic` (client name), `NameInUse`, `PublisherCollision`."""
         if WIRE_VERSION not in command.versions:
-            raise BadVersion(f"this server speaks version {WIRE_VERSION}, the client {list(command.versions)}")
+            raise BadVersion(
+                f"this server speaks version {WIRE_VERSION}, the client {list(command.versions)}"
+            )
         for option in parse_options(command.options):
             raise BadOption(f"logon option {option!r} is unknown or not built yet")
         check_client_name(command.name)
@@ -62,7 +64,9 @@ class Sessions:
         if self._registry.collides(publisher, command.name) or self._registry.collides(
             derived, command.name, derived=True
         ):
-            raise PublisherCollision(f"client name {command.name!r} has the publisher id of another: choose another name")
+            raise PublisherCollision(
+                f"client name {command.name!r} has the publisher id of another: choose another name"
+            )
         old = self._by_name.get(command.name)
         if old is not None and old.user != command.user:
             raise NameInUse(f"client name {command.name!r} is in use by another user")

@@ -1,7 +1,7 @@
 """Owns one subscription: what it covers, where it stands, what it may still be sent, and what it owes.
 
-Must never be sent beyond its credit, or pass over a message that it covers. It decides what of a part is its own
-(`share`); when that is sent is the business of delivery.py.
+Must never be sent beyond its credit, or pass over a message that it covers. It decides what of a part is its
+own (`share`); when that is sent is the business of delivery.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Subscription:
         """Credit when nothing is outstanding."""
         self.phase = Phase.SEARCHING
         self.position = 0
-        """The next message to consider. At the end of the log it is behind the truth unless it is above it."""
+        """The next message to consider. At the end of the log it is behind the truth unless it is above it.
+        """
         self.stop: int | None = None
         self.stop_time: int | None = None
         self.not_before: int | None = None
@@ -80,7 +81,9 @@ class Subscription:
     @property
     def simple(self) -> bool:
         """Nothing but the topic decides what it is sent."""
-        return self.target is None and self.stop is None and self.stop_time is None and self.not_before is None
+        return (
+            self.target is None and self.stop is None and self.stop_time is None and self.not_before is None
+        )
 
     def boundary(self) -> int | None:
         """The next position at which something is due: `completed`, or the end."""
@@ -88,6 +91,19 @@ class Subscription:
 
     def share(self, part: Part) -> Share:
         """Its messages of `part` from `position` on, as far as credit and the next boundary reach."""
+        batch, first = part.batch, part.first_position
+        low, high = self._bounds(part)
+        if low >= high:
+            return Share(None, first + high, False)
+        reach = self._reach(batch, low, high)
+        if reach == low:
+            if batch.topic(low) == self.topic and self.credit < self.window:
+                return Share(None, first + low, True)
+            reach = low + 1  # not for it, or nothing is outstanding: then one message may exceed the credit
+        return Share(select_topic(slice_batch(batch, low, reach), self.topic), first + reach, False)
+
+    def _bounds(self, part: Part) -> tuple[int, int]:
+        """Indexes in `part` from which and before which messages are its own; notes a stop by time."""
         batch, first = part.batch, part.first_position
         low = max(0, self.position - first)
         high = batch.count
@@ -103,40 +119,20 @@ class Subscription:
         boundary = self.boundary()
         if boundary is not None:
             high = min(high, max(boundary - first, 0))
-        if low >= high:
-            return Share(None, first + max(high, min(low, high)), False)
-        whole = low == 0 and high == batch.count
-        chosen = select_topic(batch if whole else slice_batch(batch, low, high), self.topic)
-        if chosen is None:
-            return Share(None, first + high, False)
-        fitting = self._fitting(chosen)
-        if fitting == chosen.count:
-            return Share(chosen, first + high, False)
-        stopped = first + low + _index_of_topic(batch, low, high, self.topic, fitting)
-        if fitting == 0:
-            return Share(None, stopped, True)
-        return Share(slice_batch(chosen, 0, fitting), stopped, False)
+        return low, high
 
-    def _fitting(self, batch: MessageBatch) -> int:
-        """How many messages from the front credit allows; one beyond it when nothing is outstanding."""
+    def _reach(self, batch: MessageBatch, low: int, high: int) -> int:
+        """How far from `low` credit and the size of one frame reach if every message were its own."""
         allowed = min(self.credit, outbox_bytes_max)
         if batch.cost <= allowed:
-            return batch.count
-        numbers = np.arange(1, batch.count + 1, dtype=np.int64)
-        costs = batch.offsets[1:] + message_cost_bytes * numbers
+            return high
+        offsets = batch.offsets[low : high + 1]
+        costs = offsets[1:] - offsets[0] + message_cost_bytes * np.arange(1, high - low + 1, dtype=np.int64)
         fitting = int(np.searchsorted(costs, allowed, side="right"))
-        if fitting == 0 and (self.credit >= self.window or self.credit >= int(costs[0])):
-            return 1
-        return fitting
+        if fitting == 0 and int(costs[0]) <= self.credit:
+            fitting = 1
+        return low + fitting
 
     def spend(self, batch: MessageBatch) -> None:
         """`batch` was sent: it counts against the credit."""
         self.credit -= batch.cost
-
-
-def _index_of_topic(batch: MessageBatch, low: int, high: int, topic: str, nth: int) -> int:
-    """Index, from `low`, of the `nth` message of `topic` in `batch[low:high]`."""
-    if batch.topic_index is None:
-        return nth
-    mine = np.flatnonzero(batch.topic_index[low:high] == batch.topics.index(topic))
-    return int(mine[nth])

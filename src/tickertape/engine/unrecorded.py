@@ -1,7 +1,7 @@
 """Owns plain subscriptions to topics that are not recorded: what is published goes to whoever is there.
 
-Must never keep more for one subscription than `unrecorded_backlog_bytes_max`: its connection is ended as slow instead,
-so that nothing is dropped in silence.
+Must never keep more for one subscription than `unrecorded_backlog_bytes_max`: its connection is ended as slow
+instead, so that nothing is dropped in silence.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ class GroupCommit:
         self._mark_at = None
         first = self._written_end
         count = batch.count if batch is not None else 0
-        stamps = int(batch.runs["timestamp"][-1]) if batch is not None else 0
+        stamps = batch.run(batch.run_count - 1).timestamp if batch is not None else 0
         before, self._end = (
             self._end.timestamp,
             self._end._replace(timestamp=max(self._end.timestamp, stamps)),

@@ -278,11 +278,13 @@ def _from_bytes(stored: dict[_Key, bytes] | None, kind: Literal["Q", "I"]) -> di
 
 def publisher_spans(batch: MessageBatch) -> Iterator[tuple[int, int, int]]:
     """(publisher, lowest, highest sequence) of each publisher in a batch, each publisher once."""
+    if batch.run_count == 1:
+        run = batch.run(0)
+        last = int(batch.sequences[-1]) if batch.has_sequences else run.first_sequence + run.message_count - 1
+        yield run.publisher, run.first_sequence, last
+        return
     runs = batch.runs
     firsts = runs["first_sequence"]
-    if batch.run_count == 1:
-        yield int(runs["publisher"][0]), int(firsts[0]), _last_sequence(batch, 0, batch.count)
-        return
     ends = np.cumsum(runs["count"])
     lasts = batch.sequences[ends - 1]
     if batch.run_count <= _FEW_RUNS:
@@ -301,7 +303,3 @@ def publisher_spans(batch: MessageBatch) -> Iterator[tuple[int, int, int]]:
     lows = np.minimum.reduceat(firsts[order], starts)
     highs = np.maximum.reduceat(lasts[order], starts)
     yield from zip(publishers[starts].tolist(), lows.tolist(), highs.tolist(), strict=True)
-
-
-def _last_sequence(batch: MessageBatch, start: int, stop: int) -> int:
-    return int(batch.sequences[stop - 1]) if stop > start else 0

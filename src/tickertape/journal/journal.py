@@ -6,6 +6,7 @@ Must never show a reader anything above the persisted end.
 
 from __future__ import annotations
 
+from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import commit_gather_bytes_max, segment_bytes_default
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp
@@ -111,7 +112,7 @@ class Journal:
         return self._commit.persisted_end
 
     @property
-    def failure(self) -> Exception | None:
+    def failure(self) -> TickertapeError | None:
         """The latched failure, if any."""
         return self._commit.failure
 

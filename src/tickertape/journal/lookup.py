@@ -67,11 +67,11 @@ def _read_block(segment: LogSegment, block: int) -> Generator[ReadRequest, bytes
 
 def _in_batch(batch: MessageBatch, publisher: int, sequence: int) -> int | None:
     """Index of a message in a batch by publisher and sequence."""
-    runs = batch.runs
     if batch.run_count == 1:
-        if int(runs["publisher"][0]) != publisher:
+        if batch.run(0).publisher != publisher:
             return None
         return _in_run(batch, 0, batch.count, sequence)
+    runs = batch.runs
     mine = np.flatnonzero(runs["publisher"] == publisher)
     if not len(mine):
         return None

@@ -79,7 +79,9 @@ class LogView:
         ]
         self._by_number = {s.number: s for s in self.segments}
         self.tail: list[Part] = []
-        """The last commits in memory, in order: at most `tail_cache_bytes` and one commit."""
+        """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
+        self.tail_bytes_max = tail_cache_bytes
+        """How much of the log's end stays in memory, encoded bytes."""
         self._tail_bytes = 0
 
     def opened(self, active: Active) -> None:
@@ -95,16 +97,16 @@ class LogView:
         segment = self._by_number[commit.segment]
         segment.end = commit.end
         segment.end_position = commit.first_position + commit.batch.count
-        segment.timestamp = int(commit.batch.runs["timestamp"][-1])
+        segment.timestamp = commit.batch.run(commit.batch.run_count - 1).timestamp
         self.tail.append(Part(commit.first_position, commit.batch))
         self._tail_bytes += commit.batch.nbytes
-        if self._tail_bytes > tail_cache_bytes:
+        if self._tail_bytes > self.tail_bytes_max:
             self._cut_tail()
 
     def _cut_tail(self) -> None:
         """Forget an eighth at once, so that many small commits do not move the list each time."""
         count = 0
-        while self._tail_bytes > tail_cache_bytes * 7 // 8 and count < len(self.tail) - 1:
+        while self._tail_bytes > self.tail_bytes_max * 7 // 8 and count < len(self.tail) - 1:
             self._tail_bytes -= self.tail[count].batch.nbytes
             count += 1
         del self.tail[:count]

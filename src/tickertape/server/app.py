@@ -6,6 +6,7 @@ Must never open a port before recovery is done, or end with exit code 0 when the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -27,6 +28,7 @@ EXIT_DISK_FAILED: Final = 4
 EXIT_JOURNAL_REFUSED: Final = 5
 
 _DRAIN_SECONDS_MAX: Final = 15.0
+_GOODBYE_SECONDS_MAX: Final = 2.0
 _SWITCH_SECONDS: Final = 0.0005
 
 log = logging.getLogger("tickertape.server")
@@ -35,8 +37,9 @@ log = logging.getLogger("tickertape.server")
 def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
-    `ready` is called with the listening addresses once ports are open: 0 after a clean stop, 1 when an address cannot
-    be listened on, 4 when the disk failed, 5 when the start was refused because of the data directory."""
+    `ready` is called with the listening addresses once ports are open: 0 after a clean stop, 1 when an
+    address cannot be listened on, 4 when the disk failed, 5 when the start was refused because of the data
+    directory."""
     try:
         opened = open_instance(config)
     except (JournalError, WrongJournal) as error:
@@ -44,7 +47,8 @@ def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
         return EXIT_JOURNAL_REFUSED
     for line in opened.report:
         log.warning("recovery: %s", line)
-    # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of a publish.
+    # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of a
+    # publish.
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
@@ -58,39 +62,58 @@ def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
 async def _serve(opened: Opened, config: Config, ready: Callable[[list[str]], None]) -> int:
     loop = asyncio.get_running_loop()
     instance = Instance(opened, loop)
-    servers, uris = [], []
-    try:
-        for transport in config.transports:
+    loop.set_exception_handler(instance.crashed)
+    servers: list[asyncio.Server] = []
+    uris: list[str] = []
+    for transport in config.transports:
+        try:
             server, uri = await listen(instance, transport.listen)
-            servers.append(server)
-            uris.append(uri)
-    except OSError as error:
-        log.critical("cannot listen on %s: %s", transport.listen, error)
-        instance.close()
-        await _stopped(instance)
-        instance.release()
-        return EXIT_ERROR
+        except OSError as error:
+            log.critical("cannot listen on %s: %s", transport.listen, error)  # noqa: TRY400  (one line says it)
+            await _end(instance, servers)
+            return EXIT_ERROR
+        servers.append(server)
+        uris.append(uri)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     instance.flush()
     ready(uris)
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait([stopping, instance.stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopping = asyncio.create_task(stop.wait())
+    watching = asyncio.create_task(_watch(instance))
+    await asyncio.wait((stopping, watching), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
+    watching.cancel()
+    ended_by = await _end(instance, servers)
+    if ended_by is None:
+        return EXIT_STOPPED
+    return EXIT_DISK_FAILED if isinstance(ended_by, JournalError) else EXIT_ERROR
+
+
+async def _watch(instance: Instance) -> None:
+    await asyncio.shield(instance.stopped)
+
+
+async def _end(instance: Instance, servers: list[asyncio.Server]) -> TickertapeError | None:
+    """Stop listening, persist what was accepted, say goodbye, release everything; returns what ended the run."""
     for server in servers:
         server.close()
     instance.close()
-    error = await _stopped(instance)
+    ended_by = await _stopped(instance)
+    instance.dismiss()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(instance.empty.wait(), _GOODBYE_SECONDS_MAX)
     instance.release()
-    await asyncio.sleep(0)
-    return EXIT_STOPPED if error is None else EXIT_DISK_FAILED
+    return ended_by
 
 
 async def _stopped(instance: Instance) -> TickertapeError | None:
     try:
         return await asyncio.wait_for(asyncio.shield(instance.stopped), _DRAIN_SECONDS_MAX)
     except TimeoutError:
-        log.error("what was accepted could not be persisted within %g seconds; its outcome is unknown to the "
-                  "publishers", _DRAIN_SECONDS_MAX)
+        log.error(
+            "what was accepted could not be persisted within %g seconds; its outcome is unknown to the "
+            "publishers",
+            _DRAIN_SECONDS_MAX,
+        )
         return JournalError("not everything could be persisted before the stop")

@@ -35,9 +35,13 @@ class DiskThread:
         """Queue a job."""
         (self._prepares if isinstance(job, PrepareSegment) else self._commits).put(job)
 
-    def run_inline(self, job: Job) -> None:
+    def run_inline(self, job: Job) -> OSError | None:
         """Carry out a job on the calling thread (sync policy `never`: a write into the page cache)."""
-        self._do(job)
+        try:
+            self._executor.run(job)
+        except OSError as error:
+            return error
+        return None
 
     def stop(self) -> None:
         """Finish what is queued and end the threads."""

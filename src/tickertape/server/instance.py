@@ -1,15 +1,15 @@
 """Owns driving the engine: inputs from sockets, disk and clock go in, its effects are carried out.
 
-The only place where the broker is called. Must never decide what the engine decides; it runs on one event loop, and
-nothing here blocks it.
+The only place where the broker is called. Must never decide what the engine decides; it runs on one event
+loop, and nothing here blocks it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
-from typing import Final
+import time
+from typing import Any, Final
 
 from tickertape.base.errors import JournalError, LogonTimeout, NotReady, TickertapeError
 from tickertape.base.limits import connections_max, logon_seconds_max, step_bytes_max
@@ -49,10 +49,14 @@ class Instance:
         self._loop = loop
         self._peers: dict[int, Peer] = {}
         self._next_conn = 1
-        self._disk = DiskThread(opened.executor, partial(loop.call_soon_threadsafe, self._disk_answered))
-        self._readers = Readers(opened.disk, partial(loop.call_soon_threadsafe, self._read_answered))
+        self.empty = asyncio.Event()
+        """Set while there is no connection."""
+        self.empty.set()
+        self._disk = DiskThread(opened.executor, self._disk_answers)
+        self._readers = Readers(opened.disk, self._read_answers)
         self._reads: dict[int, ReadRequest] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._working = False
         self._flushing = False
         self._closing = False
@@ -64,6 +68,7 @@ class Instance:
         conn = self._next_conn
         self._next_conn += 1
         self._peers[conn] = peer
+        self.empty.clear()
         self.broker.connected(conn)
         if len(self._peers) > connections_max:
             self.violated(conn, NotReady(f"more than {connections_max} connections"))
@@ -97,6 +102,8 @@ class Instance:
     def disconnected(self, conn: int) -> None:
         """The connection is gone."""
         peer = self._peers.pop(conn)
+        if not self._peers:
+            self.empty.set()
         if peer.logon_timer is not None:
             peer.logon_timer.cancel()
         self.broker.disconnected(conn)
@@ -111,6 +118,14 @@ class Instance:
             self.broker.blocked(conn)
 
     # -- disk -----------------------------------------------------------------------------------------
+
+    def _disk_answers(self, job: Job, error: OSError | None, salt: int) -> None:
+        """Called on the disk's thread."""
+        self._loop.call_soon_threadsafe(self._disk_answered, job, error, salt)
+
+    def _read_answers(self, token: int, data: bytes | OSError) -> None:
+        """Called on a reader's thread."""
+        self._loop.call_soon_threadsafe(self._read_answered, token, data)
 
     def _disk_answered(self, job: Job, error: OSError | None, salt: int) -> None:
         self.broker.disk_done(job, error, salt, clock())
@@ -167,7 +182,7 @@ class Instance:
 
     def _run_job(self, job: Job) -> None:
         if isinstance(job, WriteCommit) and self.broker.journal.policy is SyncPolicy.NEVER:
-            self._disk.run_inline(job)
+            self.broker.disk_done(job, self._disk.run_inline(job), 0, clock())
         else:
             self._disk.submit(job)
 
@@ -204,10 +219,11 @@ class Instance:
             return
         if self._timer is not None:
             # A timer that fires early is harmless; moving it with every commit is not free.
-            if self._timer.when() <= deadline + 0.001:
+            if self._timer_at <= deadline + 0.001:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._wake)
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
@@ -227,12 +243,23 @@ class Instance:
         if not self.stopped.done():
             self.stopped.set_result(error)
 
+    def crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A defect of ours showed on the event loop: what the engine holds may be half done, so stop."""
+        loop.default_exception_handler(context)
+        self._finish(TickertapeError(f"internal error: {context.get('exception') or context['message']}"))
+
+    def dismiss(self) -> None:
+        """Say goodbye to every connection and close it; `empty` is set when all are gone."""
+        for conn in list(self._peers):
+            self.broker.violated(conn, NotReady("the server stopped: connect again"))
+        self.flush()
+
     def release(self) -> None:
         """End the threads and close the files (after `stopped`)."""
         if self._timer is not None:
             self._timer.cancel()
         for peer in list(self._peers.values()):
-            peer.close()
+            peer.abort()
         self._disk.stop()
         self._readers.stop()
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from tickertape.base.limits import outbox_bytes_max
@@ -35,9 +35,9 @@ class Peer(asyncio.BufferedProtocol):
     # -- called by the event loop ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=outbox_bytes_max, low=outbox_bytes_max // 4)
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = stream = cast("asyncio.Transport", transport)
+        stream.set_write_buffer_limits(high=outbox_bytes_max, low=outbox_bytes_max // 4)
         self._conn = self._instance.connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the wire machine knows what it needs)
@@ -94,7 +94,9 @@ class Peer(asyncio.BufferedProtocol):
 
 
 async def listen(instance: Instance, uri: str) -> tuple[asyncio.Server, str]:
-    """Listen on a `tcp://host:port` or `unix:///path` address; returns the server and the address it really has."""
+    """Listen on a `tcp://host:port` or `unix:///path` address; returns the server and the address it really
+    has.
+    """
     loop = asyncio.get_running_loop()
     parts = urlsplit(uri)
     if parts.scheme == "unix":

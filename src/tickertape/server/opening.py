@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator
-from importlib.metadata import version
 from typing import NamedTuple, TypeVar
 
 from tickertape.base.errors import NotAJournal
 from tickertape.base.ports import Disk, Now
+from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
 from tickertape.engine.registry import load_registry
 from tickertape.journal.commit import SyncPolicy
@@ -49,7 +49,9 @@ def salt() -> int:
 
 
 def open_instance(config: Config) -> Opened:
-    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is served."""
+    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is
+    served.
+    """
     settings = config.journal
     disk = SystemDisk(config.instance.data)
     if not disk.root.is_dir():
@@ -73,7 +75,7 @@ def open_instance(config: Config) -> Opened:
         journal,
         registry,
         instance=config.instance.name,
-        software=f"tickertape {version('tickertape')}",
+        software=f"tickertape {__version__}",
         recorded=None if settings.topics is None else frozenset(settings.topics),
     )
     report = list(recovered.report)
@@ -82,7 +84,7 @@ def open_instance(config: Config) -> Opened:
 
 
 def begin_run(journal: Journal, executor: Executor) -> None:
-    """Prepare and start the first segment of this run. A full disk is no reason not to serve what is there."""
+    """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
     while jobs := journal.jobs():
         for job in jobs:
             error: OSError | None = None

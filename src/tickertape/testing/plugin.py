@@ -1,6 +1,7 @@
 """Owns the pytest fixture `tickertape_server`: a real server process for one test.
 
-Loaded by pytest through the entry point `tickertape`. Must never start anything unless the fixture is asked for.
+Loaded by pytest through the entry point `tickertape`. Must never start anything unless the fixture is asked
+for.
 """
 
 from __future__ import annotations

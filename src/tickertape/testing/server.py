@@ -22,11 +22,15 @@ _STOP_SECONDS_MAX: Final = 30.0
 
 
 class ServerNotReady(RuntimeError):
-    """The server process ended, or did not say `ready` in time; the text has what it printed on standard error."""
+    """The server process ended, or did not say `ready` in time; the text has what it printed on standard
+    error.
+    """
 
 
 class RunningServer:
-    """A server process on a data directory. `uri` is where clients connect; it stays the same over `restart()`."""
+    """A server process on a data directory. `uri` is where clients connect; it stays the same over
+    `restart()`.
+    """
 
     def __init__(self, data: Path, config: Path | None = None, *, listen: str = "tcp://127.0.0.1:0") -> None:
         self.data = data
@@ -61,7 +65,8 @@ class RunningServer:
 
     def _first_line(self) -> str:
         process = self._process
-        assert process is not None and process.stdout is not None
+        assert process is not None
+        assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             if not selector.select(_START_SECONDS_MAX):
@@ -119,7 +124,8 @@ class RunningServer:
 def running_server(
     data: str | Path | None = None, config: str | Path | None = None, *, listen: str = "tcp://127.0.0.1:0"
 ) -> Iterator[RunningServer]:
-    """A running server, stopped at the end; with no `data` in a directory of its own that is removed afterwards.
+    """A running server, stopped at the end; with no `data` in a directory of its own that is removed
+    afterwards.
 
     `config` is the path of a configuration file, or the text of one. Raises `ServerNotReady`."""
     with tempfile.TemporaryDirectory(prefix="tickertape-") as scratch:
@@ -145,7 +151,9 @@ def _config_file(config: str | Path | None, scratch: Path) -> Path | None:
 
 
 def wait_until(condition: object, seconds: float = 10.0) -> None:
-    """Wait until `condition()` is true; `TimeoutError` when it is not in time. For tests that watch a real process."""
+    """Wait until `condition()` is true; `TimeoutError` when it is not in time. For tests that watch a real
+    process.
+    """
     assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():

@@ -1,0 +1,8 @@
+"""Owns `python -m tickertape`, the same as the command `tickertape`. Must never hold anything else."""
+
+from __future__ import annotations
+
+from tickertape.cli import main
+
+if __name__ == "__main__":
+    main()

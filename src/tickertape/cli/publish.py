@@ -1,0 +1,138 @@
+"""Owns `publish`: lines of a file or of standard input become messages.
+
+Must never end with exit code 0 before the server has said that every message is persisted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from tickertape.base.errors import Disconnected, PublishRejected, TickertapeError
+from tickertape.base.limits import message_bytes_max
+from tickertape.cli.group import Failure
+from tickertape.cli.options import Interval, client_name, server_option
+from tickertape.cli.terminal import progress, remark
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
+@server_option
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Client name, which gives the messages their publisher. Default: one for this run.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages a second."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json"]),
+    default="lines",
+    show_default=True,
+    help="json: refuse a line that is not JSON.",
+)
+@click.option(
+    "--timeout",
+    type=Interval(),
+    default="30s",
+    show_default=True,
+    metavar="S",
+    help="Give up when the server does not answer for that long: seconds, or text such as 500ms.",
+)
+def publish(
+    topic: str, file: BinaryIO, server: str, name: str | None, rate: float | None, form: str, timeout: float
+) -> None:
+    """Publish the lines of FILE, or of standard input, to TOPIC: a line, a message.
+
+    Line ends are no part of a message, and empty lines are skipped. The command ends when the server has all
+    messages on its disk.
+
+    \b
+    echo '{"id": 1}' | tickertape publish orders
+    tickertape publish orders orders.jsonl --format json --name loader-1
+    tail -f access.log | tickertape publish access --rate 1000
+    """
+    from tickertape.client.blocking import Client
+    from tickertape.client.publish_store import MemoryPublishStore
+
+    with (
+        Client(
+            name or client_name("publish"), server, publish_store=MemoryPublishStore(), timeout=timeout
+        ) as client,
+        progress(f"publish {topic}", _size(file)) as advance,
+    ):
+        published = 0
+        try:
+            for message in _paced(_messages(file, json=form == "json"), rate):
+                client.publish(topic, message)
+                published += 1
+                advance(len(message) + 1)
+        except _BadLine as error:
+            client.publish_flush(timeout=timeout)
+            raise Failure(f"{file.name}: {error}; the {published} messages before it are published") from None
+        except (Disconnected, PublishRejected) as error:
+            raise _unfinished(error, published, client.unpersisted_count()) from error
+        try:
+            client.publish_flush(timeout=timeout)
+        except (Disconnected, PublishRejected) as error:
+            raise _unfinished(error, published, client.unpersisted_count()) from error
+    remark(f"{published} messages persisted")
+
+
+class _BadLine(ValueError):
+    pass
+
+
+def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(message_bytes_max + 3):
+        number += 1
+        message = line[:-1] if line.endswith(b"\n") else line
+        message = message.removesuffix(b"\r")
+        if len(message) > message_bytes_max:
+            raise _BadLine(f"line {number} is longer than {message_bytes_max} bytes")
+        if not message:
+            continue
+        if json:
+            try:
+                msgspec.json.decode(message)
+            except msgspec.DecodeError as error:
+                raise _BadLine(f"line {number} is not JSON: {error}") from None
+        yield message
+
+
+def _paced(messages: Iterator[bytes], rate: float | None) -> Iterator[bytes]:
+    """The messages, each no earlier than `rate` a second allows; what was late is not caught up in a burst."""
+    if rate is None:
+        yield from messages
+        return
+    due = time.monotonic()
+    for message in messages:
+        wait = due - time.monotonic()
+        if wait > 0:
+            time.sleep(wait)
+        due = max(due, time.monotonic() - 1 / rate) + 1 / rate
+        yield message
+
+
+def _size(file: BinaryIO) -> int | None:
+    """Bytes of a regular file; None for what has no size."""
+    try:
+        status = os.fstat(file.fileno())
+    except (OSError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _unfinished(error: TickertapeError, published: int, open_: int) -> Failure:
+    return Failure(f"{error}; of {published} messages {open_} may not be persisted")

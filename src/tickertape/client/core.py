@@ -1,0 +1,355 @@
+"""Owns one client's half of the protocol: logon, calls and their answers, and what is lost with a connection.
+
+Must never touch a socket, a clock, a thread or a lock: its driver hands in what happened and when, and
+carries out `effects`. Publishing and subscribing have modules of their own. Every call gets exactly one
+`Resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tickertape.base.errors import (
+    BadCommand,
+    Closed,
+    Disconnected,
+    SubscriptionUnknown,
+    TickertapeError,
+    UsageError,
+    error_from_code,
+)
+from tickertape.base.names import check_client_name, publisher_id
+from tickertape.base.ports import Now
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
+from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.publishing import Publishing
+from tickertape.client.subscriptions import Request, Subscriptions
+from tickertape.wire import commands
+from tickertape.wire.commands import (
+    Ack,
+    Command,
+    Completed,
+    Deliver,
+    Ended,
+    Flush,
+    Goodbye,
+    Heartbeat,
+    LoggedOn,
+    Logon,
+    Persisted,
+    Processed,
+    Rejected,
+    Resolved,
+    Subscribe,
+    Unsubscribe,
+)
+from tickertape.wire.connection import Connection, Received, Violation
+
+
+class Opened(NamedTuple):
+    """A connection to a server stands; `token` is resolved with `LoggedOn` or the error of the logon."""
+
+    token: object
+
+
+class Arrived(NamedTuple):
+    """`size` bytes were read into what `buffer()` gave."""
+
+    size: int
+
+
+class Lost(NamedTuple):
+    """The connection is gone: the peer closed it, or reading or writing failed."""
+
+    error: TickertapeError
+
+
+Input = Opened | Arrived | Lost | bytes
+
+
+class _Call(NamedTuple):
+    token: object
+    command: Command
+    frame: int = 0
+
+
+class ClientCore:
+    """The client machine. One object lives through any number of connections, one at a time.
+
+    `name` is the client name, from which the publisher id is made. Raises `BadOption` for an unusable one.
+    """
+
+    def __init__(
+        self, name: str, *, user: str | None = None, password: str | None = None, software: str = ""
+    ) -> None:
+        check_client_name(name)
+        self.name = name
+        self._logon = Logon(name=name, user=user, password=password, software=software)
+        self._effects: list[Effect] = []
+        self.waiting: Sequence[Effect] = self._effects
+        """What `effects` would give, to look at only."""
+        self.publishing = Publishing(publisher_id(name), self._send, self._effects)
+        self.subscriptions = Subscriptions(self._effects)
+        self._connection: Connection | None = None
+        self._logon_token: object = None
+        self._goodbye: TickertapeError | None = None
+        self._calls: dict[int, _Call] = {}
+        self._last_id = 0
+        self._closed = False
+        self.logged_on: LoggedOn | None = None
+
+    # -- the contract of a machine ----------------------------------------------------------------------
+
+    def receive(self, happened: Input, now: Now) -> None:
+        """Take in what the driver saw. Never waits, never raises for what the peer did."""
+        if isinstance(happened, Arrived):
+            if self._connection is not None:
+                self._take(self._connection.received(happened.size), now)
+        elif isinstance(happened, bytes):
+            if self._connection is not None:
+                self._take(self._connection.feed(happened), now)
+        elif isinstance(happened, Opened):
+            self._open(happened.token)
+        else:
+            self._lose(happened.error)
+
+    def buffer(self) -> memoryview:
+        """Where the driver reads the next bytes into. Only between `Opened` and `Lost`."""
+        assert self._connection is not None
+        return self._connection.buffer()
+
+    def effects(self) -> list[Effect]:
+        """What is to be done, in order; asking takes it."""
+        taken = self._effects[:]
+        self._effects.clear()
+        return taken
+
+    def next_deadline(self) -> float | None:
+        """The earliest moment (monotonic seconds) at which `wake` wants to be called, or None."""
+        return self.subscriptions.next_deadline()
+
+    def wake(self, now: Now) -> None:
+        """That moment has come."""
+        for credit in self.subscriptions.wake(now):
+            self._send(credit)
+
+    # -- calls of the application -----------------------------------------------------------------------
+
+    def set_store(self, store: PublishStore | None, now: Now) -> None:
+        """Use this publish store. Raises `UsageError` while another one holds messages."""
+        self.publishing.set_store(store, now)
+
+    def publish(
+        self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
+    ) -> int | None:
+        """See `Publishing.publish`."""
+        return self.publishing.publish(topic, body, expiration_ms, correlation_id, key)
+
+    def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
+        """See `Publishing.publish_bodies`."""
+        return self.publishing.publish_bodies(topic, bodies, body_bytes)
+
+    def flush(self, token: object, level: str) -> None:
+        """Resolved when everything sent before is `level`. Raises `Disconnected`, `Closed`, `UsageError`."""
+        if level not in ("persisted", "processed"):
+            raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
+        self._check_ready()
+        frame = self.publishing.flush_lanes()
+        command = Flush(id=self._new_id(), level=level)
+        self._call(command.id, _Call(token, command, frame if level == "persisted" else 0))
+
+    def subscribe(self, token: object, request: Request, sink: object) -> None:
+        """Resolved with the `Ack` when the subscription stands.
+
+        Raises `Disconnected`, `SubscriptionExists`.
+        """
+        self._check_ready()
+        self.publishing.flush_lanes()
+        command = Subscribe(
+            id=self._new_id(),
+            sub_id=request.context.sub_id,
+            topic=request.topic,
+            bookmark=request.bookmark,
+            options=request.options,
+            credit=request.depth_bytes,
+            until_caught_up=request.until_caught_up,
+            positions=request.positions,
+            journal=request.journal,
+        )
+        self._call(command.id, _Call(token, command), lambda: self.subscriptions.begin(request, sink))
+
+    def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
+        """Resolved when the server has ended them. Raises `Disconnected`, `SubscriptionUnknown`."""
+        self._check_ready()
+        for sub_id in sub_ids:
+            if sub_id not in self.subscriptions:
+                raise SubscriptionUnknown(f"no subscription {sub_id!r} on this connection; nothing was ended")
+        command = Unsubscribe(id=self._new_id(), sub_ids=sub_ids)
+        self._call(command.id, _Call(token, command))
+
+    def resolve(self, token: object, topic: str, bookmark: str) -> None:
+        """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`."""
+        self._check_ready()
+        self.publishing.flush_lanes()
+        command = commands.Resolve(id=self._new_id(), topic=topic, bookmark=bookmark)
+        self._call(command.id, _Call(token, command))
+
+    def consumed(self, sub_id: str, cost: int) -> None:
+        """The application is done with `cost` of what was delivered."""
+        credit = self.subscriptions.consumed(sub_id, cost)
+        if credit is not None:
+            self._send(credit)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
+        self._closed = True
+        if self.logged_on is not None:
+            self.publishing.flush_lanes()
+        if self._connection is None:
+            self.publishing.lost(Closed("the client was closed"))
+        else:
+            self._effects.append(Hangup(Closed("the client was closed")))
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _open(self, token: object) -> None:
+        assert self._connection is None, "one connection at a time"
+        self._connection = Connection("client")
+        self._goodbye = None
+        self._logon_token = token
+        self._effects.append(Send([self._connection.preface()]))
+        self._send(self._logon)
+
+    def _send(self, command: Command, batch: MessageBatch | None = None) -> None:
+        if self._connection is not None:
+            self._effects.append(Send(self._connection.send(command, batch)))
+
+    def _check_ready(self) -> None:
+        if self._closed:
+            raise Closed("the client was closed")
+        if self.logged_on is None:
+            raise Disconnected("not connected: call connect() first")
+
+    def _new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _call(self, call_id: int, call: _Call, begin: Callable[[], None] | None = None) -> None:
+        # What cannot be encoded, or not begun, leaves no trace.
+        assert self._connection is not None
+        frame = Send(self._connection.send(call.command))
+        if begin is not None:
+            begin()
+        self._calls[call_id] = call
+        self._effects.append(frame)
+
+    def _take(self, events: Sequence[Received | Violation], now: Now) -> None:
+        for event in events:
+            if self._goodbye is not None:
+                return
+            if isinstance(event, Violation):
+                self._hang_up(event.error)
+                return
+            try:
+                self._command(event.command, event.batch, now)
+            except BadCommand as error:
+                self._hang_up(error)
+
+    def _command(self, command: Command, batch: MessageBatch | None, now: Now) -> None:
+        if isinstance(command, Goodbye):
+            self._hang_up(error_from_code(command.code, command.text))
+        elif isinstance(command, LoggedOn):
+            self._log_on(command)
+        elif self.logged_on is None:
+            raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
+        elif isinstance(command, Deliver):
+            if batch is not None:
+                self.subscriptions.delivered(command, batch, now)
+        elif isinstance(command, Persisted):
+            self.publishing.persisted(command)
+        elif isinstance(command, Processed):
+            self.publishing.processed(command)
+        elif isinstance(command, Rejected):
+            self.publishing.rejected(command)
+        elif isinstance(command, Completed):
+            self.subscriptions.completed(command)
+        elif isinstance(command, Ended):
+            self.subscriptions.ended(command)
+        elif isinstance(command, Ack | Resolved):
+            self._answer(command)
+        elif not isinstance(command, Heartbeat):
+            raise BadCommand(f"{type(command).__name__} does not come from a server")
+
+    def _log_on(self, command: LoggedOn) -> None:
+        if self.logged_on is not None or self._connection is None:
+            raise BadCommand("the server answered the logon twice")
+        self._connection.logged_on()
+        self.logged_on = command
+        token, self._logon_token = self._logon_token, None
+        self.publishing.logged_on(command.last_persisted, command.recorded)
+        self._effects.append(Resolve(token, command))
+
+    def _answer(self, answer: Ack | Resolved) -> None:
+        call = self._calls.pop(answer.id, None)
+        if call is None:
+            raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
+        if isinstance(answer, Ack) and answer.code:
+            error = error_from_code(answer.code, answer.text)
+            if isinstance(call.command, Subscribe):
+                self.subscriptions.end(call.command.sub_id, answer.code, error)
+            self._effects.append(Resolve(call.token, error))
+            return
+        outcome: object = answer
+        if isinstance(call.command, Flush):
+            if call.frame:
+                # Everything sent before is persisted, whether or not its own notice has come yet.
+                self.publishing.settle_recorded(call.frame)
+            outcome = self.publishing.take_rejection()
+        elif isinstance(call.command, Unsubscribe):
+            for sub_id in call.command.sub_ids:
+                self.subscriptions.end(sub_id, "unsubscribed", None)
+        self._effects.append(Resolve(call.token, outcome))
+
+    def _hang_up(self, error: TickertapeError) -> None:
+        self._goodbye = error
+        self._effects.append(Hangup(error))
+
+    def _lose(self, error: TickertapeError) -> None:
+        if self._connection is None:
+            return
+        if self._goodbye is not None:
+            error = self._goodbye
+        # What was not written yet belonged to this connection.
+        self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Send | Hangup)]
+        was_on = self.logged_on is not None
+        self._connection = None
+        self.logged_on = None
+        if self._closed:
+            refusal: TickertapeError = Closed("the client was closed")
+            reason = "closed"
+        else:
+            refusal = error if isinstance(error, Disconnected) else _disconnected(error)
+            reason = error.code
+        self.publishing.lost(refusal)
+        self.subscriptions.lost(reason, refusal)
+        calls = [call.token for call in self._calls.values()]
+        self._calls.clear()
+        if self._logon_token is not None:
+            self._effects.append(Resolve(self._logon_token, Closed("closed") if self._closed else error))
+            self._logon_token = None
+        self._effects.extend(Resolve(token, refusal) for token in calls)
+        if was_on and not self._closed:
+            self._effects.append(Down(error))
+
+
+def _disconnected(error: TickertapeError) -> Disconnected:
+    lost = Disconnected(f"the connection was ended ({error.code}): {error}")
+    lost.__cause__ = error
+    return lost

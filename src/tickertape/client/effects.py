@@ -1,0 +1,76 @@
+"""Owns what the client machine asks its driver to do.
+
+Must never do any of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tickertape.base.errors import PublishRejected, TickertapeError
+from tickertape.base.ports import Buffer
+from tickertape.batch.layout import MessageBatch
+
+
+class Send(NamedTuple):
+    """Write these buffers to the connection, after all earlier ones."""
+
+    buffers: list[Buffer]
+
+
+class Hangup(NamedTuple):
+    """Close the connection; the driver then tells the machine that it is lost, with this error."""
+
+    error: TickertapeError
+
+
+class Resolve(NamedTuple):
+    """The call with this token has its outcome: a value, or the error to raise."""
+
+    token: object
+    outcome: object
+
+
+class Hand(NamedTuple):
+    """Give `batch` to `sink`, the object that came with the subscription."""
+
+    sink: object
+    batch: MessageBatch
+
+
+class CaughtUp(NamedTuple):
+    """The replay of `sink` has caught up, or reached its stop."""
+
+    sink: object
+
+
+class End(NamedTuple):
+    """Nothing more comes to `sink`.
+
+    `reason` is a word for programs; `error` is None when it was asked for.
+    """
+
+    sink: object
+    reason: str
+    error: TickertapeError | None
+
+
+class FailedWrite(NamedTuple):
+    """The server refused that many messages. `batch` holds them when there is a publish store, else None."""
+
+    error: PublishRejected
+    messages: int
+    batch: MessageBatch | None
+
+
+class Room(NamedTuple):
+    """The publish store has more room than before: publishes that wait may try again."""
+
+
+class Down(NamedTuple):
+    """A connection that was logged on is lost, and not because the application closed the client."""
+
+    error: TickertapeError
+
+
+Effect = Send | Hangup | Resolve | Hand | CaughtUp | End | FailedWrite | Room | Down

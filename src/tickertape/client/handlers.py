@@ -1,0 +1,41 @@
+"""Owns running what the application gave: its handlers, and what becomes of the exceptions they raise.
+
+Must never let such an exception reach the receive thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+
+ExceptionListener = Callable[[BaseException], object]
+
+
+class Handlers:
+    """Runs handlers one by one. `listener` is told what they raise; None prints it on standard error."""
+
+    def __init__(self) -> None:
+        self.listener: ExceptionListener | None = None
+
+    def run(self, handler: Callable[..., object], *arguments: object) -> None:
+        """Call `handler`; what it raises is told."""
+        try:
+            handler(*arguments)
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self.tell(error)
+
+    def tell(self, error: BaseException) -> None:
+        """Tell the listener, or standard error."""
+        if self.listener is None:
+            _show(error)
+            return
+        try:
+            self.listener(error)
+        except Exception as second:  # noqa: BLE001 - the listener too
+            _show(second)
+
+
+def _show(error: BaseException) -> None:
+    sys.stderr.write("tickertape: this happened where no caller could be told:\n")
+    traceback.print_exception(error, file=sys.stderr)

@@ -1,0 +1,106 @@
+"""Owns the publish store that lives in this process: it survives a lost connection, not the end of the
+process.
+
+Must never drop a message that was neither persisted nor refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from tickertape.base.errors import BadOption
+from tickertape.base.limits import publish_store_bytes_default
+from tickertape.base.units import parse_size
+from tickertape.batch.layout import MessageBatch
+from tickertape.batch.select import slice_batch
+from tickertape.client.publish_store.protocol import Stored
+
+
+class MemoryPublishStore:
+    """Keeps encoded batches in memory until the server says that they are persisted.
+
+    `bytes_max`: int (bytes) or str such as `"64MB"` (powers of 1024), default 64 MB. What the client is still
+    gathering counts too.
+    `when_full`: `"block"` (default) lets a publish wait for acknowledgements, as long as the client's
+    `timeout`;
+    `"raise"` raises `StoreFull` at once.
+
+    Raises `BadOption` for any other value.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int | str = publish_store_bytes_default,
+        when_full: Literal["block", "raise"] = "block",
+    ) -> None:
+        self._bytes_max = parse_size(bytes_max) if isinstance(bytes_max, str) else bytes_max
+        if self._bytes_max <= 0:
+            raise BadOption(f"bytes_max={bytes_max!r}: a publish store needs room for at least one message")
+        if when_full not in ("block", "raise"):
+            raise BadOption(f"when_full={when_full!r}: use 'block' or 'raise'")
+        self._when_full = when_full
+        self._held: deque[Stored] = deque()
+        self._size_bytes = 0
+        self._last_sequence = 0
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes of encoded batches that the store holds at most."""
+        return self._bytes_max
+
+    @property
+    def when_full(self) -> Literal["block", "raise"]:
+        """What a publish does that finds no room."""
+        return self._when_full
+
+    @property
+    def size_bytes(self) -> int:
+        """Encoded bytes held now."""
+        return self._size_bytes
+
+    @property
+    def last_sequence(self) -> int:
+        """The highest sequence ever put; 0 for a fresh store."""
+        return self._last_sequence
+
+    def put(self, stored: Stored) -> None:
+        """Keep one batch; its sequences are above all others put before."""
+        assert stored.first > self._last_sequence, "sequences rise"
+        self._held.append(stored)
+        self._size_bytes += stored.batch.nbytes
+        self._last_sequence = stored.last
+
+    def discard(self, sequence: int) -> None:
+        """Let go of what is persisted: every message up to and including `sequence`."""
+        held = self._held
+        while held and held[0][1] <= sequence:
+            self._size_bytes -= held.popleft()[2].nbytes
+        if held and held[0][0] <= sequence:
+            first, last, batch = held[0]
+            keep = int(np.searchsorted(batch.sequences, np.uint64(sequence), side="right"))
+            self.replace(first, last, slice_batch(batch, keep, batch.count))
+
+    def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
+        """Let go of the messages `first` to `last`, which lie in one batch, but keep `rest` of them."""
+        for index, (begin, end, batch) in enumerate(self._held):
+            if begin >= first and end <= last:
+                self._size_bytes -= batch.nbytes
+                if rest is None:
+                    del self._held[index]
+                else:
+                    sequences = rest.sequences
+                    self._held[index] = Stored(int(sequences[0]), int(sequences[-1]), rest)
+                    self._size_bytes += rest.nbytes
+                return
+
+    def held(self) -> Sequence[Stored]:
+        """What is held, in the order of sequences."""
+        return tuple(self._held)
+
+    def unpersisted_count(self) -> int:
+        """Messages held."""
+        return sum(batch.count for _, _, batch in self._held)

@@ -1,0 +1,63 @@
+"""Owns what a client asks of a publish store.
+
+Must never decide when to send or resend: that is `client/publishing.py`. A store keeps batches, in order,
+until it is told that they are persisted or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from tickertape.batch.layout import MessageBatch
+
+WhenFull = Literal["block", "raise"]
+
+
+class Stored(NamedTuple):
+    """One batch of a store, with its first and last sequence."""
+
+    first: int
+    last: int
+    batch: MessageBatch
+
+
+class PublishStore(Protocol):
+    """Keeps what was published and is not yet known to be persisted.
+
+    A store serves one client at a time. Its client calls it under one lock, so it needs none of its own.
+    Sequences rise from batch to batch and inside each batch.
+    """
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes of encoded batches that the store holds at most."""
+
+    @property
+    def when_full(self) -> WhenFull:
+        """What a publish does that finds no room: wait for acknowledgements, or raise `StoreFull`."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Encoded bytes held now."""
+
+    @property
+    def last_sequence(self) -> int:
+        """The highest sequence ever put, persisted or not; 0 for a fresh store."""
+
+    def put(self, stored: Stored) -> None:
+        """Keep one batch, whose sequences are above `last_sequence`. Called before the batch is sent."""
+
+    def discard(self, sequence: int) -> None:
+        """Let go of every message with a sequence up to and including `sequence`: it is persisted."""
+
+    def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
+        """Let go of the messages `first` to `last`, which lie in one batch, but keep `rest` of them.
+
+        `rest` is None or a batch of some of these messages. Nothing happens when they are no longer held."""
+
+    def held(self) -> Sequence[Stored]:
+        """What is held, in the order of sequences."""
+
+    def unpersisted_count(self) -> int:
+        """Messages held."""

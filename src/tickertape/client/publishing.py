@@ -1,0 +1,395 @@
+"""Owns what was published and is not settled: gathering, frame numbers, sequences, the publish store.
+
+Must never touch a socket, a clock or a lock, and never let go of a message of a publish store that was
+neither persisted nor refused. Topics travel in two lanes: recorded ones, in order and sequenced when there
+is a store, and unrecorded ones, apart and unsequenced. A lane sends at once when nothing of it is
+unacknowledged, else it gathers until the next acknowledgement or `batch_bytes_target`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from tickertape.base.errors import (
+    BadCommand,
+    Closed,
+    Disconnected,
+    MessageTooLarge,
+    PublishRejected,
+    StoreFull,
+    TickertapeError,
+    UsageError,
+    error_from_code,
+)
+from tickertape.base.limits import (
+    batch_bytes_target,
+    message_bytes_max,
+    message_cost_bytes,
+    topics_remembered_max,
+)
+from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.ports import Now
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.layout import MessageBatch
+from tickertape.batch.select import select, slice_batch
+from tickertape.client.effects import Effect, FailedWrite, Room
+from tickertape.client.lane import InFlight, Lane
+from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
+
+BATCH_OVERHEAD_BYTES: Final = 128
+"""Header, run and padding of a batch, generously: what a batch takes in the store beside its messages."""
+
+
+class Publishing:
+    """The publishing half of the client machine.
+
+    `send(command, batch)` puts a frame on the connection; `effects` is where this half leaves the others.
+    """
+
+    def __init__(
+        self, publisher: int, send: Callable[[Publish, MessageBatch], None], effects: list[Effect]
+    ) -> None:
+        self._publisher = publisher
+        self._send_frame = send
+        self._effects = effects
+        self._store: PublishStore | None = None
+        self._recorded = Lane()
+        self._unrecorded = Lane()
+        self._lanes: dict[str, Lane] = {}
+        self._names: frozenset[str] | None = None
+        self._patterns: tuple[re.Pattern[str], ...] = ()
+        self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
+        self._frame = 0
+        self._next_sequence = 1
+        self._sent_sequence = 0
+        self._last_persisted = 0
+        self._rejection: TickertapeError | None = None
+        self._rejected_count = 0
+        self.starved = False
+        """Whether a publish found no room since there was more."""
+        self.report_rejections = True
+        """Whether `take_rejection` is to hear of what was refused."""
+
+    # -- the application --------------------------------------------------------------------------------
+
+    def publish(
+        self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
+    ) -> int | None:
+        """Accept one message; its sequence when there is a store and the topic is recorded, else None.
+
+        Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`; then nothing was accepted.
+        """
+        lane = self._lanes.get(topic) or self._find_lane(topic)
+        size = len(body) + message_cost_bytes
+        if lane.size + size > lane.limit:
+            self._make_room(lane, size)
+        if expiration_ms or correlation_id or key:
+            size += lane.add(topic, body, expiration_ms, correlation_id, key)
+        elif topic == lane.topic:
+            lane.bodies.append(body)
+        else:
+            lane.add(topic, body)
+        lane.size = size = lane.size + size
+        sequence = None
+        if lane.sequenced:
+            sequence = self._next_sequence
+            self._next_sequence = sequence + 1
+        if lane.idle or size >= batch_bytes_target:
+            self._flush_lane(lane)
+        return sequence
+
+    def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
+        """Accept `bodies`, `body_bytes` together and at most about `batch_bytes_target`, as one batch; at
+        least one.
+
+        Returns the sequence of the last and raises as `publish` does.
+        """
+        lane = self._lanes.get(topic) or self._find_lane(topic)
+        size = body_bytes + len(bodies) * message_cost_bytes
+        if lane.size:
+            self._flush_lane(lane)
+        self._make_room(lane, size)
+        if not lane.sequenced:
+            self._transmit(lane, Stored(0, 0, batch_from_bodies(topic, bodies)))
+            return None
+        batch = batch_from_bodies(
+            topic, bodies, publisher=self._publisher, first_sequence=self._next_sequence
+        )
+        first = self._next_sequence
+        self._next_sequence = first + len(bodies)
+        self._put_and_transmit(Stored(first, self._next_sequence - 1, batch))
+        return self._next_sequence - 1
+
+    def flush_lanes(self) -> int:
+        """Send what is gathered; the number of the last frame sent on this connection."""
+        for lane in (self._recorded, self._unrecorded):
+            if lane.size:
+                self._flush_lane(lane)
+        return self._frame
+
+    def take_rejection(self) -> TickertapeError | None:
+        """What `publish_flush` has to report: refusals since it was last asked, as one error."""
+        first, count = self._rejection, self._rejected_count
+        self._rejection, self._rejected_count = None, 0
+        if first is None or count == 0:
+            return None
+        return PublishRejected(f"the server refused {count} message(s); the first time because: {first}")
+
+    def unpersisted_count(self) -> int:
+        """Messages of the publish store that are not known to be persisted, gathered ones included."""
+        if self._store is None:
+            return 0
+        return self._store.unpersisted_count() + self._recorded.count
+
+    def unsettled(self) -> bool:
+        """Whether anything gathered or sent on this connection has no answer yet."""
+        return any(lane.size or lane.in_flight for lane in (self._recorded, self._unrecorded))
+
+    @property
+    def store(self) -> PublishStore | None:
+        """The publish store, when there is one."""
+        return self._store
+
+    def set_store(self, store: PublishStore | None, now: Now) -> None:
+        """Use `store` from here on. Raises `UsageError` while the old one still holds messages."""
+        if self.unpersisted_count():
+            raise UsageError(
+                f"the publish store still holds {self.unpersisted_count()} message(s): publish_flush() first"
+            )
+        if self._connected and self._recorded.size:
+            self._flush_lane(self._recorded)
+        self._store = store
+        self._recorded.sequenced = store is not None
+        if store is not None:
+            self._sent_sequence = store.last_sequence
+            # A fresh store cannot know what an earlier process of this name published.
+            begin = store.last_sequence or now.wall * 1000
+            self._next_sequence = max(begin, self._last_persisted) + 1
+        self._lanes.clear()
+        if self._connected:
+            self._resume()
+        self._measure()
+
+    # -- the connection ---------------------------------------------------------------------------------
+
+    @property
+    def _connected(self) -> bool:
+        return self._refusal is None
+
+    def logged_on(self, last_persisted: int, recorded: Iterable[str] | None) -> None:
+        """A new connection is ready: discard what is persisted, resend the rest in order."""
+        self._names = None
+        self._patterns = ()
+        if recorded is not None:
+            listed = tuple(recorded)
+            self._names = frozenset(listed)
+            self._patterns = tuple(re.compile(name) for name in listed if is_pattern(name))
+        self._lanes.clear()
+        if self._recorded.size:
+            self._flush_lane(
+                self._recorded
+            )  # gathered while disconnected: into the store, then sent from there
+        self._frame = 0
+        self._refusal = None
+        self._last_persisted = last_persisted
+        self._recorded.idle = self._unrecorded.idle = True
+        self._resume()
+        self._measure()
+
+    def lost(self, refusal: TickertapeError) -> None:
+        """The connection is gone: keep what the store must keep; `refusal` is raised where it cannot."""
+        self._refusal = refusal
+        self._lanes.clear()
+        for lane in (self._recorded, self._unrecorded):
+            lane.idle = False
+            lane.in_flight.clear()
+            if lane.size and lane.sequenced:
+                self._flush_lane(lane)
+            lane.clear()
+
+    def persisted(self, command: Persisted) -> None:
+        """Settle every recorded frame up to the one named, and every sequence up to the one named."""
+        if command.frame:
+            self._check_frame(command.frame)
+        self.settle_recorded(command.frame, min(command.sequence, self._sent_sequence))
+
+    def settle_recorded(self, frame: int, sequence: int = 0) -> None:
+        """Settle the recorded frames up to `frame`: they are persisted."""
+        lane = self._recorded
+        settled = [number for number in lane.in_flight if number <= frame]
+        for number in settled:
+            sequence = max(sequence, lane.in_flight.pop(number).last)
+        if self._store is not None and sequence:
+            self._store.discard(sequence)
+            self._measure()
+        self._settled(lane)
+
+    def processed(self, command: Processed) -> None:
+        """Settle one unrecorded frame; it says nothing about any other."""
+        self._check_frame(command.frame)
+        for lane in (self._unrecorded, self._recorded):
+            if lane.in_flight.pop(command.frame, None) is not None:
+                self._settled(lane)
+
+    def rejected(self, command: Rejected) -> None:
+        """Settle one frame that the server refused."""
+        self._check_frame(command.frame)
+        for lane in (self._recorded, self._unrecorded):
+            frame = lane.in_flight.pop(command.frame, None)
+            if frame is None:
+                continue
+            if frame.batch is not None and self._store is not None:
+                self._store.replace(frame.first, frame.last, None)
+                self._measure()
+            reason = error_from_code(command.code, command.text)
+            self._refuse(reason, f"{command.code}: {command.text}", frame.messages, frame.batch)
+            self._settled(lane)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _find_lane(self, topic: str) -> Lane:
+        check_topic(topic)
+        recorded = self._is_recorded(topic)
+        if self._refusal is not None:
+            stored = recorded and self._recorded.sequenced and not isinstance(self._refusal, Closed)
+            if not stored:
+                raise self._refusal
+        if len(self._lanes) >= topics_remembered_max:
+            self._lanes.clear()
+        lane = self._lanes[topic] = self._recorded if recorded else self._unrecorded
+        return lane
+
+    def _is_recorded(self, topic: str) -> bool:
+        names = self._names
+        return names is None or topic in names or any(p.search(topic) for p in self._patterns)
+
+    def _make_room(self, lane: Lane, size: int) -> None:
+        if size - message_cost_bytes > message_bytes_max:
+            raise MessageTooLarge(
+                f"a message of {size - message_cost_bytes:,} bytes: at most {message_bytes_max:,} are allowed"
+            )
+        if lane.size and lane.size + size > batch_bytes_target:
+            self._flush_lane(lane)
+        store = self._store
+        if store is None or not lane.sequenced:
+            return
+        if size + BATCH_OVERHEAD_BYTES > store.bytes_max:
+            raise MessageTooLarge(
+                f"a message of {size:,} bytes never fits a publish store with bytes_max={store.bytes_max:,}"
+            )
+        if lane.size + size + BATCH_OVERHEAD_BYTES > store.bytes_max - store.size_bytes:
+            if lane.size and self._connected:
+                self._flush_lane(lane)
+            self.starved = True
+            raise StoreFull(
+                f"the publish store holds {store.size_bytes + lane.size:,} of {store.bytes_max:,} bytes and "
+                f"the message needs {size:,}: wait for acknowledgements or give it a larger bytes_max"
+            )
+
+    def _flush_lane(self, lane: Lane) -> None:
+        if lane.sequenced:
+            first = self._next_sequence - lane.count
+            batch = lane.take(self._publisher, first)
+            self._put_and_transmit(Stored(first, self._next_sequence - 1, batch))
+        else:
+            self._transmit(lane, Stored(0, 0, lane.take()))
+
+    def _put_and_transmit(self, stored: Stored) -> None:
+        assert self._store is not None
+        self._store.put(stored)
+        self._measure()
+        if self._connected:
+            self._transmit(self._recorded, stored)
+
+    def _transmit(self, lane: Lane, stored: Stored) -> None:
+        self._frame += 1
+        lane.idle = False
+        batch = stored.batch
+        if lane.sequenced:
+            self._sent_sequence = max(self._sent_sequence, stored.last)
+            lane.in_flight[self._frame] = InFlight(stored.first, stored.last, batch.count, batch)
+        else:
+            lane.in_flight[self._frame] = InFlight(0, 0, batch.count, None)
+        self._send_frame(Publish(frame=self._frame, sequenced=lane.sequenced), batch)
+
+    def _resume(self) -> None:
+        store = self._store
+        if store is None:
+            return
+        self._refuse_overtaken(store)
+        store.discard(self._last_persisted)
+        self._next_sequence = max(self._next_sequence, self._last_persisted + 1)
+        for stored in list(store.held()):
+            topics = stored.batch.topics
+            unrecorded = [index for index, topic in enumerate(topics) if not self._is_recorded(topic)]
+            if unrecorded:
+                self._split(store, stored, unrecorded)
+            else:
+                self._transmit(self._recorded, stored)
+
+    def _refuse_overtaken(self, store: PublishStore) -> None:
+        # What was never sent cannot be persisted: a server that is beyond it would drop it as a duplicate.
+        # Only another process under this name, or a clock that was set back, can bring that about.
+        for first, last, batch in list(store.held()):
+            if last <= self._sent_sequence:
+                continue
+            if first > self._last_persisted:
+                return
+            cut = int(np.searchsorted(batch.sequences, np.uint64(self._last_persisted), side="right"))
+            rest = slice_batch(batch, cut, batch.count) if cut < batch.count else None
+            store.replace(first, last, rest)
+            text = (
+                f"sequence {first} was never sent but the server holds {self._last_persisted} of this client "
+                "name: another process published under it, or the clock was set back"
+            )
+            self._refuse(PublishRejected(text), text, cut, slice_batch(batch, 0, cut))
+
+    def _split(self, store: PublishStore, stored: Stored, unrecorded: list[int]) -> None:
+        # Stored while it was not known what the server records: only recorded topics carry sequences.
+        first, last, batch = stored
+        index = batch.topic_index
+        apart = np.ones(batch.count, bool) if index is None else np.isin(index, unrecorded)
+        rest = None if apart.all() else select(batch, ~apart)
+        store.replace(first, last, rest)
+        lane = self._unrecorded
+        for at in map(int, np.flatnonzero(apart)):
+            expiration_ms = 0 if batch.expirations is None else int(batch.expirations[at])
+            body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
+            lane.add(batch.topic(at), body, expiration_ms, correlation_id or "", key or "")
+            lane.size += len(body) + message_cost_bytes
+        self._flush_lane(lane)
+        if rest is not None:
+            sequences = rest.sequences
+            self._transmit(self._recorded, Stored(int(sequences[0]), int(sequences[-1]), rest))
+
+    def _settled(self, lane: Lane) -> None:
+        if lane.size:
+            self._flush_lane(lane)
+        elif not lane.in_flight:
+            lane.idle = self._connected
+
+    def _refuse(self, reason: TickertapeError, text: str, count: int, batch: MessageBatch | None) -> None:
+        if self.report_rejections:
+            self._rejection = self._rejection or reason
+            self._rejected_count += count
+        self._effects.append(FailedWrite(PublishRejected(text), count, batch))
+
+    def _check_frame(self, frame: int) -> None:
+        if not 0 < frame <= self._frame:
+            raise BadCommand(f"the server answered publish frame {frame}; {self._frame} were sent")
+
+    def _measure(self) -> None:
+        lane, store = self._recorded, self._store
+        if store is None:
+            lane.limit = batch_bytes_target
+            return
+        room = store.bytes_max - store.size_bytes - BATCH_OVERHEAD_BYTES
+        lane.limit = min(batch_bytes_target, room)
+        if self.starved:
+            self.starved = False
+            self._effects.append(Room())

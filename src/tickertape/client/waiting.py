@@ -1,0 +1,49 @@
+"""Owns waiting for the outcome of one call.
+
+Must never know what the call was.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from typing import Final
+
+from tickertape.base.errors import TickertapeError, TimedOut
+
+
+class Default(enum.Enum):
+    """Type of `DEFAULT`."""
+
+    DEFAULT = "the client's timeout"
+
+
+DEFAULT: Final = Default.DEFAULT
+"""Wait as long as the client's own `timeout` says."""
+
+Timeout = float | str | None | Default
+"""Seconds, text such as `"500ms"`, None = as long as the connection lasts, or `DEFAULT`."""
+
+
+class Call:
+    """The outcome of one call, set on one thread and waited for on another."""
+
+    __slots__ = ("_outcome", "_settled")
+
+    def __init__(self) -> None:
+        self._settled = threading.Lock()
+        self._settled.acquire()
+        self._outcome: object = None
+
+    def settle(self, outcome: object) -> None:
+        """Set the outcome; once."""
+        self._outcome = outcome
+        self._settled.release()
+
+    def wait(self, timeout: float | None, what: str) -> object:
+        """The outcome; raises it when it is an error, and `TimedOut` after `timeout` seconds without one."""
+        if not self._settled.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimedOut(f"no answer to {what} within {timeout} s; it may still take effect")
+        if isinstance(self._outcome, TickertapeError):
+            raise self._outcome
+        return self._outcome

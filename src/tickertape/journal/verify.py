@@ -1,0 +1,90 @@
+"""Owns looking at a journal without opening it: what is there (`survey`), and whether all of it is whole (`verify`).
+
+Must never write, lock, or need the server to be stopped: a running one may commit, seal and begin segments while its
+files are read here. So what looks damaged is looked at again, and counts only when it stays where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+
+from tickertape.base.errors import BadBatch, CorruptBatch, JournalError, NotAJournal
+from tickertape.base.limits import MIB, commit_header_bytes
+from tickertape.base.ports import Disk
+from tickertape.batch import MessageBatch
+from tickertape.journal.format import (
+    JOURNAL_DIRECTORY,
+    QUARANTINE_DIRECTORY,
+    CommitHeader,
+    CommitKind,
+    SegmentHeader,
+    decode_commit,
+    segment_path,
+)
+from tickertape.journal.identity import DIRECTORY_NAMES, IDENTITY_FILE, Identity, read_identity
+from tickertape.journal.index import publisher_spans
+from tickertape.journal.recovery import Head, Seen, look
+from tickertape.journal.segment import Ending, ReadAt, SegmentScan, Verdict
+
+State = Literal["sealed", "active", "reserved", "unreadable"]
+Progress = Callable[[int], object]
+"""Called with how many more bytes of segments were gone through."""
+
+_WINDOW_BYTES: Final = 4 * MIB
+_PROGRESS_BYTES: Final = 1 * MIB
+
+
+class Finding(msgspec.Struct, frozen=True, order=True):
+    """Something found: in which file (relative to the data directory), at which byte, and what."""
+
+    file: str
+    offset: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file} at {self.offset}: {self.what}"
+
+
+class SegmentSummary(msgspec.Struct, kw_only=True):
+    """One segment file."""
+
+    number: int
+    file: str
+    state: State
+    bytes: int
+    """Size of the file."""
+    used: int = 0
+    """Bytes up to the end of the last valid commit."""
+    epoch: int = 0
+    first_position: int = 0
+    end_position: int = 0
+    """Position after its last message."""
+    begun: int = 0
+    """When it was begun, microseconds since 1970 UTC."""
+    last: int = 0
+    """Log time of its last commit, microseconds since 1970 UTC."""
+    commits: int = 0
+    """Valid commits, marks and the seal included."""
+    messages: int = 0
+    publishers: int = 0
+    """Publishers with messages in it."""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `survey` and `verify` say about a journal."""
+
+    journal: str = ""
+    """Its id, 32 hexadecimal digits."""
+    segments: list[SegmentSummary] = msgspec.field(default_factory=list)
+    damage: list[Finding] = msgspec.field(default_factory=list)
+    """Bytes that were once durable, or that should be there, and cannot be read back."""
+    notes: list[Finding] = msgspec.field(default_factory=list)
+    """What is not as a clean stop leaves it, and is no damage."""
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is damaged."""
+        return not self.damage

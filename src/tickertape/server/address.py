@@ -1,0 +1,83 @@
+"""Owns the addresses a server listens on: their text form, and which of them strangers can reach.
+
+Must never resolve a name or open a port: what a text means is decided here from the text alone.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final, NamedTuple
+
+from tickertape.base.errors import ConfigurationError
+from tickertape.base.texts import shown
+
+LISTEN_FORMS: Final = "tcp://127.0.0.1:9007, tcp://[::1]:9007 (port 0 takes a free one) or unix:///path"
+_NOT_BUILT: Final = ("tls", "tcps", "ws", "wss")
+_UNIX_PATH_BYTES_MAX: Final = 107
+"""What the system can bind, without the zero at its end."""
+
+
+class ListenAddress(NamedTuple):
+    """Where to listen: `path` of a Unix socket, else `host` (without brackets) and `port` (0: a free one)."""
+
+    host: str
+    port: int
+    path: str
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only processes of this machine can reach it."""
+        return bool(self.path) or _is_loopback(self.host)
+
+
+def parse_listen(text: str) -> ListenAddress:
+    """Read `tcp://host:port` or `unix:///path`. Raises `ConfigurationError` with what is allowed."""
+    scheme, colon, rest = text.partition("://")
+    if colon and scheme in _NOT_BUILT:
+        raise ConfigurationError(f"{scheme}:// is not built yet; listen on {LISTEN_FORMS}")
+    if colon and scheme == "unix":
+        return _unix(text, rest)
+    if not colon or scheme != "tcp":
+        raise ConfigurationError(f"{shown(text)} is no address to listen on; use {LISTEN_FORMS}")
+    host, colon, port = rest.rpartition(":")
+    if not colon or not host:
+        raise ConfigurationError(f"{shown(text)} needs a host and a port; use {LISTEN_FORMS}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        if not _is_address(socket.AF_INET6, host):
+            raise ConfigurationError(f"{shown(host)} in {shown(text)} is no IPv6 address")
+    elif any(character in host for character in ":/@[] \t"):
+        raise ConfigurationError(f"{shown(host)} in {shown(text)} is no host; use {LISTEN_FORMS}")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise ConfigurationError(f"{shown(port)} in {shown(text)} is no port: 0 to 65535")
+    return ListenAddress(host, int(port), "")
+
+
+def _unix(text: str, path: str) -> ListenAddress:
+    if not path.startswith("/") or path.endswith("/"):
+        raise ConfigurationError(
+            f"{shown(text)} needs the absolute path of a socket: unix:///run/tickertape.sock"
+        )
+    if len(path.encode("utf-8")) > _UNIX_PATH_BYTES_MAX or "\0" in path:
+        raise ConfigurationError(
+            f"the path in {shown(text)} cannot be a socket: "
+            f"at most {_UNIX_PATH_BYTES_MAX} bytes, without zero bytes"
+        )
+    return ListenAddress("", 0, path)
+
+
+def _is_loopback(host: str) -> bool:
+    if _is_address(socket.AF_INET, host):
+        return host.startswith("127.")
+    return host == "localhost" or (
+        _is_address(socket.AF_INET6, host)
+        and socket.inet_pton(socket.AF_INET6, host) == socket.inet_pton(socket.AF_INET6, "::1")
+    )
+
+
+def _is_address(family: socket.AddressFamily, host: str) -> bool:
+    try:
+        socket.inet_pton(family, host)
+    except (OSError, ValueError):
+        return False
+    return True

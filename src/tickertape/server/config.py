@@ -1,0 +1,331 @@
+"""Owns what a server can be told: sections and keys, defaults, and the refusal of everything else.
+
+Must never ignore a key: what is unknown, misspelt, contradictory or not built yet is a problem with its file,
+line and what is allowed. Nothing is created or opened here but the configuration files themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from tickertape.base.errors import BadName, ConfigurationError
+from tickertape.base.limits import MIB, client_name_bytes_max, segment_bytes_default, segment_bytes_min
+from tickertape.base.names import check_client_name, check_topic, is_pattern
+from tickertape.base.texts import shown
+from tickertape.base.units import parse_interval, parse_size
+from tickertape.server.address import parse_listen
+from tickertape.server.document import Node, Place, Problem, read_document
+from tickertape.server.section import Section
+
+SyncName = Literal["always", "interval", "never"]
+
+LISTEN_DEFAULT: Final = "tcp://127.0.0.1:9007"
+NAME_DEFAULT: Final = "tickertape"
+DATA_DEFAULT: Final = "data"
+SYNC_INTERVAL_DEFAULT: Final = 1.0
+"""Seconds."""
+SYNC_INTERVAL_MIN: Final = 0.001
+"""Seconds."""
+SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "never")
+MESSAGE_TYPES_LATER: Final = ("fix", "nvfix", "xml", "bson", "binary", "protobuf", "msgpack", "composite")
+
+# What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
+SECTIONS_LATER: Final = (
+    "action", "admin", "archive", "conflated_topic", "entitlement", "logging", "queue", "replication", "sow",
+    "user", "view",
+)  # fmt: skip
+INSTANCE_LATER: Final = ("group", "user")
+TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "slow_client", "tls")
+JOURNAL_LATER: Final = ("archive", "compression", "retain", "retain_size", "replication")
+TOPIC_LATER: Final = ("filter", "key", "expiration", "pattern")
+
+COMMAND_LINE: Final = "command line"
+"""What stands for the file of a value that was given as an argument."""
+_GIVEN: Final = Place(COMMAND_LINE, 0)
+_BEYOND_LOOPBACK: Final = (
+    "can be reached from other machines and is not encrypted; "
+    "listen on 127.0.0.1, or write insecure = true beside it in a file"
+)
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the server is and where its log is."""
+
+    name: str = NAME_DEFAULT
+    data: str = DATA_DEFAULT
+    """The data directory; relative to the working directory."""
+
+
+class Transport(msgspec.Struct, frozen=True, kw_only=True):
+    """An address to listen on (`address.parse_listen` reads it)."""
+
+    listen: str = LISTEN_DEFAULT
+    insecure: bool = False
+    """Listening beyond loopback without encryption was allowed in so many words."""
+
+
+class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the transaction log is kept."""
+
+    sync: SyncName = "always"
+    sync_interval: float = SYNC_INTERVAL_DEFAULT
+    """Seconds; counts with `sync = "interval"` only."""
+    segment_size: int = segment_bytes_default
+    """Bytes."""
+    create: bool = True
+    topics: list[str] | None = None
+    """Literal names of the recorded topics; None: every topic."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a server is told, checked. `Config()` is a server without a configuration file."""
+
+    instance: Instance = Instance()
+    transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
+    journal: JournalConfig = JournalConfig()
+
+
+def load_config(
+    path: Path | str | None = None,
+    *,
+    name: str | None = None,
+    data: str | None = None,
+    listen: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration of `path` (None: no file), overridden by what else is given.
+
+    `data` is relative to the working directory, in a file to that file; `listen` replaces all transports of
+    the file. `environment` is where `${VAR}` looks (default: that of this process). Raises
+    `ConfigurationError` with the first problem; `examine` gives all.
+    """
+    config, problems = examine(path, name=name, data=data, listen=listen, environment=environment)
+    if config is None:
+        more = (
+            f" (and {len(problems) - 1} more: `tickertape check {path}` lists them)"
+            if len(problems) > 1
+            else ""
+        )
+        raise ConfigurationError(f"{problems[0]}{more}")
+    return config
+
+
+def examine(
+    path: Path | str | None = None,
+    *,
+    name: str | None = None,
+    data: str | None = None,
+    listen: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Config | None, list[Problem]]:
+    """As `load_config`, but with every problem instead of an error; no `Config` when there is one."""
+    problems: list[Problem] = []
+    root = Node({}, Place("", 0))
+    if path is not None:
+        root = read_document(Path(path), os.environ if environment is None else environment, problems)
+    for key, value in (("name", name), ("data", data)):
+        if value is not None:
+            _override_instance(root.value, key, value)
+    if listen:
+        tables = [Node({"listen": Node(uri, _GIVEN)}, _GIVEN) for uri in listen]
+        root.value["transport"] = Node(tables, _GIVEN)
+    config = _config(Section(root, "", problems), "" if path is None else str(path))
+    problems.sort(key=lambda p: (p.place.line > 0, p.place.file != str(path), p.place.file, p.place.line))
+    return (None if problems else config), problems
+
+
+def _override_instance(root: dict[str, Node], key: str, value: str) -> None:
+    instance = root.setdefault("instance", Node({}, _GIVEN))
+    if isinstance(instance.value, dict):
+        instance.value[key] = Node(value, _GIVEN)
+
+
+# -- sections -----------------------------------------------------------------------------------------
+
+
+def _config(root: Section, file: str) -> Config:
+    root.not_built(*SECTIONS_LATER)
+    instance = _instance(root.table("instance"), file)
+    transports = _transports(root)
+    journal = _journal(root.table("journal"))
+    _topics(root)
+    root.finish("include")  # read_document has carried it out
+    return Config(instance=instance, transports=transports, journal=journal)
+
+
+def _instance(section: Section, file: str) -> Instance:
+    section.not_built(*INSTANCE_LATER)
+    name = section.value("name", _instance_name, NAME_DEFAULT)
+    data = section.value("data", _directory, DATA_DEFAULT)
+    # In a file, and by default beside one, `data` is relative to that file; given by the caller, to here.
+    place = section.place("data")
+    home = file if not section.has("data") else place.file if place.line else ""
+    section.finish()
+    return Instance(name=name, data=str(Path(home).parent / data) if home else data)
+
+
+def _transports(root: Section) -> list[Transport]:
+    sections = root.tables("transport")
+    if sections is None:
+        return [Transport()]
+    if not sections:
+        root.problem("transport", "a server listens somewhere; leave it out for the default")
+    transports: list[Transport] = []
+    taken: set[str] = set()
+    for section in sections:
+        section.not_built(*TRANSPORT_LATER)
+        listen = section.required("listen", _listen, "")
+        insecure = section.value("insecure", _flag, False)
+        section.finish()
+        if not listen:
+            continue
+        address = parse_listen(listen)
+        if not insecure and not address.loopback:
+            section.problem("listen", f"{listen} {_BEYOND_LOOPBACK}")
+        if listen in taken and (address.path or address.port):
+            section.problem("listen", f"{listen} is given twice")
+        taken.add(listen)
+        transports.append(Transport(listen=listen, insecure=insecure))
+    return transports
+
+
+def _journal(section: Section) -> JournalConfig:
+    section.not_built(*JOURNAL_LATER)
+    sync: SyncName = section.value("sync", _sync, SYNC_NAMES[0])
+    interval = section.value("sync_interval", _sync_interval, SYNC_INTERVAL_DEFAULT)
+    if sync != "interval" and section.has("sync_interval"):
+        section.problem("sync_interval", f'has an effect with sync = "interval" only, and sync is "{sync}"')
+    size = section.value("segment_size", _segment_size, segment_bytes_default)
+    create = section.value("create", _flag, True)
+    topics = section.tables("topic")
+    section.finish()
+    return JournalConfig(
+        sync=sync,
+        sync_interval=interval,
+        segment_size=size,
+        create=create,
+        topics=None if topics is None else _names(topics),
+    )
+
+
+def _topics(root: Section) -> None:
+    """Read `[[topic]]`: today every topic is JSON that is not looked into, and a table may only say so."""
+    sections = root.tables("topic") or []
+    for section in sections:
+        section.value("message_type", _message_type, "json")
+        section.value("validate", _validate, False)
+    _names(sections)
+
+
+def _names(sections: list[Section]) -> list[str]:
+    """The literal names of tables that have a `name`, each once."""
+    names: dict[str, None] = {}
+    for section in sections:
+        section.not_built(*TOPIC_LATER)
+        name = section.required("name", _topic, "")
+        section.finish()
+        if name in names:
+            section.problem("name", f"{shown(name)} is given twice")
+        elif name:
+            names[name] = None
+    return list(names)
+
+
+# -- values -------------------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"is text in quotes, not {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return shown(str(value).lower() if isinstance(value, bool) else str(value)).strip("'")
+
+
+def _flag(value: Any) -> bool:
+    # As text too, because that is all that ${VAR} can give.
+    flag = {"true": True, "false": False}.get(value) if isinstance(value, str) else value
+    if not isinstance(flag, bool):
+        raise ConfigurationError(f"is true or false, not {_kind(value)}")
+    return flag
+
+
+def _instance_name(value: Any) -> str:
+    name = _text(value)
+    try:
+        check_client_name(name)
+    except BadName:
+        raise ConfigurationError(
+            f"is 1 to {client_name_bytes_max} bytes of text without control characters, not {shown(name)}"
+        ) from None
+    return name
+
+
+def _directory(value: Any) -> str:
+    path = _text(value)
+    if not path or "\0" in path:
+        raise ConfigurationError(f"is the path of a directory, not {shown(path)}")
+    return path
+
+
+def _listen(value: Any) -> str:
+    parse_listen(_text(value))
+    return cast("str", value)
+
+
+def _sync(value: Any) -> SyncName:
+    if value not in SYNC_NAMES:
+        names = ", ".join(f'"{name}"' for name in SYNC_NAMES)
+        raise ConfigurationError(f"is one of {names}, not {_kind(value)}")
+    return cast("SyncName", value)
+
+
+def _sync_interval(value: Any) -> float:
+    if isinstance(value, dict | list):
+        raise ConfigurationError(f'is a time such as 1 (seconds) or "500ms", not {_kind(value)}')
+    seconds = parse_interval(value)
+    if seconds < SYNC_INTERVAL_MIN:
+        raise ConfigurationError(f"is at least 1 ms, not {_kind(value)}")
+    return seconds
+
+
+def _segment_size(value: Any) -> int:
+    if isinstance(value, dict | list):
+        raise ConfigurationError(f'is a size such as "256MB", not {_kind(value)}')
+    size = parse_size(value)
+    if size < segment_bytes_min:
+        raise ConfigurationError(f"is at least {segment_bytes_min // MIB}MB, not {_kind(value)}")
+    return size
+
+
+def _topic(value: Any) -> str:
+    name = _text(value)
+    if is_pattern(name):
+        raise ConfigurationError(
+            f"{shown(name)} is a pattern, and patterns are not built yet; name each topic"
+        )
+    check_topic(name)
+    return name
+
+
+def _message_type(value: Any) -> str:
+    if value in MESSAGE_TYPES_LATER:
+        raise ConfigurationError(f'"{value}" is not built yet; only "json" is')
+    if value != "json":
+        raise ConfigurationError(f'is "json", not {_kind(value)}')
+    return "json"
+
+
+def _validate(value: Any) -> bool:
+    if _flag(value):
+        raise ConfigurationError("is not built yet; take it out, or say false")
+    return False

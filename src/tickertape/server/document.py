@@ -1,0 +1,192 @@
+"""Owns configuration files as trees whose every value knows its file and line: reading, `${VAR}`, `include`.
+
+Must never know which keys exist (`config.py` does), nor stop at the first problem when it can go on: each is
+noted with file, line and key, so that one look shows them all.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tickertape.base.limits import configuration_bytes_max, include_depth_max, included_files_max
+from tickertape.base.texts import shown
+from tickertape.server.toml_lines import find_lines
+
+_VARIABLE: Final = re.compile(r"\$(\$?)\{([^{}]*)(\}?)")
+_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LINE: Final = re.compile(r"\s*\(at line (\d+), column \d+\)")
+
+
+class Place(NamedTuple):
+    """Where a value stands. Line 0: not in a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class Node(NamedTuple):
+    """A value and its place: a table, an array, or a scalar as `tomllib` reads it."""
+
+    value: Any
+    """`dict[str, Node]`, `list[Node]`, or str, int, float, bool, date or time."""
+    place: Place
+
+
+class Problem(NamedTuple):
+    """Something that cannot be used: where, which key, and what is allowed instead."""
+
+    place: Place
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (str(self.place), self.key, self.text) if part)
+
+
+def read_document(path: Path, environment: Mapping[str, str], problems: list[Problem]) -> Node:
+    """The table of `path` with all it includes, strings with their variables replaced.
+
+    What is included comes first: a scalar of the including file wins, tables are put together key by key,
+    arrays of tables are joined. Never raises: what is wrong is added to `problems` and left out.
+    """
+    try:
+        return _Reading(environment, problems).read(path, ())
+    except _UnreadableError as error:
+        problems.append(error.problem)
+        return Node({}, Place(str(path), 0))
+
+
+class _UnreadableError(Exception):
+    """A file of which nothing can be used; the line is 0 when no line of it is to blame."""
+
+    def __init__(self, place: Place, text: str) -> None:
+        super().__init__(text)
+        self.problem = Problem(place, "", text)
+
+
+class _Reading:
+    """One document with its includes."""
+
+    def __init__(self, environment: Mapping[str, str], problems: list[Problem]) -> None:
+        self._environment = environment
+        self._problems = problems
+        self._files = 0
+
+    def read(self, path: Path, outer: tuple[Path, ...]) -> Node:
+        """`outer`: the files that are being read, the outermost first."""
+        file = str(path)
+        text = _text_of(path)
+        try:
+            table = tomllib.loads(text)
+            lines = find_lines(text)
+        except tomllib.TOMLDecodeError as error:
+            at = _LINE.search(str(error))
+            line = int(at[1]) if at else text.rstrip().count("\n") + 1
+            what = _LINE.sub("", str(error)).replace(" (at end of document)", ", at the end of the file")
+            raise _UnreadableError(Place(file, line), f"not TOML: {what}") from None
+        except RecursionError:
+            raise _UnreadableError(Place(file, 0), "nested too deeply") from None
+        node = self._locate(table, (), file, lines)
+        include = node.value.pop("include", None)
+        return node if include is None else self._include(node, include, path, (*outer, path))
+
+    def _locate(self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]) -> Node:
+        place = Place(file, lines.get(path, 1))
+        if isinstance(value, dict):
+            value = {k: self._locate(v, (*path, k), file, lines) for k, v in value.items()}
+        elif isinstance(value, list):
+            value = [self._locate(v, (*path, i), file, lines) for i, v in enumerate(value)]
+        elif isinstance(value, str) and "${" in value:
+            value = self._substitute(value, place, path)
+        return Node(value, place)
+
+    def _substitute(self, text: str, place: Place, path: tuple[str | int, ...]) -> str:
+        key = ".".join(str(part) for part in path if isinstance(part, str))
+
+        def replace(match: re.Match[str]) -> str:
+            escaped, name, closing = match.groups()
+            if escaped:
+                return match[0][1:]
+            if not closing or _VARIABLE_NAME.fullmatch(name) is None:
+                what = f"{shown(match[0])} is no variable: write ${{NAME}}, or $${{ for the text itself"
+                self._problems.append(Problem(place, key, what))
+            elif name not in self._environment:
+                self._problems.append(Problem(place, key, f"the environment variable {name} is not set"))
+            else:
+                return self._environment[name]
+            return match[0]
+
+        return _VARIABLE.sub(replace, text)
+
+    def _include(self, node: Node, include: Node, path: Path, files: tuple[Path, ...]) -> Node:
+        members = include.value
+        if not isinstance(members, list) or not all(isinstance(m.value, str) and m.value for m in members):
+            text = 'is a list of file names, such as ["topics.toml"]'
+            self._problems.append(Problem(include.place, "include", text))
+            return node
+        whole = Node({}, node.place)
+        for member in members:
+            inner = path.parent / member.value
+            problem = self._refusal(inner, files)
+            if problem:
+                self._problems.append(Problem(member.place, "include", problem))
+                continue
+            self._files += 1
+            try:
+                whole = _joined(whole, self.read(inner, files))
+            except _UnreadableError as error:
+                inside = error.problem
+                # a file that is not there is the fault of the line that names it
+                told = inside if inside.place.line else Problem(member.place, "include", str(inside))
+                self._problems.append(told)
+        return _joined(whole, node)
+
+    def _refusal(self, inner: Path, files: tuple[Path, ...]) -> str:
+        same = [file for file in files if file.resolve() == inner.resolve()]
+        if same:
+            names = " -> ".join(str(file) for file in (*files[files.index(same[0]) :], inner))
+            return f"a file cannot include itself: {names}"
+        if len(files) > include_depth_max:
+            return f"files include each other more than {include_depth_max} deep"
+        if self._files >= included_files_max:
+            return f"more than {included_files_max} files are included"
+        return ""
+
+
+def _text_of(path: Path) -> str:
+    place = Place(str(path), 0)
+    try:
+        with path.open("rb") as file:
+            data = file.read(configuration_bytes_max + 1)
+    except OSError as error:
+        raise _UnreadableError(place, f"cannot be read: {error.strerror or error}") from None
+    if len(data) > configuration_bytes_max:
+        raise _UnreadableError(place, f"larger than {configuration_bytes_max} bytes")
+    try:
+        return data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _UnreadableError(place._replace(line=line), f"not UTF-8 (byte {error.start})") from None
+
+
+def _joined(under: Node, over: Node) -> Node:
+    """Two values of one key: tables key by key, arrays of tables one after the other, else `over`."""
+    if isinstance(under.value, dict) and isinstance(over.value, dict):
+        table = dict(under.value)
+        for key, node in over.value.items():
+            table[key] = _joined(table[key], node) if key in table else node
+        return Node(table, over.place if over.value else under.place)
+    if _is_tables(under) and _is_tables(over):
+        return Node([*under.value, *over.value], over.place)
+    return over
+
+
+def _is_tables(node: Node) -> bool:
+    return isinstance(node.value, list) and all(isinstance(member.value, dict) for member in node.value)

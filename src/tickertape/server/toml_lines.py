@@ -1,0 +1,140 @@
+"""Owns the line numbers of a TOML document: on which line each key and each array element stands.
+
+Must never judge a document or read a value: `tomllib` does that, first; this walks only what it has accepted,
+because `tomllib` gives values without their places and an error without a line helps nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import Final
+
+Path = tuple[str | int, ...]
+"""A place in a document: keys, and indices of array elements."""
+
+_BLANK: Final = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
+_INLINE_BLANK: Final = re.compile(r"[ \t]*")
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_STRING: Final = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.|[^"\\])*"|' + r"'[^']*'", re.DOTALL
+)
+# A date and its time may have one blank between them; any other scalar ends at the first of these.
+_SCALAR: Final = re.compile(r"\d{4}-\d\d-\d\d [^,\]}\s#]+|[^,\]}\s#]+")
+
+
+def find_lines(text: str) -> dict[Path, int]:
+    """The line, from 1, of each table, key and array element of `text`, which `tomllib` accepts."""
+    return _Walk(text).lines
+
+
+class _Walk:
+    """One pass over a document."""
+
+    def __init__(self, text: str) -> None:
+        self.lines: dict[Path, int] = {}
+        self._text = text
+        self._at = 0
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._elements: dict[Path, int] = {}
+        """How many tables an array of tables has so far."""
+        table: Path = ()
+        while self._skip(_BLANK):
+            if text.startswith("[[", self._at):
+                table = self._header(2, "]]")
+            elif text[self._at] == "[":
+                table = self._header(1, "]")
+            else:
+                self._pair(table)
+
+    def _skip(self, blanks: re.Pattern[str]) -> bool:
+        """Pass blanks; False at the end of the text."""
+        match = blanks.match(self._text, self._at)
+        assert match is not None
+        self._at = match.end()
+        return self._at < len(self._text)
+
+    def _line(self) -> int:
+        return bisect_right(self._starts, self._at)
+
+    def _header(self, width: int, closing: str) -> Path:
+        line = self._line()
+        self._at += width
+        *parents, last = self._keys()
+        self._at += len(closing)
+        path: Path = ()
+        for key in parents:
+            path = self._inside((*path, key))
+            self.lines.setdefault(path, line)
+        path = (*path, last)
+        if width == 2:
+            self.lines.setdefault(path, line)
+            self._elements[path] = self._elements.get(path, 0) + 1
+        path = self._inside(path)
+        self.lines[path] = line
+        return path
+
+    def _inside(self, path: Path) -> Path:
+        """An array of tables means its last table."""
+        count = self._elements.get(path)
+        return path if count is None else (*path, count - 1)
+
+    def _keys(self) -> list[str]:
+        keys = []
+        while True:
+            self._skip(_INLINE_BLANK)
+            quoted = self._text[self._at] in "\"'"
+            match = (_STRING if quoted else _BARE_KEY).match(self._text, self._at)
+            assert match is not None
+            keys.append(_unquoted(match[0]) if quoted else match[0])
+            self._at = match.end()
+            self._skip(_INLINE_BLANK)
+            if not self._text.startswith(".", self._at):
+                return keys
+            self._at += 1
+
+    def _pair(self, table: Path) -> None:
+        line = self._line()
+        path = table
+        for key in self._keys():
+            path = (*path, key)
+            self.lines.setdefault(path, line)
+        self._at += 1  # the equals sign
+        self._skip(_INLINE_BLANK)
+        self._value(path)
+
+    def _value(self, path: Path) -> None:
+        opening = self._text[self._at]
+        if opening == "[":
+            self._at += 1
+            index = 0
+            while self._next_member("]"):
+                self.lines[(*path, index)] = self._line()
+                self._value((*path, index))
+                index += 1
+        elif opening == "{":
+            self._at += 1
+            while self._next_member("}"):
+                self._pair(path)
+        else:
+            match = (_STRING if opening in "\"'" else _SCALAR).match(self._text, self._at)
+            assert match is not None
+            self._at = match.end()
+
+    def _next_member(self, closing: str) -> bool:
+        """Stand at the next member of an array or inline table; False, behind its end, when there is none."""
+        self._skip(_BLANK)
+        if self._text[self._at] == ",":
+            self._at += 1
+            self._skip(_BLANK)
+        if self._text[self._at] == closing:
+            self._at += 1
+            return False
+        return True
+
+
+def _unquoted(text: str) -> str:
+    """The key that quoted text means."""
+    import tomllib
+
+    return next(iter(tomllib.loads(f"{text} = 0")))

@@ -1,0 +1,312 @@
+"""Batches against a plain list of dictionaries: whatever is done to both, they stay the same."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tickertape.base.errors import BadBatch, CorruptBatch, UsageError
+from tickertape.batch import (
+    COLUMNS_DEFAULT,
+    BatchBuilder,
+    MessageBatch,
+    Stamp,
+    batch_from_arrow,
+    merge,
+    select,
+    select_topic,
+    slice_batch,
+)
+
+Row = dict[str, Any]
+
+_topics = st.sampled_from(["orders", "trades", "größe", "t" * 300, ""])
+_labels = st.one_of(st.just(""), st.text(max_size=6))
+_bodies = st.one_of(st.binary(max_size=40), st.sampled_from([b"", b"x" * 8, b"y" * 8]))
+_ids = st.sampled_from([0, 1, 7, 2**63, 2**64 - 1])
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Row]:
+    """One run: rows of one publisher with rising sequences."""
+    publisher = draw(_ids)
+    timestamp = draw(st.integers(-(2**63), 2**63 - 1))
+    gaps = draw(st.sampled_from([st.just(1), st.integers(1, 3)]))
+    plain = draw(st.booleans())
+    sequence = draw(st.sampled_from([0, 5, 2**63 - 2, 2**64 - 100]))
+    rows = []
+    for _ in range(draw(st.integers(1, 8))):
+        rows.append(
+            {
+                "publisher": publisher,
+                "timestamp": timestamp,
+                "sequence": sequence,
+                "topic": "orders" if plain else draw(_topics),
+                "data": draw(_bodies),
+                "expiration": 0 if plain else draw(st.sampled_from([0, 0, 5, 2**63 - 1])),
+                "correlation_id": "" if plain else draw(_labels),
+                "key": "" if plain else draw(_labels),
+                "kind": 0 if plain else draw(st.sampled_from([0, 0, 0, 1])),
+            }
+        )
+        sequence += draw(gaps)
+    return rows
+
+
+commits = st.lists(runs(), min_size=1, max_size=5)
+
+
+def build(rows: list[Row]) -> MessageBatch:
+    builder = BatchBuilder()
+    for row in rows:
+        builder.add(
+            row["topic"],
+            row["data"],
+            expiration_ms=row["expiration"],
+            correlation_id=row["correlation_id"],
+            key=row["key"],
+            sequence=row["sequence"],
+            kind=row["kind"],
+        )
+    batch = builder.build(rows[0]["publisher"], 0, rows[0]["timestamp"])
+    assert len(builder) == builder.count == len(rows)
+    assert builder.size_bytes - 128 <= batch.nbytes <= builder.size_bytes
+    return batch
+
+
+def rows_of(batch: MessageBatch) -> list[Row]:
+    expirations, kinds = batch.expirations, batch.kinds
+    return [
+        {
+            "publisher": batch.publisher(i),
+            "timestamp": batch.timestamp(i),
+            "sequence": batch.sequence(i),
+            "topic": batch.topic(i),
+            "data": batch.body(i),
+            "expiration": 0 if expirations is None else int(expirations[i]),
+            "correlation_id": batch.correlation_id(i) or "",
+            "key": batch.key(i) or "",
+            "kind": 0 if kinds is None else int(kinds[i]),
+        }
+        for i in range(len(batch))
+    ]
+
+
+def check(batch: MessageBatch, rows: list[Row]) -> MessageBatch:
+    """`batch` holds `rows`, verifies, and is the same once encoded and parsed; returns what was parsed."""
+    encoded = batch.encode()
+    again = MessageBatch.parse(encoded)
+    for one in (batch, again):
+        one.verify()
+        assert rows_of(one) == rows
+        assert one.bodies_list() == [row["data"] for row in rows]
+        assert one.sequences.tolist() == [row["sequence"] for row in rows]
+        assert one.publishers.tolist() == [row["publisher"] for row in rows]
+        assert one.timestamps.tolist() == [row["timestamp"] for row in rows]
+        assert one.encode() == encoded
+        assert one.nbytes == len(encoded)
+        assert len(one.head) == one.head_bytes
+        assert len(one.bodies) == one.body_bytes == sum(len(row["data"]) for row in rows)
+        assert one.cost == one.body_bytes + 32 * len(rows)
+        assert [m.data for m in one] == one.bodies_list()
+        assert not any(
+            a.flags.writeable for a in (one.runs, one.offsets, one.sequences, one.publishers, one.timestamps)
+        )
+    assert batch.crc() == again.crc()
+    return again
+
+
+def merged(commit: list[list[Row]]) -> tuple[MessageBatch, list[Row]]:
+    rows = [row for run in commit for row in run]
+    return merge([build(run) for run in commit]), rows
+
+
+@given(runs())
+def test_built_run_is_what_was_added(rows: list[Row]) -> None:
+    again = check(build(rows), rows)
+    assert again.has_sequences == (rows[-1]["sequence"] - rows[0]["sequence"] != len(rows) - 1)
+    assert set(again.topics) == {row["topic"] for row in rows}
+
+
+@given(commits)
+def test_merge_is_concatenation(commit: list[list[Row]]) -> None:
+    batch, rows = merged(commit)
+    check(batch, rows)
+    assert batch.run_count == len(commit)
+    half = len(commit) // 2
+    if half:
+        in_two_steps = merge([merged(commit[:half])[0], merged(commit[half:])[0]])
+        assert in_two_steps.encode() == batch.encode()
+
+
+@given(commits, st.data())
+def test_stamps_replace_the_rows_of_runs(commit: list[list[Row]], data: st.DataObject) -> None:
+    batches, stamps, expected = [build(run) for run in commit], [], []
+    for run in commit:
+        same = data.draw(st.booleans())
+        stamp = Stamp(
+            run[0]["publisher"] if same else 99, run[0]["sequence"], data.draw(st.integers(0, 2**60))
+        )
+        stamps.append(stamp)
+        for i, row in enumerate(run):
+            sequence = row["sequence"] if same else stamp.first_sequence + i
+            expected.append(
+                row | {"publisher": stamp.publisher, "timestamp": stamp.timestamp, "sequence": sequence}
+            )
+    check(merge(batches, stamps), expected)
+
+
+@given(commits, st.data())
+def test_slice_is_a_slice(commit: list[list[Row]], data: st.DataObject) -> None:
+    batch, rows = merged(commit)
+    start = data.draw(st.integers(0, len(rows) - 1))
+    stop = data.draw(st.integers(start + 1, len(rows)))
+    part = slice_batch(batch, start, stop)
+    check(part, rows[start:stop])
+    assert part.bodies.obj is batch.bodies.obj
+    assert (part is batch) == (stop - start == len(rows))
+    _flags_say_who_made_the_checksum(commit, part, list(range(start, stop)))
+
+
+@given(commits, st.data())
+def test_select_takes_what_the_mask_says(commit: list[list[Row]], data: st.DataObject) -> None:
+    batch, rows = merged(commit)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
+    indices = mask.nonzero()[0]
+    if not len(indices):
+        with pytest.raises(UsageError, match="nothing is selected"):
+            select(batch, mask)
+        return
+    part = select(batch, mask)
+    taken = [rows[i] for i in indices]
+    again = check(part, taken)
+    assert select(batch, indices).encode() == part.encode()
+    assert set(again.topics) == {row["topic"] for row in taken} or part is batch
+    _flags_say_who_made_the_checksum(commit, part, indices.tolist())
+    # a selection of a selection is the selection of both
+    second = np.arange(len(taken)) % 2 == 0
+    assert select(part, second).encode() == select(batch, indices[second]).encode()
+
+
+def _flags_say_who_made_the_checksum(commit: list[list[Row]], part: MessageBatch, indices: list[int]) -> None:
+    number = [k for k, run in enumerate(commit) for _ in run]
+    taken = [number[i] for i in indices]
+    expected = [int(taken.count(k) < len(commit[k])) for k in sorted(set(taken))]
+    assert part.runs["flags"].tolist() == expected
+
+
+@given(commits, _topics)
+def test_select_topic_takes_messages_and_no_control_records(commit: list[list[Row]], topic: str) -> None:
+    batch, rows = merged(commit)
+    taken = [row for row in rows if row["topic"] == topic and row["kind"] == 0]
+    part = select_topic(batch, topic)
+    if part is None:
+        assert taken == []
+    else:
+        again = check(part, taken)
+        assert again.topics == (topic,)
+        assert (part is batch) == (len(taken) == len(rows))
+
+
+@given(commits)
+def test_arrow_has_all_columns(commit: list[list[Row]]) -> None:
+    batch, rows = merged(commit)
+    names = [*COLUMNS_DEFAULT, "expiration_ms", "correlation_id", "sow_key", "kind"]
+    table = MessageBatch.parse(batch.encode()).to_arrow(names)
+    table.validate(full=True)
+    found = {name: table.column(name) for name in names}
+    found["timestamp"] = found["timestamp"].cast(pa.int64())
+    optional = {"expiration_ms": "expiration", "correlation_id": "correlation_id", "sow_key": "key"}
+    for name, column in found.items():
+        if name in optional:
+            assert column.to_pylist() == [row[optional[name]] or None for row in rows], name
+        else:
+            assert column.to_pylist() == [row[name] for row in rows], name
+
+
+@given(st.lists(_bodies, min_size=1, max_size=20), st.data())
+def test_batch_from_arrow_takes_bodies_as_they_lie(bodies: list[bytes], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(bodies) - 1))
+    array = pa.array(bodies, pa.binary()).slice(start)
+    batch = batch_from_arrow("t", array, publisher=4, first_sequence=9, timestamp=3)
+    again = MessageBatch.parse(batch.encode())
+    again.verify()
+    assert again.bodies_list() == bodies[start:]
+    assert again.to_arrow(["data"]).column(0).equals(array)
+
+
+# -- what is no batch ---------------------------------------------------------------------------------
+
+
+def use_everything(batch: MessageBatch) -> None:
+    """Touch every view; whatever parse let through must be safe to use."""
+    rows = rows_of(batch)
+    assert len(rows) == batch.count
+    assert batch.bodies_list() == [row["data"] for row in rows]
+    assert MessageBatch.parse(batch.encode()).count == batch.count
+    table = batch.to_arrow(["topic", "data", "sow_key", "correlation_id", "expiration_ms", "kind"])
+    table.validate(full=True)
+    if batch.count > 1:
+        assert MessageBatch.parse(slice_batch(batch, 1, batch.count).encode()).count == batch.count - 1
+        every_second = np.arange(batch.count) % 2 == 0
+        MessageBatch.parse(select(batch, every_second).encode())
+    with contextlib.suppress(CorruptBatch):
+        batch.verify()
+    MessageBatch.parse(merge([batch, batch]).encode())
+    for topic in batch.topics:
+        select_topic(batch, topic)
+
+
+def _parse_or_refuse(data: bytes) -> None:
+    try:
+        batch = MessageBatch.parse(data)
+    except BadBatch:
+        return
+    use_everything(batch)
+
+
+def small() -> bytes:
+    """Two runs, two topics, every column."""
+    one, two = BatchBuilder(), BatchBuilder()
+    one.add("a", b"12345", sequence=3, correlation_id="é", key="kk", expiration_ms=9)
+    one.add("bé", b"", sequence=6, kind=1)
+    two.add("a", b"678", sequence=1)
+    return merge([one.build(7, 0, 11), two.build(8, 0, 12)]).encode()
+
+
+def test_every_truncation_is_refused() -> None:
+    encoded = small()
+    for size in range(len(encoded)):
+        with pytest.raises(BadBatch):
+            MessageBatch.parse(encoded[:size])
+        with pytest.raises(BadBatch):
+            MessageBatch.parse(size.to_bytes(4, "little") + encoded[4:size])
+
+
+@pytest.mark.parametrize("value", [0, 1, 0x7F, 0x80, 0xFF])
+def test_every_byte_set_to_extremes_is_refused_or_safe(value: int) -> None:
+    encoded = small()
+    for at in range(len(encoded)):
+        _parse_or_refuse(encoded[:at] + bytes([value]) + encoded[at + 1 :])
+
+
+@given(commits, st.data())
+def test_flipped_bytes_are_refused_or_safe(commit: list[list[Row]], data: st.DataObject) -> None:
+    encoded = bytearray(merged(commit)[0].encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(encoded) - 1))
+        encoded[at] = data.draw(st.integers(0, 255))
+    _parse_or_refuse(bytes(encoded))
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_or_safe(noise: bytes) -> None:
+    _parse_or_refuse(noise)
+    padded = noise + bytes(-len(noise) & 7)
+    _parse_or_refuse(len(padded).to_bytes(4, "little") + bytes(2) + padded[6:])

@@ -1,0 +1,329 @@
+"""Owns a simulated life of one engine: clients publish and subscribe, disk and sockets answer when chance
+says so.
+
+Must never compute what a subscriber should get from what the engine says: the oracle is the plain list of
+what was published, in the order in which the log accepted it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from random import Random
+from typing import NamedTuple
+
+from tests.simulation.journal_world import drive, read_log
+from tickertape.base.errors import TickertapeError
+from tickertape.base.limits import message_cost_bytes
+from tickertape.base.ports import Now
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.broker import Broker
+from tickertape.engine.effects import Close, DiskJob, Fatal, Read, Send
+from tickertape.engine.registry import CONTROL_TOPIC, load_registry
+from tickertape.journal.commit import SyncPolicy
+from tickertape.journal.format import segment_path
+from tickertape.journal.identity import open_identity
+from tickertape.journal.jobs import Executor, Job
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading import ReadRequest
+from tickertape.journal.recovery import recover
+from tickertape.testing.disk import StrictDisk
+from tickertape.wire.commands import (
+    Ack,
+    Command,
+    Completed,
+    Credit,
+    Deliver,
+    Ended,
+    Goodbye,
+    LoggedOn,
+    Logon,
+    Persisted,
+    Publish,
+    Subscribe,
+)
+from tickertape.wire.connection import Connection, Received
+
+
+class Heard(NamedTuple):
+    """A message as a subscriber got it."""
+
+    publisher: int
+    sequence: int
+    topic: str
+    body: bytes
+
+
+class Peer:
+    """A client at the other end of the wire, as far as the tests need one."""
+
+    def __init__(self, world: EngineWorld, conn: int, name: str) -> None:
+        self.world = world
+        self.conn = conn
+        self.name = name
+        self.wire = Connection("client")
+        self.wire.logged_on()
+        self.received: list[tuple[Command, MessageBatch | None]] = []
+        self.frames = 0
+        self.acked_frame = 0
+        self.acked_sequence = 0
+        self.next_sequence = 1
+        self.ids = 0
+        self.logged_on: LoggedOn | None = None
+        self.goodbye: Goodbye | None = None
+        self.answers: dict[int, Command] = {}
+        self.heard: dict[str, list[Heard]] = {}
+        self.marks: dict[str, list[str]] = {}
+        self.owed_credit: dict[str, int] = {}
+        self.outstanding: dict[str, int] = {}
+        self.credit: dict[str, int] = {}
+
+    def take(self, data: bytes) -> None:
+        for event in self.wire.feed(data):
+            assert isinstance(event, Received), event
+            self._handle(event.command, event.batch)
+
+    def _handle(self, command: Command, batch: MessageBatch | None) -> None:
+        self.received.append((command, batch))
+        if isinstance(command, LoggedOn):
+            self.logged_on = command
+            self.next_sequence = command.last_persisted + 1
+        elif isinstance(command, Persisted):
+            assert command.frame > self.acked_frame or command.sequence > self.acked_sequence
+            self.acked_frame = max(command.frame, self.acked_frame)
+            self.acked_sequence = max(command.sequence, self.acked_sequence)
+            self.world.acknowledged(self)
+        elif isinstance(command, Deliver):
+            self.world.counts["deliveries"] += 1
+            assert batch is not None
+            self._delivered(command.sub_id, batch)
+        elif isinstance(command, Completed):
+            self.marks[command.sub_id].append(f"completed after {len(self.heard[command.sub_id])}")
+        elif isinstance(command, Ended):
+            self.marks[command.sub_id].append(f"ended {command.code}".strip())
+        elif isinstance(command, Goodbye):
+            self.goodbye = command
+        elif isinstance(command, Ack):
+            self.answers[command.id] = command
+
+    def _delivered(self, sub_id: str, batch: MessageBatch) -> None:
+        batch.verify()
+        if batch.cost > self.credit[sub_id] - self.outstanding[sub_id]:
+            assert batch.count == 1, "beyond its credit"
+            assert self.outstanding[sub_id] == 0, "beyond its credit"
+            self.world.counts["oversized message"] += 1
+        self.outstanding[sub_id] += batch.cost
+        self.owed_credit[sub_id] += batch.cost
+        assert "ended" not in self.marks[sub_id], "nothing comes after the end"
+        for i, message in enumerate(batch):
+            key = Heard(batch.publisher(i), batch.sequence(i), message.topic, message.data)
+            self.heard[sub_id].append(key)
+
+    def send(self, command: Command, batch: MessageBatch | None = None) -> None:
+        self.world.broker.received(self.conn, command, batch, self.world.now())
+        self.world.collect()
+
+    def publish(self, topic: str, bodies: list[bytes], *, sequenced: bool = True) -> None:
+        builder = BatchBuilder()
+        for body in bodies:
+            builder.add(topic, body)
+        self.frames += 1
+        first = self.next_sequence if sequenced else 0
+        batch = MessageBatch.parse(builder.build(first_sequence=first).encode())
+        if sequenced:
+            self.next_sequence += len(bodies)
+        self.send(Publish(frame=self.frames, sequenced=sequenced), batch)
+
+    def subscribe(
+        self, sub_id: str, topic: str, *, bookmark: str | None = None, credit: int = 4096, **more: object
+    ) -> int:
+        self.ids += 1
+        self.heard[sub_id], self.marks[sub_id] = [], []
+        self.owed_credit[sub_id] = self.outstanding[sub_id] = 0
+        self.credit[sub_id] = credit
+        command = Subscribe(id=self.ids, sub_id=sub_id, topic=topic, bookmark=bookmark, credit=credit, **more)  # type: ignore[arg-type]
+        self.send(command)
+        return self.ids
+
+    def give_credit(self, sub_id: str) -> None:
+        owed, self.owed_credit[sub_id] = self.owed_credit[sub_id], 0
+        if owed:
+            self.outstanding[sub_id] -= owed
+            self.send(Credit(sub_id=sub_id, bytes=owed))
+
+
+class EngineWorld:
+    """One engine on a strict disk. Nothing happens by itself: `step` lets one thing happen."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        counts: Counter[str] | None = None,
+        recorded: frozenset[str] | None = None,
+        policy: SyncPolicy = SyncPolicy.ALWAYS,
+        segment_bytes: int = 32_768,
+    ) -> None:
+        self.rng = Random(seed)
+        self.counts: Counter[str] = Counter() if counts is None else counts
+        self.mono = 100.0
+        self.wall = 1_760_000_000_000_000
+        self.disk = StrictDisk(self.rng, counts=self.counts)
+        self.recorded = recorded
+        self.policy = policy
+        self.segment_bytes = segment_bytes
+        self.peers: dict[int, Peer] = {}
+        self.promised: set[tuple[int, int]] = set()
+        self.fatal: TickertapeError | None = None
+        self._conn = 0
+        self.open()
+
+    def open(self) -> None:
+        """Start the engine on what the disk holds."""
+        identity = open_identity(self.disk, owner="engine", create=True, new_id=bytes(range(16)))
+        recovered = recover(self.disk, identity.journal_id)
+        journal = Journal(recovered, self.now(), policy=self.policy, segment_bytes=self.segment_bytes)
+        self._executor = Executor(self.disk, lambda: self.rng.getrandbits(64))
+        while jobs := journal.jobs():
+            for job in jobs:
+                journal.done(job, None, self._executor.run(job), self.now())
+        journal.take_persisted()
+        registry = drive(self.disk, load_registry(journal))
+        self.broker = Broker(journal, registry, instance="test", software="test", recorded=self.recorded)
+        self.jobs: deque[Job] = deque()
+        self.reads: list[Read] = []
+        self.peers = {}
+
+    def now(self) -> Now:
+        self.mono += self.rng.random() * 0.001
+        self.wall += self.rng.randrange(0, 1_500)
+        return Now(self.mono, self.wall)
+
+    def connect(self, name: str, **logon: object) -> Peer:
+        """A client that has logged on (or was refused)."""
+        self._conn += 1
+        peer = Peer(self, self._conn, name)
+        self.peers[self._conn] = peer
+        self.broker.connected(self._conn)
+        peer.send(Logon(name=name, **logon))  # type: ignore[arg-type]
+        return peer
+
+    def acknowledged(self, peer: Peer) -> None:
+        """The server said that a publisher's sequences are persisted."""
+        assert peer.logged_on is not None
+        publisher = peer.logged_on.publisher
+        known = max((s for p, s in self.promised if p == publisher), default=0)
+        self.promised.update((publisher, s) for s in range(known + 1, peer.acked_sequence + 1))
+
+    # -- effects --------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Take the engine's effects: bytes arrive at once, jobs and reads wait for their turn."""
+        for effect in self.broker.effects():
+            if isinstance(effect, Send):
+                if effect.conn in self.peers:
+                    self.peers[effect.conn].take(b"".join(effect.buffers))
+            elif isinstance(effect, DiskJob):
+                self.jobs.append(effect.job)
+            elif isinstance(effect, Read):
+                self.reads.append(effect)
+            elif isinstance(effect, Close):
+                self.counts["closed"] += 1
+            elif isinstance(effect, Fatal):
+                self.fatal = effect.error
+
+    def run_job(self) -> None:
+        """The disk answers its oldest job."""
+        job = self.jobs.popleft()
+        error: OSError | None = None
+        salt = 0
+        try:
+            salt = self._executor.run(job)
+        except OSError as failed:
+            error = failed
+        self.broker.disk_done(job, error, salt, self.now())
+        self.collect()
+
+    def small_tail(self) -> None:
+        """Keep so little of the log in memory that readers have to go to the disk."""
+        self.broker.journal.view.tail_bytes_max = self.rng.choice((1, 4_000, 64_000))
+
+    def positions(self) -> dict[int, Heard]:
+        """Every persisted message that is no control record, by its position."""
+        found: dict[int, Heard] = {}
+        for first, batch in read_log(self.broker.journal, self.disk):
+            for i in range(batch.count):
+                if batch.topic(i) != CONTROL_TOPIC:
+                    found[first + i] = Heard(
+                        batch.publisher(i), batch.sequence(i), batch.topic(i), batch.body(i)
+                    )
+        return found
+
+    def run_read(self) -> None:
+        """One outstanding read is answered, any of them."""
+        self.counts["reads"] += 1
+        read = self.reads.pop(self.rng.randrange(len(self.reads)))
+        self.broker.read_done(read.token, self._bytes(read.request), self.now())
+        self.collect()
+
+    def _bytes(self, request: ReadRequest) -> bytes:
+        handle = self.disk.open(segment_path(request.segment), write=False)
+        try:
+            return self.disk.read(handle, request.offset, request.size)
+        finally:
+            self.disk.close(handle)
+
+    def work(self) -> None:
+        self.broker.work(self.now())
+        self.collect()
+
+    def wake(self, seconds: float = 0.0) -> None:
+        """Time passes on both clocks."""
+        self.mono += seconds
+        self.wall += int(seconds * 1e6)
+        self.broker.wake(self.now())
+        self.collect()
+
+    def step(self) -> None:
+        """One thing happens."""
+        choices = [self.wake]
+        if self.jobs:
+            choices += [self.run_job] * 4
+        if self.reads:
+            choices += [self.run_read] * 4
+        if self.broker.has_work:
+            choices += [self.work] * 4
+        self.rng.choice(choices)()
+
+    def settle(self) -> None:
+        """Everything that can happen without new input happens."""
+        for _ in range(100_000):
+            if self.jobs:
+                self.run_job()
+            elif self.reads:
+                self.run_read()
+            elif self.broker.has_work:
+                self.work()
+            elif any(p.owed_credit.get(s) for p in self.peers.values() for s in list(p.owed_credit)):
+                for peer in self.peers.values():
+                    for sub_id in list(peer.owed_credit):
+                        peer.give_credit(sub_id)
+            else:
+                return
+        raise AssertionError("the engine does not come to rest")
+
+    # -- the oracle -----------------------------------------------------------------------------------
+
+    def log(self, topic: str | None = None) -> list[Heard]:
+        """What the log holds, read from the disk as it is, control records left out."""
+        found: list[Heard] = []
+        for _, batch in read_log(self.broker.journal, self.disk):
+            for i in range(batch.count):
+                name = batch.topic(i)
+                if name != CONTROL_TOPIC and topic in (None, name):
+                    found.append(Heard(batch.publisher(i), batch.sequence(i), name, batch.body(i)))
+        return found
+
+
+def cost(bodies: list[bytes]) -> int:
+    """What messages cost against credit."""
+    return sum(len(body) + message_cost_bytes for body in bodies)

@@ -1,0 +1,103 @@
+"""Arrow both ways, without copies and without an early import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from tickertape.base.errors import BadMessage, BadTopic, UsageError
+from tickertape.batch import BatchBuilder, MessageBatch, batch_from_arrow, batch_from_bodies, merge
+
+
+def test_default_columns_and_types() -> None:
+    batch = batch_from_bodies("t", [b"1", b"22"], publisher=2**64 - 1, first_sequence=5, timestamp=1_000_000)
+    record = batch.to_arrow()
+    record.validate(full=True)
+    assert record.schema == pa.schema(
+        [
+            ("topic", pa.dictionary(pa.int32(), pa.string())),
+            ("publisher", pa.uint64()),
+            ("sequence", pa.uint64()),
+            ("timestamp", pa.timestamp("us", "UTC")),
+            ("data", pa.binary()),
+        ]
+    )
+    assert record.column("topic").to_pylist() == ["t", "t"]
+    assert record.column("publisher").to_pylist() == [2**64 - 1] * 2
+    assert record.column("sequence").to_pylist() == [5, 6]
+    assert record.column("timestamp").cast(pa.int64()).to_pylist() == [1_000_000] * 2
+    assert record.column("data").to_pylist() == [b"1", b"22"]
+
+
+def test_bodies_and_offsets_are_not_copied() -> None:
+    encoded = batch_from_bodies("t", [b"1", b"22"]).encode()
+    batch = MessageBatch.parse(encoded)
+    whole = pa.py_buffer(encoded)
+    _, offsets, data = batch.to_arrow(["data"]).column(0).buffers()
+    assert data.address == whole.address + batch.head_bytes
+    assert whole.address < offsets.address < data.address
+
+
+def test_tables_of_batches_with_other_topics_can_be_joined() -> None:
+    batches = [batch_from_bodies("a", [b"1"]), batch_from_bodies("b", [b"2"])]
+    table = pa.Table.from_batches([*(b.to_arrow() for b in batches), merge(batches).to_arrow()])
+    assert table.column("topic").to_pylist() == ["a", "b", "a", "b"]
+
+
+def test_optional_columns_are_null_where_there_is_none() -> None:
+    names = ["kind", "sow_key", "correlation_id", "expiration_ms"]
+    plain = batch_from_bodies("t", [b"1"]).to_arrow(names)
+    assert plain.to_pylist() == [{"kind": 0, "sow_key": None, "correlation_id": None, "expiration_ms": None}]
+    builder = BatchBuilder()
+    builder.add("t", b"1", key="k", kind=1)
+    builder.add("t", b"2", expiration_ms=5, correlation_id="é")
+    record = builder.build().to_arrow(names)
+    record.validate(full=True)
+    assert record.schema == plain.schema
+    assert record.column("sow_key").to_pylist() == ["k", None]
+    assert record.column("correlation_id").to_pylist() == [None, "é"]
+    assert record.column("expiration_ms").to_pylist() == [None, 5]
+    assert record.column("kind").to_pylist() == [1, 0]
+
+
+def test_unknown_column_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(UsageError, match="no column 'body'; there are topic, publisher"):
+        batch_from_bodies("t", [b"1"]).to_arrow(["data", "body"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(), pa.string_view()],
+)
+def test_every_kind_of_binary_array_is_taken(kind: pa.DataType) -> None:
+    array = pa.array(["xx", "a", "", "bcd", "yy"]).cast(kind).slice(1, 3)
+    batch = MessageBatch.parse(
+        batch_from_arrow("t", array, publisher=1, first_sequence=2, timestamp=3).encode()
+    )
+    batch.verify()
+    assert batch.bodies_list() == [b"a", b"", b"bcd"]
+    assert batch.run(0)[:4] == (1, 2, 3, 3)
+
+
+def test_array_of_empty_values() -> None:
+    assert batch_from_arrow("t", pa.array([b"", b""], pa.binary())).bodies_list() == [b"", b""]
+
+
+def test_arrays_that_are_no_bodies_are_refused() -> None:
+    with pytest.raises(BadMessage, match="this is int64"):
+        batch_from_arrow("t", pa.array([1, 2]))
+    with pytest.raises(BadMessage, match="1 of 2 values are null"):
+        batch_from_arrow("t", pa.array([b"a", None]))
+    with pytest.raises(UsageError, match="at least one"):
+        batch_from_arrow("t", pa.array([], pa.binary()))
+    with pytest.raises(BadTopic):
+        batch_from_arrow("t" * 2000, pa.array([b"a"]))
+
+
+def test_pyarrow_is_imported_only_when_asked_for() -> None:
+    code = "import sys, tickertape.batch; sys.exit('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False)
+    assert done.returncode == 0

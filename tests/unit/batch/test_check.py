@@ -1,0 +1,172 @@
+"""What parse refuses: each rule of docs/formats/batch.md broken alone."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+
+import pytest
+
+from tickertape.base.errors import BadBatch
+from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
+from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies, merge
+
+
+def rich() -> bytearray:
+    """Two runs, two topics, every column; places below."""
+    one, two = BatchBuilder(), BatchBuilder()
+    one.add("ab", b"12345", sequence=3, correlation_id="é", key="kk", expiration_ms=9)
+    one.add("cd", b"", sequence=6, kind=1)
+    two.add("ab", b"678", sequence=1)
+    return bytearray(merge([one.build(7, 0, 11), two.build(8, 0, 12)]).encode())
+
+
+RUN_0, RUN_1, OFFSETS, TOPICS = 32, 72, 112, 128
+INDEX, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS = 144, 160, 184, 208, 232, 256
+
+
+def test_places_of_the_example() -> None:
+    batch = MessageBatch.parse(rich())
+    assert batch._places == (INDEX, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value", "text"),
+    [
+        (0, "I", 8, "says it has 8 bytes"),
+        (4, "B", 1, "version 1"),
+        (5, "B", 1, "codec 1"),
+        (6, "H", 0x20 | 0x1F, "columns 0x3f"),
+        (6, "H", 0x40 | 0x1F, "columns 0x5f"),
+        (6, "H", 0x8000, "columns 0x8000"),
+        (28, "I", 1, "reserved 1"),
+        (8, "I", 0, "0 messages"),
+        (8, "I", 2**32 - 1, "too short"),
+        (12, "I", 0, "in 0 runs"),
+        (12, "I", 4, "in 4 runs"),
+        (16, "I", 0, "0 topics"),
+        (16, "I", 2**32 - 1, "too short"),
+        (20, "I", 2**32 - 8, "do not fill"),
+        (20, "I", 268, "do not fill"),
+        (20, "I", 256, "do not fill"),
+        (24, "I", 2**32 - 1, "do not fill"),
+        (24, "I", 7, "body offsets go from 0 to 8"),
+        (RUN_0 + 24, "I", 3, "runs have 4 of 3"),
+        (RUN_0 + 24, "I", 1, "runs have 2 of 3"),
+        (RUN_0 + 32, "I", 2, "flags 0x2"),
+        (RUN_1 + 36, "I", 1, "reserved 1"),
+        (RUN_1 + 8, "Q", 2, "does not begin with the first sequence"),
+        (OFFSETS, "i", 1, "body offsets go from 1"),
+        (OFFSETS + 4, "i", 9, "body offset 2 is below"),
+        (OFFSETS + 4, "i", -1, "body offset 1 is below"),
+        (OFFSETS + 8, "i", -(2**31), "body offset 2 is below"),
+        (TOPICS, "i", 1, "topic name offsets go from 1"),
+        (TOPICS + 4, "i", -1, "topic name offset 1 is below"),
+        (TOPICS + 8, "i", 2**31 - 1, "topic names have"),
+        (TOPICS + 8, "i", -1, "topic names have"),
+        (TOPICS + 12, "B", 0xFF, "topic name is not UTF-8"),
+        (TOPICS + 12, "4s", b"abab", "are the same"),
+        (INDEX, "i", 2, "topic index"),
+        (INDEX, "i", -1, "topic index"),
+        (SEQUENCES + 8, "Q", 3, "sequence 3 does not rise"),
+        (SEQUENCES + 16, "Q", 7, "does not begin with the first sequence"),
+        (EXPIRATIONS, "q", -1, "expiration is below 0"),
+        (CORRELATION_IDS + 4, "i", 1, "correlation id is not UTF-8: it begins inside"),
+        (CORRELATION_IDS + 12, "i", 2**30, "correlation ids have"),
+        (CORRELATION_IDS + 16, "B", 0xFF, "correlation id is not UTF-8"),
+        (KEYS + 4, "i", 3, "key offset 2 is below"),
+        (KINDS, "B", 2, "kind is above"),
+    ],
+)
+def test_one_wrong_number_is_refused(at: int, form: str, value: int | bytes, text: str) -> None:
+    encoded = rich()
+    struct.pack_into("<" + form, encoded, at, value)
+    with pytest.raises(BadBatch, match=text):
+        MessageBatch.parse(encoded)
+
+
+def test_empty_run_is_refused() -> None:
+    encoded = rich()
+    struct.pack_into("<I", encoded, RUN_0 + 24, 3)
+    struct.pack_into("<I", encoded, RUN_1 + 24, 0)
+    with pytest.raises(BadBatch, match="or one has none"):
+        MessageBatch.parse(encoded)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_sequences_that_pass_64_bits_are_refused(runs: int) -> None:
+    batch = merge([batch_from_bodies("t", [b"1", b"2"], first_sequence=2**64 - 2) for _ in range(runs)])
+    encoded = bytearray(batch.encode())
+    assert int(MessageBatch.parse(encoded).sequences[1]) == 2**64 - 1
+    struct.pack_into("<Q", encoded, RUN_0 + 8, 2**64 - 1)
+    with pytest.raises(BadBatch, match="64 bits"):
+        MessageBatch.parse(encoded)
+
+
+def _with_topic(size: int) -> bytes:
+    table = struct.pack("<ii", 0, size) + b"t" * size
+    table += bytes(-len(table) & 7)
+    head = 32 + 40 + 8 + len(table)
+    header = struct.pack("<IBBHIIIIII", head, 0, 0, 0, 1, 1, 1, head, 0, 0)
+    return header + struct.pack("<QQqIIII", 1, 1, 1, 1, 0, 0, 0) + bytes(8) + table
+
+
+def test_topic_name_limit() -> None:
+    assert MessageBatch.parse(_with_topic(topic_bytes_max)).topics == ("t" * topic_bytes_max,)
+    with pytest.raises(BadBatch, match="topic name lies from 0 to 1025"):
+        MessageBatch.parse(_with_topic(topic_bytes_max + 1))
+
+
+def test_label_limit() -> None:
+    builder = BatchBuilder()
+    builder.add("t", b"", key="k" * label_bytes_max)
+    builder.add("t", b"", key="l")
+    encoded = bytearray(builder.build().encode())
+    at = MessageBatch.parse(encoded)._places.keys
+    struct.pack_into("<i", encoded, at + 4, label_bytes_max + 1)  # the first key takes the second one's byte
+    with pytest.raises(BadBatch, match=f"a key has {label_bytes_max + 1} bytes"):
+        MessageBatch.parse(encoded)
+
+
+@pytest.mark.parametrize("others", [[], [b""]])
+def test_body_limit(others: list[bytes]) -> None:
+    fits = batch_from_bodies("t", [bytes(message_bytes_max), *others])
+    assert MessageBatch.parse(fits.encode()).body_bytes == message_bytes_max
+    encoded = bytearray(fits.encode())
+    encoded += bytes(8)
+    struct.pack_into("<I", encoded, 0, len(encoded))
+    struct.pack_into("<I", encoded, 24, message_bytes_max + 8)
+    for i in range(len(others) + 1):
+        struct.pack_into("<i", encoded, 72 + 4 * (i + 1), message_bytes_max + 8)
+    with pytest.raises(BadBatch, match=r"too large|has 16777224 bytes"):
+        MessageBatch.parse(encoded)
+
+
+@pytest.mark.parametrize("size", [0, 8, 31, 33])
+def test_too_short_or_odd_is_refused(size: int) -> None:
+    with pytest.raises(BadBatch, match=f"here are {size}"):
+        MessageBatch.parse(bytes(size))
+
+
+@pytest.mark.parametrize("shift", range(9))
+@pytest.mark.parametrize("writable", [False, True])
+def test_any_offset_is_read(shift: int, writable: bool) -> None:
+    encoded = bytes(rich())
+    raw = bytes(8 + shift) + encoded
+    view = memoryview(bytearray(raw) if writable else raw)[8 + shift :]
+    batch = MessageBatch.parse(view)
+    assert batch.encode() == encoded
+    assert batch.offsets.flags.aligned
+    assert batch.runs.flags.aligned
+    assert not batch.offsets.flags.writeable
+    assert batch.bodies.readonly
+    copied = batch.bodies.obj is not view.obj
+    assert copied == (shift % 8 != 0), "copied only when the address is no multiple of 8"
+
+
+def test_other_shapes_of_buffers_are_read() -> None:
+    encoded = bytes(rich())
+    words = memoryview(array("Q", encoded))
+    assert MessageBatch.parse(words).encode() == encoded
+    every_second = memoryview(bytes(b for byte in encoded for b in (byte, 0)))[::2]
+    assert MessageBatch.parse(every_second).encode() == encoded

@@ -1,0 +1,75 @@
+"""Two small batches, byte by byte as docs/formats/batch.md says; the files are rebuilt here."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def plain() -> MessageBatch:
+    """One run, one topic, no optional column."""
+    return batch_from_bodies(
+        "orders",
+        [b'{"id": 1}', b"", b'{"id": 3}'],
+        publisher=0x1122334455667788,
+        first_sequence=41,
+        timestamp=7,
+    )
+
+
+def full() -> MessageBatch:
+    """Two runs, two topics, every column that version 0 has."""
+    first, second = BatchBuilder(), BatchBuilder()
+    first.add("orders", b"one", sequence=10, correlation_id="c-1", expiration_ms=1500)
+    first.add("größe", b"two", sequence=12, key="k\N{EURO SIGN}")
+    first.add("orders", b"control", sequence=20, kind=1)
+    second.add("orders", b"four", sequence=5)
+    stamps = [Stamp(3, 10, 1_790_000_000_000_000), Stamp(2**64 - 1, 5, 1_790_000_000_000_001)]
+    return merge([first.build(publisher=3), second.build(publisher=4)], stamps)
+
+
+@pytest.mark.parametrize(("name", "batch"), [("plain", plain()), ("full", full())])
+def test_golden_file_is_what_is_built(name: str, batch: MessageBatch) -> None:
+    golden = (GOLDEN / f"batch-{name}.bin").read_bytes()
+    assert batch.encode() == golden
+    parsed = MessageBatch.parse(golden)
+    parsed.verify()
+    assert parsed.encode() == golden
+    assert b"".join(bytes(buffer) for buffer in batch.buffers()) == golden
+
+
+def test_golden_plain_is_what_the_format_document_says() -> None:
+    golden = (GOLDEN / "batch-plain.bin").read_bytes()
+    assert golden[:32].hex(" ", 4) == (
+        "80000000 00000000 03000000 01000000 01000000 68000000 12000000 00000000"  # header
+    )
+    assert golden[32:72].hex(" ", 8) == (
+        "8877665544332211 2900000000000000 0700000000000000 03000000b2893928 0000000000000000"  # run
+    )
+    assert crc32c(struct.pack("<iii", 9, 0, 9) + b'{"id": 1}{"id": 3}') == 0x283989B2
+    assert golden[72:88].hex(" ", 4) == "00000000 09000000 09000000 12000000"  # offsets
+    assert golden[88:104].hex(" ", 4) == "00000000 06000000 6f726465 72730000"  # topics
+    assert golden[104:] == b'{"id": 1}{"id": 3}' + bytes(6)
+
+
+def test_golden_full_is_read_as_it_was_written() -> None:
+    batch = MessageBatch.parse((GOLDEN / "batch-full.bin").read_bytes())
+    assert batch.topics == ("orders", "größe")
+    assert batch.runs["count"].tolist() == [3, 1]
+    assert batch.sequences.tolist() == [10, 12, 20, 5]
+    assert batch.publishers.tolist() == [3, 3, 3, 2**64 - 1]
+    assert [batch.topic(i) for i in range(4)] == ["orders", "größe", "orders", "orders"]
+    assert [batch.key(i) for i in range(4)] == [None, "k\N{EURO SIGN}", None, None]
+    assert [batch.correlation_id(i) for i in range(4)] == ["c-1", None, None, None]
+    assert batch.expirations is not None
+    assert batch.expirations.tolist() == [1500, 0, 0, 0]
+    assert batch.kinds is not None
+    assert batch.kinds.tolist() == [0, 0, 1, 0]
+    assert batch.bodies_list() == [b"one", b"two", b"control", b"four"]

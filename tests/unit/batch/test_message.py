@@ -1,0 +1,95 @@
+"""Messages and payloads."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tickertape.base.errors import BadMessage
+from tickertape.batch import BatchBuilder, Message, MessageBatch
+from tickertape.batch.payload import decode, encode
+
+
+class Context:
+    sub_id = "sub-1"
+    command = "sow"
+
+    def __init__(self, *, with_bookmark: bool, with_timestamp: bool) -> None:
+        self.with_bookmark = with_bookmark
+        self.with_timestamp = with_timestamp
+
+
+def batch() -> MessageBatch:
+    builder = BatchBuilder()
+    builder.add("orders", b'{"id": 1}', sequence=4, correlation_id="c", key="k")
+    builder.add("trades", b"[2]", sequence=9)
+    return builder.build(publisher=2**64 - 1, timestamp=1_000_000)
+
+
+def test_message_looks_into_its_batch() -> None:
+    first, second = batch()
+    assert (first.topic, first.data, first.json()) == ("orders", b'{"id": 1}', {"id": 1})
+    assert (first.publisher, first.sequence) == ("18446744073709551615", 4)
+    assert (first.correlation_id, first.sow_key) == ("c", "k")
+    assert (second.topic, second.sequence, second.correlation_id, second.sow_key) == ("trades", 9, None, None)
+    assert (first.command, first.sub_id) == ("publish", None)
+    assert repr(second) == "<Message trades 18446744073709551615|9| 3 bytes>"
+    assert first != next(iter(batch())), "messages compare by identity"
+    assert isinstance(first, Message)
+
+
+def test_exact_08_bookmarks_are_omitted_unless_asked_for() -> None:
+    delivered = batch()
+    first, _ = delivered
+    assert (first.bookmark, first.timestamp) == (None, None)
+    delivered.context = Context(with_bookmark=False, with_timestamp=False)
+    assert (first.bookmark, first.timestamp) == (None, None)
+    delivered.context = Context(with_bookmark=True, with_timestamp=True)
+    assert first.bookmark == "18446744073709551615|4|"
+    assert first.timestamp == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert (first.command, first.sub_id) == ("sow", "sub-1")
+
+
+@pytest.mark.parametrize(
+    ("data", "body"),
+    [
+        (b"\xff", b"\xff"),
+        (bytearray(b"ab"), b"ab"),
+        (memoryview(b"ab"), b"ab"),
+        ("é", b"\xc3\xa9"),
+        ({"id": 1, "x": [1.5, None, True]}, b'{"id":1,"x":[1.5,null,true]}'),
+        (datetime(2026, 1, 2, tzinfo=UTC), b'"2026-01-02T00:00:00Z"'),
+    ],
+)
+def test_encode(data: object, body: bytes) -> None:
+    encoded = encode(data)
+    assert encoded == body
+    assert type(encoded) is bytes
+
+
+def _deep() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+@pytest.mark.parametrize("data", ["\ud800", object(), {1j: 2}, [2**70 * 1j]])
+def test_what_cannot_be_encoded_is_refused(data: object) -> None:
+    with pytest.raises(BadMessage, match="cannot be made a message body"):
+        encode(data)
+
+
+def test_too_deep_is_refused_both_ways() -> None:
+    with pytest.raises(BadMessage):
+        encode(_deep())
+    with pytest.raises(BadMessage):
+        decode(b"[" * 100_000 + b"]" * 100_000)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'"\xff"'])
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    with pytest.raises(BadMessage, match=f"body of {len(body)} bytes is not JSON"):
+        decode(body)
