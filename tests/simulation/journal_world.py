@@ -93,7 +93,9 @@ def drive(disk: Disk, search: Generator[ReadRequest, bytes, T]) -> T:
         disk.close(handle)
 
 
-def read_log(journal: Journal, disk: Disk, start: int = 0, topic: str | None = None) -> list[tuple[int, MessageBatch]]:
+def read_log(
+    journal: Journal, disk: Disk, start: int = 0, topic: str | None = None
+) -> list[tuple[int, MessageBatch]]:
     """Everything persisted, through the readers that subscriptions use."""
     reader = journal.reader(start, topic)
     found: list[tuple[int, MessageBatch]] = []
@@ -110,7 +112,12 @@ class World:
     """One journal through many lives. `check()` holds what is in the log against what was acknowledged."""
 
     def __init__(
-        self, seed: int, *, policy: SyncPolicy = SyncPolicy.ALWAYS, segment_bytes: int = 16_384, counts: Counter[str] | None = None
+        self,
+        seed: int,
+        *,
+        policy: SyncPolicy = SyncPolicy.ALWAYS,
+        segment_bytes: int = 16_384,
+        counts: Counter[str] | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
