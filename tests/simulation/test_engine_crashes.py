@@ -1,4 +1,6 @@
-"""Publishers with stores against an engine whose machine loses power: acknowledged is kept, everything is there once."""
+"""Publishers with stores against an engine whose machine loses power: acknowledged is kept, everything is
+there once.
+"""
 
 from __future__ import annotations
 
