@@ -93,14 +93,16 @@ def drive(disk: Disk, search: Generator[ReadRequest, bytes, T]) -> T:
         disk.close(handle)
 
 
-def read_log(journal: Journal, disk: Disk, start: int = 0, topic: str | None = None) -> list[tuple[int, MessageBatch]]:
+def read_log(
+    journal: Journal, disk: Disk, start: int = 0, topic: str | None = None
+) -> list[tuple[int, MessageBatch]]:
     """Everything persisted, through the readers that subscriptions use."""
     reader = journal.reader(start, topic)
     found: list[tuple[int, MessageBatch]] = []
     while (step := reader.poll()) is not None:
         if isinstance(step, ReadRequest):
             handle = disk.open(segment_path(step.segment), write=False)
-            step = reader.answer(disk.read(handle, step.offset, step.size))  # noqa: PLW2901
+            step = reader.answer(disk.read(handle, step.offset, step.size))
             disk.close(handle)
         found.extend((part.first_position, part.batch) for part in step)
     return found
@@ -110,7 +112,12 @@ class World:
     """One journal through many lives. `check()` holds what is in the log against what was acknowledged."""
 
     def __init__(
-        self, seed: int, *, policy: SyncPolicy = SyncPolicy.ALWAYS, segment_bytes: int = 16_384, counts: Counter[str] | None = None
+        self,
+        seed: int,
+        *,
+        policy: SyncPolicy = SyncPolicy.ALWAYS,
+        segment_bytes: int = 16_384,
+        counts: Counter[str] | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts

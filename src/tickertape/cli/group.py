@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any, Final
 
 import click
 
 from tickertape.base.errors import TickertapeError, TimedOut
+from tickertape.base.version import __version__
 
 EXIT_DONE: Final = 0
 EXIT_ERROR: Final = 1
@@ -85,7 +86,7 @@ def _forget_stdout() -> None:
 
 def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        click.echo(f"tickertape {metadata.version('tickertape')}")
+        click.echo(f"tickertape {__version__}")
         ctx.exit()
 
 

@@ -14,8 +14,9 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from tickertape.base.errors import Disconnected, PublishRejected, TickertapeError
+from tickertape.base.errors import BadTopic, Disconnected, PublishRejected, TickertapeError
 from tickertape.base.limits import message_bytes_max
+from tickertape.base.names import check_topic
 from tickertape.cli.group import Failure
 from tickertape.cli.options import Interval, client_name, server_option
 from tickertape.cli.terminal import progress, remark
@@ -62,6 +63,10 @@ def publish(
     tickertape publish orders orders.jsonl --format json --name loader-1
     tail -f access.log | tickertape publish access --rate 1000
     """
+    try:
+        check_topic(topic)
+    except BadTopic as error:
+        raise click.BadParameter(str(error), param_hint="TOPIC") from None
     from tickertape.client.blocking import Client
     from tickertape.client.publish_store import MemoryPublishStore
 
@@ -79,7 +84,7 @@ def publish(
                 advance(len(message) + 1)
         except _BadLine as error:
             client.publish_flush(timeout=timeout)
-            text = f"{file.name}: {error}; the {published} messages before it are published"
+            text = f"{file.name}: {error}; what stands before it is published (messages: {published})"
             raise Failure(text) from None
         except (Disconnected, PublishRejected) as error:
             raise _unfinished(error, published, client.unpersisted_count()) from error
@@ -136,4 +141,4 @@ def _size(file: BinaryIO) -> int | None:
 
 
 def _unfinished(error: TickertapeError, published: int, open_: int) -> Failure:
-    return Failure(f"{error}; of {published} messages {open_} may not be persisted")
+    return Failure(f"{error}; {open_} of {published} messages may not be persisted")

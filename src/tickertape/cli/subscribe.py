@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 import msgspec
@@ -17,9 +17,11 @@ from tickertape.base.timestamps import format_timestamp
 from tickertape.cli.options import Interval, Start, client_name, server_option
 
 if TYPE_CHECKING:
-    from tickertape.batch import Message, MessageBatch
+    from tickertape.batch import MessageBatch
     from tickertape.client.blocking import Client
     from tickertape.client.streams import MessageStream
+
+_json_text = msgspec.json.Encoder().encode
 
 
 @click.command(short_help="Print the messages of a topic: live, or from any point of the log.")
@@ -114,35 +116,45 @@ def _print(batches: Iterable[MessageBatch], count: int | None, out: BinaryIO, *,
 
 
 def _json_lines(batch: MessageBatch) -> Iterator[bytes]:
-    encode = msgspec.json.Encoder().encode
-    times = batch.timestamps.tolist()
-    for i, message in enumerate(batch):
-        yield encode(
-            {
-                "topic": message.topic,
-                "bookmark": message.bookmark,
-                "publisher": message.publisher,
-                "sequence": message.sequence,
-                "timestamp": format_timestamp(times[i]),
-                **_labels(message),
-                **_body(message.data),
-            }
+    """Each message as one JSON object; columns are read at once, because a message costs little then."""
+    publishers, sequences = batch.publishers.tolist(), batch.sequences.tolist()
+    topics = [_json_text(topic) for topic in batch.topics]
+    index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
+    stamp, time = None, b""
+    for i, (data, micros) in enumerate(zip(batch.bodies_list(), batch.timestamps.tolist(), strict=True)):
+        if micros != stamp:
+            stamp, time = micros, format_timestamp(micros).encode()
+        name, body = _body(data)
+        yield (
+            b'{"topic":%b,"bookmark":"%d|%d|","publisher":"%d","sequence":%d,"timestamp":"%b"%b,"%b":%b}'
+            % (
+                topics[index[i]],
+                publishers[i],
+                sequences[i],
+                publishers[i],
+                sequences[i],
+                time,
+                _labels(batch, i),
+                name,
+                body,
+            )
         )
 
 
-def _labels(message: Message) -> dict[str, str]:
+def _labels(batch: MessageBatch, i: int) -> bytes:
     """What only some messages have."""
-    found = {"correlation_id": message.correlation_id, "sow_key": message.sow_key}
-    return {name: text for name, text in found.items() if text is not None}
+    labels = {"correlation_id": batch.correlation_id(i), "sow_key": batch.key(i)}
+    return b"".join(b',"%b":%b' % (name.encode(), _json_text(text)) for name, text in labels.items() if text)
 
 
-def _body(data: bytes) -> dict[str, Any]:
+def _body(data: bytes) -> tuple[bytes, bytes]:
+    """The field that a body is shown in, and its value."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode("ascii")}
+        return b"base64", b'"%b"' % base64.b64encode(data)
     try:
         # Numbers and the order of keys stay as they are; line ends between values go, it must be one line.
-        return {"data": msgspec.Raw(msgspec.json.format(data, indent=-1))}
+        return b"data", msgspec.json.format(data, indent=-1)
     except msgspec.DecodeError:
-        return {"text": text}
+        return b"text", _json_text(text)

@@ -7,12 +7,9 @@ failure: publishes are refused until a retry succeeds.
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple
-
-from crc32c import crc32c
 
 from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.base.limits import (
@@ -21,22 +18,21 @@ from tickertape.base.limits import (
     commit_messages_max,
     mark_idle_seconds,
     segment_bytes_first,
-    segment_header_bytes,
 )
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch, Stamp, merge
+from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, KEYS, KINDS, SEQUENCES
+from tickertape.journal.active import Active, LogEnd, make_seal, segment_bytes_for
 from tickertape.journal.format import (
     CommitHeader,
     CommitKind,
     SegmentHeader,
     encode_commit,
-    encode_footer,
     encode_segment_header,
-    footer_bytes,
 )
-from tickertape.journal.index import SegmentIndex
 from tickertape.journal.jobs import (
     Job,
+    NoRoom,
     PrepareSegment,
     RollSegment,
     SealSegment,
@@ -46,7 +42,9 @@ from tickertape.journal.jobs import (
 )
 
 _RETRY_SECONDS: Final = 1.0
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_ALLOCATION_BYTES: Final = 4096
+_COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
+_TOPIC_INDEX_BYTES: Final = 4
 
 
 class SyncPolicy(Enum):
@@ -55,23 +53,6 @@ class SyncPolicy(Enum):
     ALWAYS = "always"
     INTERVAL = "interval"
     NEVER = "never"
-
-
-class LogEnd(NamedTuple):
-    """Where the log stands when a run begins."""
-
-    journal_id: bytes
-    epoch: int
-    segment: int
-    """Number of the last segment, 0 when there is none."""
-    chain: int
-    used: int
-    position: int
-    """Position of the next message."""
-    commit: int
-    """Number of the next commit."""
-    timestamp: int
-    """Log time, microseconds."""
 
 
 class Persisted(NamedTuple):
@@ -84,26 +65,19 @@ class Persisted(NamedTuple):
     """Offset after the commit in its segment."""
 
 
-class Active:
-    """The segment that is being written."""
+class _Prepared(NamedTuple):
+    """A reserved segment that is not begun."""
 
-    def __init__(self, header: SegmentHeader, chain: int, capacity: int) -> None:
-        self.header = header
-        self.chain = chain
-        self.capacity = capacity
-        self.offset = segment_header_bytes
-        self.index = SegmentIndex()
-
-    def room(self) -> int:
-        """Bytes left for commits when the seal is to fit too."""
-        seal = commit_header_bytes + self.index.encoded_bytes_max + footer_bytes + 8
-        return self.capacity - self.offset - seal
+    number: int
+    capacity: int
+    salt: int
 
 
-def _room_when_empty(capacity: int) -> int:
-    """`room()` of a segment of `capacity` bytes before its first commit."""
-    seal = commit_header_bytes + SegmentIndex().encoded_bytes_max + footer_bytes + 8
-    return capacity - segment_header_bytes - seal
+class _Next(NamedTuple):
+    """The batch of the next commit, and what its parts count in `pending_bytes`."""
+
+    batch: MessageBatch
+    pending_bytes: int
 
 
 class _InFlight(NamedTuple):
@@ -134,13 +108,13 @@ class GroupCommit:
         self._next_capacity = min(segment_bytes_first, segment_bytes)
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
-        self._timestamp = log_end.timestamp
         self._pending: deque[tuple[MessageBatch, Stamp]] = deque()
+        self._next: _Next | None = None
         self.pending_bytes = 0
         self._written_end = log_end.position
         self._in_flight: _InFlight | None = None
         self._preparing: PrepareSegment | None = None
-        self._prepared: tuple[int, int, int] | None = None  # number, capacity, salt
+        self._prepared: _Prepared | None = None
         self._retry_at: float | None = None
         self._mark_at: float | None = None
         self._sync_at: float | None = None
@@ -162,7 +136,6 @@ class GroupCommit:
         self._pending.append((batch, stamp))
         self.pending_bytes += batch.nbytes
         self.accepted_end += batch.count
-        self._timestamp = max(self._timestamp, stamp.timestamp)
         self._advance(now)
         return first
 
@@ -170,11 +143,14 @@ class GroupCommit:
         """Whether there is room for `nbytes` more, as far as is known; False only while the disk is full."""
         if not self.full:
             return True
-        return self.active is not None and self.pending_bytes + nbytes + commit_header_bytes <= self.active.room()
+        return (
+            self.active is not None
+            and self.pending_bytes + nbytes + commit_header_bytes <= self.active.room()
+        )
 
     def done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to a job: success, or the error that ended it; `salt` for a prepared segment."""
-        if self.failure is not None:
+        if self.failure is not None or self.closed:
             return
         if isinstance(job, PrepareSegment):
             self._prepare_done(job, error, salt, now)
@@ -189,8 +165,11 @@ class GroupCommit:
         self._advance(now)
 
     def close(self, now: Now) -> None:
-        """Write what is pending, seal, and be `closed`. Nothing may be appended afterwards."""
+        """Write what is pending, seal, and be `closed`. Nothing may be appended afterwards.
+
+        On a full disk, what does not fit is given up: it was never reported as persisted."""
         self._closing = True
+        self._mark_at = self._retry_at = None
         self._advance(now)
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -212,8 +191,10 @@ class GroupCommit:
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
-        wanted = [t for t in (self._retry_at, self._mark_at, self._sync_at) if t is not None]
-        return min(wanted, default=None)
+        if self.closed or self.failure is not None:
+            return None
+        times = [self._retry_at] if self._in_flight else [self._retry_at, self._mark_at, self._sync_at]
+        return min([time for time in times if time is not None], default=None)
 
     @property
     def ready(self) -> bool:
@@ -230,64 +211,80 @@ class GroupCommit:
     def _advance(self, now: Now) -> None:
         if self.failure is not None or self.closed:
             return
+        if self._in_flight is None and self._next is None and self._pending:
+            self._next = self._gather()
         self._prepare_ahead(now)
         if self._in_flight is not None:
             return
+        if self._next is not None and self._next_sent(now):
+            return
         if self.active is None:
-            if self._prepared is not None:
-                self._start_segment(None, now)
-            elif self._closing and not self._pending:
+            if self._closing and self._next is None:
                 self.closed = True
-            return
-        if self._pending:
-            self._send_commit(now)
-        elif self._closing:
-            self._send_seal()
+            elif self._prepared is not None and not self._closing:
+                self._begin_segment(now)
+        elif self._closing and self._next is None:
+            if not self._sync_sent():
+                self._send_seal()
         elif self._mark_at is not None and now.mono >= self._mark_at:
-            self._mark_at = None
-            self._write(CommitKind.MARK, None, now)
+            self._write(CommitKind.MARK, None)
         elif self._sync_at is not None and now.mono >= self._sync_at:
-            self._sync_at = None
-            job = SyncSegment(segment=self.active.header.number, number=self._commit - 1)
-            self._send(job, None)
+            self._sync_sent()
 
-    def _send_commit(self, now: Now) -> None:
-        assert self.active is not None
-        taken, total = self._take()
-        if total + commit_header_bytes > self.active.room():
-            if self._prepared is not None and self._fits_prepared(total):
-                self._start_segment(self.active, now)
-            elif self._prepared is not None:
-                self._ask_segment(self._prepared[0], total)
-            elif self._preparing is None and self._retry_at is None:
-                self._ask_segment(self.active.header.number + 1, total)
-            return
-        parts = [self._pending.popleft() for _ in range(taken)]
-        self.pending_bytes -= sum(batch.nbytes for batch, _ in parts)
-        batch = merge([b for b, _ in parts], [s for _, s in parts])
-        self._write(CommitKind.DATA, batch, now)
+    def _next_sent(self, now: Now) -> bool:
+        """Send the next commit, or what must come before it; False when it has to wait."""
+        assert self._next is not None
+        if self._sync_at is not None and now.mono >= self._sync_at:
+            return self._sync_sent()  # commits that keep coming must not put it off
+        if self.active is not None and self.active.takes(self._next.batch):
+            batch, nbytes = self._next
+            self._next = None
+            self.pending_bytes -= nbytes
+            self._write(CommitKind.DATA, batch)
+            return True
+        if self._prepared is not None and segment_bytes_for(self._next.batch) <= self._prepared.capacity:
+            self._begin_segment(now)
+            return True
+        if self._closing and self.full and self._preparing is None:
+            self._pending.clear()
+            self._next = None
+            self.pending_bytes = 0
+        return False
 
-    def _take(self) -> tuple[int, int]:
-        """How many pending batches the next commit takes, and a bound of their bytes when merged."""
-        taken = total = messages = 0
-        for batch, _ in self._pending:
-            if taken and (total + batch.nbytes > commit_bytes_max or messages + batch.count > commit_messages_max):
+    def _gather(self) -> _Next:
+        """One batch of what is pending, as much as a commit may hold; the first is taken whatever its size."""
+        parts: list[tuple[MessageBatch, Stamp]] = []
+        total = messages = columns = 0
+        topics, index_bytes = self._pending[0][0].topics, 0
+        while self._pending:
+            batch, _ = self._pending[0]
+            # A column that only some have is made for all, so a merged batch may be larger than its parts.
+            columns |= batch.columns
+            if batch.topics != topics:
+                index_bytes = _TOPIC_INDEX_BYTES
+            extra = index_bytes + (
+                sum(n for bit, n in _COLUMN_BYTES.items() if columns & bit) if columns else 0
+            )
+            count = messages + batch.count
+            if parts and (
+                total + batch.nbytes + extra * count > commit_bytes_max or count > commit_messages_max
+            ):
                 break
-            taken, total, messages = taken + 1, total + batch.nbytes, messages + batch.count
-        # Merging may add a topic index and columns that only some batches had: at most these bytes a message.
-        return taken, total if taken == 1 else total + 40 * messages
+            parts.append(self._pending.popleft())
+            total, messages = total + batch.nbytes, count
+        return _Next(merge([batch for batch, _ in parts], [stamp for _, stamp in parts]), total)
 
-    def _fits_prepared(self, total: int) -> bool:
-        assert self._prepared is not None
-        return total + commit_header_bytes <= _room_when_empty(self._prepared[1])
-
-    def _write(self, kind: CommitKind, batch: MessageBatch | None, now: Now) -> None:
+    def _write(self, kind: CommitKind, batch: MessageBatch | None) -> None:
         active = self.active
         assert active is not None
+        self._mark_at = None
         first = self._written_end
         count = batch.count if batch is not None else 0
         stamps = batch.run(batch.run_count - 1).timestamp if batch is not None else 0
-        before, self._end = self._end.timestamp, self._end._replace(timestamp=max(self._end.timestamp, stamps))
+        before, self._end = (
+            self._end.timestamp,
+            self._end._replace(timestamp=max(self._end.timestamp, stamps)),
+        )
         body_bytes = batch.nbytes if batch is not None else 0
         header, crc = encode_commit(
             CommitHeader(
@@ -315,7 +312,11 @@ class GroupCommit:
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         sync = self._policy is SyncPolicy.ALWAYS
         job = WriteCommit(
-            segment=active.header.number, offset=active.offset, buffers=buffers, sync=sync, number=self._commit
+            segment=active.header.number,
+            offset=active.offset,
+            buffers=buffers,
+            sync=sync,
+            number=self._commit,
         )
         active.offset, active.chain = end, crc
         self._commit += 1
@@ -326,9 +327,19 @@ class GroupCommit:
         self._in_flight = _InFlight(job, persisted, end)
         self._jobs.append(job)
 
+    def _sync_sent(self) -> bool:
+        """Sync what was written without one, if there is any (policies `interval` and `never`)."""
+        assert self.active is not None
+        self._sync_at = None
+        if self._synced_through == self._commit - 1:
+            return False
+        self._send(SyncSegment(segment=self.active.header.number, number=self._commit - 1), None)
+        return True
+
     def _commit_done(self, job: Job, now: Now) -> None:
         flight, self._in_flight = self._in_flight, None
-        assert flight is not None and flight.job is job
+        assert flight is not None
+        assert flight.job is job
         if isinstance(job, WriteCommit):
             if job.sync:
                 self._synced_through = job.number
@@ -341,7 +352,8 @@ class GroupCommit:
                     self._sync_at = now.mono + self._interval
         elif isinstance(job, SyncSegment):
             self._synced_through = job.number
-            self._mark_at = now.mono + mark_idle_seconds
+            if not self._closing:
+                self._mark_at = now.mono + mark_idle_seconds
         elif isinstance(job, SealSegment):
             self.closed = True
         else:
@@ -360,37 +372,41 @@ class GroupCommit:
     # -- segments -------------------------------------------------------------------------------------
 
     def _prepare_ahead(self, now: Now) -> None:
-        if self._preparing is not None or self._prepared is not None or (self._closing and not self._pending):
+        """Reserve the segment after the active one when half of that is used, or when the next commit needs it."""
+        if self._preparing is not None or (self._closing and self._next is None):
             return
-        if self._retry_at is not None:
-            if now.mono < self._retry_at:
-                return
-            self._retry_at = None
-        active = self.active
-        if active is None:
-            self._ask_segment(self._end.segment + 1, self._take()[1])
-        elif active.offset > active.capacity // 2:
-            self._ask_segment(active.header.number + 1, self._take()[1])
+        if self._retry_at is not None and now.mono < self._retry_at:
+            return
+        active, prepared = self.active, self._prepared
+        waits = self._next is not None and (active is None or not active.takes(self._next.batch))
+        needed = segment_bytes_for(self._next.batch) if self._next is not None and waits else 0
+        if prepared is not None and needed <= prepared.capacity:
+            return
+        if active is None or waits or active.offset > active.capacity // 2:
+            self._ask_segment(active.header.number + 1 if active else self._end.segment + 1, needed)
 
     def _ask_segment(self, number: int, needed: int) -> None:
-        capacity = self._next_capacity
-        if needed + commit_header_bytes > _room_when_empty(capacity):
-            capacity = needed + commit_header_bytes + (capacity - _room_when_empty(capacity))
-        self._preparing = PrepareSegment(number=number, bytes=-(-capacity // 4096) * 4096)
-        self._prepared = self._retry_at = None
+        blocks = -(-max(self._next_capacity, needed) // _ALLOCATION_BYTES)
+        self._preparing = PrepareSegment(number=number, bytes=blocks * _ALLOCATION_BYTES)
+        self._retry_at = None
         self._jobs.append(self._preparing)
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
         self._preparing = None
         if error is None:
             self.full = False
-            self._prepared = (job.number, job.bytes, salt)
+            self._prepared = _Prepared(job.number, job.bytes, salt)
             self._next_capacity = min(2 * self._next_capacity, self._segment_bytes)
-        elif error.errno in _NO_ROOM:
+        elif isinstance(error, NoRoom):
             self.full = True
             self._retry_at = now.mono + _RETRY_SECONDS
         else:
             self._latch(job, error)
+
+    def _begin_segment(self, now: Now) -> None:
+        """Seal the active segment, if there is one, and go on in the prepared one."""
+        if self.active is None or not self._sync_sent():
+            self._start_segment(self.active, now)
 
     def _start_segment(self, old: Active | None, now: Now) -> None:
         assert self._prepared is not None
@@ -436,32 +452,3 @@ class GroupCommit:
         self._commit += 1
         active.offset = header.end
         return buffers, header.crc, header.end
-
-
-def make_seal(
-    active: Active, number: int, position: int, synced_through: int, log_end: LogEnd
-) -> tuple[list[Buffer], CommitHeader]:
-    """The seal commit of a segment: index, padding and footer as its body."""
-    index = active.index.encode()
-    index += bytes(-len(index) % 8)
-    offset = active.offset
-    end = offset + commit_header_bytes + len(index) + footer_bytes
-    body = index + encode_footer(offset, end, active.header.salt)
-    header = CommitHeader(
-        kind=CommitKind.SEAL,
-        flags=0,
-        codec=0,
-        salt=active.header.salt,
-        offset=offset,
-        number=number,
-        first_position=position,
-        messages=0,
-        body_bytes=len(body),
-        synced_through=synced_through,
-        timestamp=log_end.timestamp,
-        body_crc=crc32c(body),
-        chain=active.chain,
-        epoch=active.header.epoch,
-    )
-    encoded, crc = encode_commit(header)
-    return [encoded, body], header._replace(crc=crc)

@@ -187,20 +187,30 @@ def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
     return CommitHeader._make((CommitKind(fields[1]), *fields[2:4], *fields[5:16], crc))
 
 
-def encode_footer(seal_offset: int, end: int, salt: int) -> bytes:
-    """The last bytes of a sealed segment: where its seal commit stands and how long the file is."""
-    body = _FOOTER.pack(FOOTER_MAGIC, seal_offset, end, salt, 0)
+class Footer(NamedTuple):
+    """The last bytes of a sealed segment."""
+
+    seal_offset: int
+    end: int
+    """Length of the file."""
+    salt: int
+    index_bytes: int
+    """Length of the index, with which the body of the seal begins."""
+
+
+def encode_footer(footer: Footer) -> bytes:
+    """The 40 bytes."""
+    body = _FOOTER.pack(FOOTER_MAGIC, *footer)
     return body + _U32.pack(crc32c(body))
 
 
-def decode_footer(data: bytes) -> tuple[int, int, int] | None:
-    """(offset of the seal commit, file length, salt), or None when these bytes are no footer."""
+def decode_footer(data: bytes) -> Footer | None:
+    """The footer, or None when these bytes are none."""
     if len(data) != footer_bytes or data[:8] != FOOTER_MAGIC:
         return None
     if crc32c(data[:-4]) != _U32.unpack_from(data, footer_bytes - 4)[0]:
         return None
-    _, seal_offset, end, salt, _ = _FOOTER.unpack_from(data)
-    return seal_offset, end, salt
+    return Footer._make(_FOOTER.unpack_from(data)[1:])
 
 
 assert _SEGMENT.size <= segment_header_bytes - 4

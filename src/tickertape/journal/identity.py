@@ -24,7 +24,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     journal: str
     """32 hexadecimal digits, random."""
-    format: int = FORMAT_VERSION
+    format: int
 
     @property
     def journal_id(self) -> bytes:
@@ -55,7 +55,7 @@ def open_identity(disk: Disk, *, owner: str, create: bool, new_id: bytes) -> Ide
     except BlockingIOError as error:
         raise JournalLocked(f"the data directory is in use by {error}: stop that process first") from None
     if IDENTITY_FILE not in set(disk.names(".")):
-        _create(disk, Identity(journal=new_id.hex()))
+        _create(disk, Identity(journal=new_id.hex(), format=FORMAT_VERSION))
     return read_identity(disk)
 
 
@@ -76,7 +76,7 @@ def _create(disk: Disk, identity: Identity) -> None:
 
 
 def read_identity(disk: Disk) -> Identity:
-    """The identity of a directory that has one; nothing is locked. Raises `JournalCorrupt`, `JournalVersion`."""
+    """The identity of a directory; nothing is locked. Raises `JournalCorrupt`, `JournalVersion`."""
     handle = disk.open(IDENTITY_FILE, write=False)
     try:
         data = disk.read(handle, 0, 4096)

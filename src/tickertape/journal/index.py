@@ -10,14 +10,18 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
 
-from tickertape.base.limits import index_block_bytes, index_bytes_max
+from tickertape.base.limits import index_block_bytes, index_bytes_max, segment_header_bytes
 from tickertape.batch import MessageBatch
 
-_ROW_BYTES = 160  # a row of four integers in a list, as Python keeps it while the segment grows
+_KEY_BYTES = 200
+"""What a publisher or a topic costs in memory beside its rows: an entry of a dictionary and an array."""
+_ROW = 3
+"""Integers of a publisher's row: group, lowest, highest sequence."""
 _FEW_RUNS = 8
 
 
@@ -35,20 +39,20 @@ class _Stored(msgspec.Struct, array_like=True):
 class SegmentIndex:
     """Index of one segment, grown commit by commit while it is active and stored in its seal.
 
-    Attributes: `offsets`, `positions`, `times` of the blocks: where each begins in the file, the position of its first
-    message, the log time before it (so that a message later than `times[i]` may stand in block i).
+    Attributes: `offsets`, `positions`, `times` of the blocks: where each begins in the file, the position of its
+    first message, the log time before it (so that a message later than `times[i]` may stand in block i).
+    `bytes_max` bounds what publishers and topics take in memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, bytes_max: int = index_bytes_max) -> None:
         self.offsets = array("Q")
         self.positions = array("Q")
         self.times = array("q")
         self._stride = 1
-        self._rows = 0
-        self._row_limit = index_bytes_max // _ROW_BYTES
-        self._publishers: dict[int, list[list[int]]] | None = {}
+        self._bytes_max = bytes_max
+        self._encoded = 0  # bound of what publishers and topics take in a seal
+        self._publishers: dict[int, array[int]] | None = {}
         self._topics: dict[str, array[int]] | None = {}
-        self._name_bytes = 0
         self._block_end = 0
 
     # -- building -------------------------------------------------------------------------------------
@@ -67,7 +71,7 @@ class SegmentIndex:
         if self._publishers is not None:
             for publisher, low, high in publisher_spans(batch):
                 self._add_publisher(publisher, group, low, high)
-        if self._rows > self._row_limit:
+        if self._memory > self._bytes_max:
             self._coarsen()
 
     def _add_topic(self, topic: str, group: int) -> None:
@@ -75,58 +79,65 @@ class SegmentIndex:
         groups = self._topics.get(topic)
         if groups is None:
             groups = self._topics[topic] = array("I")
-            self._rows += 2
-            self._name_bytes += 4 * len(topic)
+            self._encoded += _topic_bytes(topic)
         if not groups or groups[-1] != group:
             groups.append(group)
-            self._rows += 1
+            self._encoded += 4
 
     def _add_publisher(self, publisher: int, group: int, low: int, high: int) -> None:
         assert self._publishers is not None
         rows = self._publishers.get(publisher)
         if rows is None:
-            rows = self._publishers[publisher] = []
-        if rows and rows[-1][0] == group:
-            rows[-1][2] = max(high, rows[-1][2])
+            rows = self._publishers[publisher] = array("Q")
+            self._encoded += 16
+        if rows and rows[-3] == group:
+            rows[-1] = max(high, rows[-1])
         else:
-            rows.append([group, low, high])
-            self._rows += 1
+            rows.extend((group, low, high))
+            self._encoded += 8 * _ROW
+
+    @property
+    def _memory(self) -> int:
+        return self._encoded + _KEY_BYTES * (len(self._topics or ()) + len(self._publishers or ()))
 
     def _coarsen(self) -> None:
         """Halve the resolution; when that is not enough, give the larger part up."""
         self._stride *= 2
-        self._rows = 0
-        for groups in (self._topics or {}).values():
-            halved = sorted({g // 2 for g in groups})
-            groups[:] = array("I", halved)
-            self._rows += 2 + len(halved)
-        for rows in (self._publishers or {}).values():
-            merged: list[list[int]] = []
-            for group, low, high in rows:
-                if merged and merged[-1][0] == group // 2:
-                    merged[-1][2] = max(high, merged[-1][2])
-                else:
-                    merged.append([group // 2, low, high])
-            rows[:] = merged
-            self._rows += len(merged)
-        if self._rows > self._row_limit // 2:
-            self._give_up_larger()
+        for topic, groups in (self._topics or {}).items():
+            assert self._topics is not None
+            self._topics[topic] = array("I", sorted({group // 2 for group in groups}))
+        for publisher, rows in (self._publishers or {}).items():
+            assert self._publishers is not None
+            self._publishers[publisher] = _halved(rows)
+        self._count_bytes()
+        if self._memory > self._bytes_max // 2:
+            if self._topics_bytes() > self._publishers_bytes():
+                self._topics = None
+            else:
+                self._publishers = None
+            self._count_bytes()
 
-    def _give_up_larger(self) -> None:
-        topics = 2 * len(self._topics or {})
-        if topics > len(self._publishers or {}):
-            self._topics = None
-        else:
-            self._publishers = None
-        self._rows = sum(2 + len(g) for g in (self._topics or {}).values())
-        self._rows += sum(len(r) for r in (self._publishers or {}).values())
+    def _count_bytes(self) -> None:
+        self._encoded = self._topics_bytes() + self._publishers_bytes()
+
+    def _topics_bytes(self) -> int:
+        return sum(_topic_bytes(topic) + 4 * len(groups) for topic, groups in (self._topics or {}).items())
+
+    def _publishers_bytes(self) -> int:
+        return sum(16 + 8 * len(rows) for rows in (self._publishers or {}).values())
 
     # -- looking up -----------------------------------------------------------------------------------
 
     @property
     def encoded_bytes_max(self) -> int:
         """What `encode` gives is not larger."""
-        return 256 + 24 * self.blocks + 48 * self._rows + self._name_bytes
+        return 64 + 24 * self.blocks + self._encoded
+
+    @staticmethod
+    def growth_bytes_max(batch: MessageBatch) -> int:
+        """By how much adding `batch` may raise `encoded_bytes_max`."""
+        topics = sum([_topic_bytes(topic) + 4 for topic in batch.topics])
+        return 24 + topics + (16 + 8 * _ROW) * batch.run_count
 
     @property
     def blocks(self) -> int:
@@ -137,6 +148,11 @@ class SegmentIndex:
         """First byte of a block and the first byte after it."""
         end = self.offsets[block + 1] if block + 1 < len(self.offsets) else self._block_end
         return self.offsets[block], end
+
+    def position_bounds(self, block: int) -> tuple[int, int | None]:
+        """Position of the first message of a block and of the block after it; None for the last."""
+        after = self.positions[block + 1] if block + 1 < len(self.positions) else None
+        return self.positions[block], after
 
     def block_of_position(self, position: int) -> int:
         """The block that holds `position` (which lies in this segment)."""
@@ -155,9 +171,13 @@ class SegmentIndex:
         if self._publishers is None:
             yield from range(self.blocks)
             return
-        for group, low, high in self._publishers.get(publisher, ()):
-            if low <= sequence <= high:
-                yield from self._members(group)
+        rows = self._publishers.get(publisher, ())
+        # Sequences of a publisher rise, and so do the highest ones of its rows.
+        at = bisect_left(range(len(rows) // _ROW), sequence, key=lambda row: rows[_ROW * row + 2])
+        for row in range(_ROW * at, len(rows), _ROW):
+            if rows[row + 1] > sequence:
+                return
+            yield from self._members(rows[row])
 
     def next_block_with(self, topic: str, block: int) -> int | None:
         """The first block at or after `block` that may hold `topic`; None when no more of this segment does."""
@@ -175,7 +195,7 @@ class SegmentIndex:
         """Highest sequence of each publisher in this segment; None when that was given up and must be read."""
         if self._publishers is None:
             return None
-        return {publisher: rows[-1][2] for publisher, rows in self._publishers.items()}
+        return {publisher: rows[-1] for publisher, rows in self._publishers.items()}
 
     def _members(self, group: int) -> range:
         return range(group * self._stride, min((group + 1) * self._stride, self.blocks))
@@ -184,17 +204,14 @@ class SegmentIndex:
 
     def encode(self) -> bytes:
         """The index as the body of a seal keeps it."""
-        publishers = self._publishers
         return msgspec.msgpack.encode(
             _Stored(
                 stride=self._stride,
                 offsets=self.offsets.tobytes(),
                 positions=self.positions.tobytes(),
                 times=self.times.tobytes(),
-                publishers=None
-                if publishers is None
-                else {p: np.array(rows, dtype="<u8").tobytes() for p, rows in publishers.items()},
-                topics=None if self._topics is None else {t: g.tobytes() for t, g in self._topics.items()},
+                publishers=_to_bytes(self._publishers),
+                topics=_to_bytes(self._topics),
             )
         )
 
@@ -209,22 +226,54 @@ class SegmentIndex:
         index.offsets.frombytes(stored.offsets)
         index.positions.frombytes(stored.positions)
         index.times.frombytes(stored.times)
-        index._publishers = None
-        if stored.publishers is not None:
-            index._publishers = {
-                p: np.frombuffer(rows, dtype="<u8").reshape(-1, 3).tolist()
-                for p, rows in stored.publishers.items()
-            }
-        index._topics = None
-        if stored.topics is not None:
-            index._topics = {}
-            for topic, groups in stored.topics.items():
-                index._topics[topic] = array("I")
-                index._topics[topic].frombytes(groups)
-        if not len(index.offsets) == len(index.positions) == len(index.times):
-            raise ValueError("index columns differ in length")
+        index._publishers = _from_bytes(stored.publishers, "Q")
+        index._topics = _from_bytes(stored.topics, "I")
         index._block_end = block_end
+        index._count_bytes()
+        index._check()
         return index
+
+    def _check(self) -> None:
+        """Lookups must end and stay inside the segment whatever a seal says."""
+        offsets = self.offsets.tolist()
+        if not len(offsets) == len(self.positions) == len(self.times):
+            raise ValueError("index columns differ in length")
+        if offsets != sorted(set(offsets)) or (offsets and not segment_header_bytes <= offsets[0]):
+            raise ValueError("index blocks are out of order")
+        if offsets and offsets[-1] >= self._block_end:
+            raise ValueError("index blocks lie beyond the data")
+        if self._stride < 1:
+            raise ValueError("index has no resolution")
+        if any(not rows or len(rows) % _ROW for rows in (self._publishers or {}).values()):
+            raise ValueError("index rows of a publisher are incomplete")
+
+
+def _topic_bytes(topic: str) -> int:
+    """Bound of a topic's name and the frame of its rows, encoded."""
+    return 10 + 4 * len(topic)
+
+
+def _halved(rows: array[int]) -> array[int]:
+    """A publisher's rows at half the resolution."""
+    merged = array("Q")
+    for row in range(0, len(rows), _ROW):
+        group, low, high = rows[row] // 2, rows[row + 1], rows[row + 2]
+        if merged and merged[-3] == group:
+            merged[-1] = max(high, merged[-1])
+        else:
+            merged.extend((group, low, high))
+    return merged
+
+
+_Key = TypeVar("_Key", int, str)
+
+
+def _to_bytes(rows: dict[_Key, array[int]] | None) -> dict[_Key, bytes] | None:
+    return None if rows is None else {key: table.tobytes() for key, table in rows.items()}
+
+
+def _from_bytes(stored: dict[_Key, bytes] | None, kind: Literal["Q", "I"]) -> dict[_Key, array[int]] | None:
+    return None if stored is None else {key: array(kind, table) for key, table in stored.items()}
 
 
 def publisher_spans(batch: MessageBatch) -> Iterator[tuple[int, int, int]]:
@@ -240,7 +289,9 @@ def publisher_spans(batch: MessageBatch) -> Iterator[tuple[int, int, int]]:
     lasts = batch.sequences[ends - 1]
     if batch.run_count <= _FEW_RUNS:
         spans: dict[int, tuple[int, int]] = {}
-        for publisher, low, high in zip(runs["publisher"].tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+        for publisher, low, high in zip(
+            runs["publisher"].tolist(), firsts.tolist(), lasts.tolist(), strict=True
+        ):
             known = spans.get(publisher)
             spans[publisher] = (low, high) if known is None else (min(known[0], low), max(known[1], high))
         for publisher, (low, high) in spans.items():

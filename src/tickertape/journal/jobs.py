@@ -6,12 +6,20 @@ the first failure goes back to the machine that sent the job.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class NoRoom(OSError):
+    """There is no room to reserve a segment. Nothing was written, so it may be tried again."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +90,10 @@ class Executor:
         self._handles: dict[int, int] = {}
 
     def run(self, job: Job) -> int:
-        """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`."""
+        """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
+
+        `NoRoom` is raised only by the reserve itself: a sync that fails for want of room has failed like any other,
+        for what it should have written may be gone from the cache as well."""
         if isinstance(job, WriteCommit):
             handle = self._handle(job.segment)
             self._disk.write(handle, job.offset, job.buffers)
@@ -127,6 +138,17 @@ class Executor:
         del self._handles[number]
 
     def _prepare(self, job: PrepareSegment) -> int:
+        try:
+            handle = self._reserve(job)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise NoRoom(*error.args) from error
+            raise
+        self._disk.sync(handle)
+        self._disk.sync_directory(JOURNAL_DIRECTORY)
+        return self._entropy()
+
+    def _reserve(self, job: PrepareSegment) -> int:
         path = segment_path(job.number)
         if job.number not in self._handles:
             try:
@@ -135,6 +157,4 @@ class Executor:
                 self._handles[job.number] = self._disk.open(path)
         handle = self._handles[job.number]
         self._disk.preallocate(handle, job.bytes)
-        self._disk.sync(handle)
-        self._disk.sync_directory(JOURNAL_DIRECTORY)
-        return self._entropy()
+        return handle

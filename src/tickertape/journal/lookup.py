@@ -11,7 +11,15 @@ from collections.abc import Generator
 import numpy as np
 
 from tickertape.batch import MessageBatch
-from tickertape.journal.reading import LogReader, LogSegment, LogView, Part, ReadRequest, commit_parts, decode_commits
+from tickertape.journal.reading import (
+    LogReader,
+    LogSegment,
+    LogView,
+    Part,
+    ReadRequest,
+    commit_parts,
+    decode_commits,
+)
 
 Search = Generator[ReadRequest, bytes, int]
 MaybeSearch = Generator[ReadRequest, bytes, int | None]
@@ -19,28 +27,32 @@ MaybeSearch = Generator[ReadRequest, bytes, int | None]
 
 def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
     """Position of the persisted message with this publisher and sequence; None when the log has none."""
-    for part in view.tail:
-        found = _in_batch(part.batch, publisher, sequence)
-        if found is not None:
-            return part.first_position + found
-    tail_start = view.tail[0].first_position if view.tail else view.end_position
     for segment in reversed(view.segments):
-        if segment.first_position >= tail_start:
-            continue
         for block in segment.index.blocks_of_publisher(publisher, sequence):
-            position = yield from _in_block(segment, block, publisher, sequence)
+            position = yield from _in_block(view, segment, block, publisher, sequence)
             if position is not None:
                 return position
     return None
 
 
-def _in_block(segment: LogSegment, block: int, publisher: int, sequence: int) -> MaybeSearch:
-    parts = yield from _read_block(segment, block)
+def _in_block(view: LogView, segment: LogSegment, block: int, publisher: int, sequence: int) -> MaybeSearch:
+    start, stop = segment.index.position_bounds(block)
+    at = view.tail_at(start)
+    if at is None:
+        parts = yield from _read_block(segment, block)
+    else:
+        parts = _of_tail(view, at, stop)
     for part in parts:
         found = _in_batch(part.batch, publisher, sequence)
         if found is not None:
             return part.first_position + found
     return None
+
+
+def _of_tail(view: LogView, at: int, stop: int | None) -> list[Part]:
+    """The parts of a block that lies in memory; what is not persisted yet is not among them."""
+    end = view.tail_at(stop) if stop is not None else len(view.tail)
+    return view.tail[at:end]
 
 
 def _read_block(segment: LogSegment, block: int) -> Generator[ReadRequest, bytes, list[Part]]:

@@ -6,15 +6,21 @@ end, or one whose commit does not match its checksum.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, JournalCorrupt
-from tickertape.base.limits import commit_header_bytes, read_bytes_target, segment_header_bytes, tail_cache_bytes
+from tickertape.base.limits import (
+    commit_header_bytes,
+    read_bytes_target,
+    segment_header_bytes,
+    tail_cache_bytes,
+)
 from tickertape.batch import MessageBatch
-from tickertape.journal.commit import Active, Persisted
+from tickertape.journal.active import Active
+from tickertape.journal.commit import Persisted
 from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, segment_path
 from tickertape.journal.index import SegmentIndex
 from tickertape.journal.recovery import Segment
@@ -40,10 +46,16 @@ class Part(NamedTuple):
         return self.first_position + self.batch.count
 
 
+def _first_position(part: Part) -> int:
+    return part.first_position
+
+
 class LogSegment:
     """A segment as readers see it: everything before `end` is persisted."""
 
-    def __init__(self, header: SegmentHeader, index: SegmentIndex, end: int, end_position: int, timestamp: int) -> None:
+    def __init__(
+        self, header: SegmentHeader, index: SegmentIndex, end: int, end_position: int, timestamp: int
+    ) -> None:
         self.header = header
         self.number = header.number
         self.index = index
@@ -66,14 +78,17 @@ class LogView:
             LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
         ]
         self._by_number = {s.number: s for s in self.segments}
-        self.tail: deque[Part] = deque()
+        self.tail: list[Part] = []
+        """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
         self.tail_bytes_max = tail_cache_bytes
         """How much of the log's end stays in memory, encoded bytes."""
         self._tail_bytes = 0
 
     def opened(self, active: Active) -> None:
         """A segment became active."""
-        segment = LogSegment(active.header, active.index, segment_header_bytes, active.header.first_position, 0)
+        segment = LogSegment(
+            active.header, active.index, segment_header_bytes, active.header.first_position, 0
+        )
         self.segments.append(segment)
         self._by_number[segment.number] = segment
 
@@ -85,8 +100,24 @@ class LogView:
         segment.timestamp = commit.batch.run(commit.batch.run_count - 1).timestamp
         self.tail.append(Part(commit.first_position, commit.batch))
         self._tail_bytes += commit.batch.nbytes
-        while self._tail_bytes > self.tail_bytes_max and len(self.tail) > 1:
-            self._tail_bytes -= self.tail.popleft().batch.nbytes
+        if self._tail_bytes > self.tail_bytes_max:
+            self._cut_tail()
+
+    def _cut_tail(self) -> None:
+        """Forget an eighth at once, so that many small commits do not move the list each time."""
+        count = 0
+        while self._tail_bytes > self.tail_bytes_max * 7 // 8 and count < len(self.tail) - 1:
+            self._tail_bytes -= self.tail[count].batch.nbytes
+            count += 1
+        del self.tail[:count]
+
+    def tail_at(self, position: int) -> int | None:
+        """Index in `tail` of the part that holds `position`, its length at the end; None when that is older."""
+        if not self.tail or position < self.tail[0].first_position:
+            return None
+        if position >= self.end_position:
+            return len(self.tail)
+        return bisect_right(self.tail, position, key=_first_position) - 1
 
     @property
     def first_position(self) -> int:
@@ -112,7 +143,9 @@ class LogView:
         return self._by_number.get(segment.number + 1)
 
 
-def decode_commits(segment: LogSegment, offset: int, data: bytes) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
+def decode_commits(
+    segment: LogSegment, offset: int, data: bytes
+) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
     """The whole commits in `data`, which was read at `offset`, and the bytes the next one needs to be whole.
 
     Raises `JournalCorrupt` naming file and offset: below the persisted end everything must be valid."""
@@ -124,6 +157,8 @@ def decode_commits(segment: LogSegment, offset: int, data: bytes) -> tuple[list[
         if header is None or header.offset != offset + at or header.salt != segment.header.salt:
             raise _corrupt(segment, offset + at, "no valid commit header")
         end = at + commit_header_bytes + header.body_bytes
+        if offset + end > segment.end:
+            raise _corrupt(segment, offset + at, f"commit {header.number} reaches beyond what was persisted")
         if end > len(view):
             return commits, end - at
         body = view[at + commit_header_bytes : end]
@@ -148,7 +183,9 @@ def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryvi
 
 def _corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
     path = segment_path(segment.number)
-    return JournalCorrupt(f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset)
+    return JournalCorrupt(
+        f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset
+    )
 
 
 class LogReader:
@@ -170,10 +207,10 @@ class LogReader:
     def poll(self) -> list[Part] | ReadRequest | None:
         """What comes next (see the class)."""
         while self.position < self._view.end_position:
-            tail = self._view.tail
-            if tail and self.position >= tail[0].first_position:
+            at = self._view.tail_at(self.position)
+            if at is not None:
                 self._segment = None
-                return self._from_tail()
+                return self._from_tail(at)
             if self._seek():
                 assert self._segment is not None
                 size = min(max(self._wanted(), self._need), self._segment.end - self._offset)
@@ -183,8 +220,9 @@ class LogReader:
 
     def answer(self, data: bytes) -> list[Part]:
         """The bytes of the last request. May give no part yet: poll again. Raises `JournalCorrupt`."""
-        segment, request = self._segment, self._request
-        assert segment is not None and request is not None
+        segment, request, position = self._segment, self._request, self.position
+        assert segment is not None
+        assert request is not None
         self._request = None
         if len(data) < request.size:
             raise _corrupt(segment, request.offset + len(data), "the file is shorter than what was persisted")
@@ -192,25 +230,17 @@ class LogReader:
         if commits:
             self._offset = commits[-1][0].end
             self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].messages)
-        return commit_parts(segment, commits)
+        # The block of a position begins before it: what was passed is not given again.
+        return [part for part in commit_parts(segment, commits) if part.end_position > position]
 
-    def _from_tail(self) -> list[Part]:
+    def _from_tail(self, at: int) -> list[Part]:
         parts: list[Part] = []
         total = 0
         tail = self._view.tail
-        low, high = 0, len(tail)
-        while low < high:
-            middle = (low + high) // 2
-            if tail[middle].end_position <= self.position:
-                low = middle + 1
-            else:
-                high = middle
-        for at in range(low, len(tail)):
-            part = tail[at]
-            parts.append(part)
-            total += part.batch.nbytes
-            if total >= read_bytes_target:
-                break
+        while at < len(tail) and total < read_bytes_target:
+            parts.append(tail[at])
+            total += tail[at].batch.nbytes
+            at += 1
         self.position = parts[-1].end_position
         return parts
 
@@ -251,7 +281,10 @@ class LogReader:
         index = self._segment.index
         block = index.block_of_offset(self._offset)
         end = index.block_bounds(block)[1]
-        while end - self._offset < read_bytes_target and index.next_block_with(self._topic, block + 1) == block + 1:
+        while (
+            end - self._offset < read_bytes_target
+            and index.next_block_with(self._topic, block + 1) == block + 1
+        ):
             block += 1
             end = index.block_bounds(block)[1]
         return end - self._offset

@@ -7,14 +7,15 @@ refuses the start and changes nothing.
 
 from __future__ import annotations
 
+from array import array
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from tickertape.base.errors import JournalCorrupt, JournalVersion, WrongJournal
+from tickertape.base.errors import BadBatch, JournalCorrupt, JournalVersion, WrongJournal
 from tickertape.base.limits import MIB, commit_header_bytes, segment_header_bytes
-from tickertape.base.ports import Disk
+from tickertape.base.ports import Buffer, Disk
 from tickertape.batch import MessageBatch
-from tickertape.journal.commit import Active, LogEnd, make_seal
+from tickertape.journal.active import Active, LogEnd, make_seal
 from tickertape.journal.format import (
     COMMIT_MAGIC,
     JOURNAL_DIRECTORY,
@@ -26,13 +27,11 @@ from tickertape.journal.format import (
     SegmentHeader,
     decode_commit,
     decode_segment_header,
-    footer_bytes,
     segment_number,
     segment_path,
 )
 from tickertape.journal.index import SegmentIndex, publisher_spans
 from tickertape.journal.segment import Ending, ReadAt, SegmentScan, Verdict, read_seal
-
 
 _COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
 
@@ -103,7 +102,11 @@ class Recovered(NamedTuple):
 def look(disk: Disk, journal_id: bytes) -> tuple[list[Seen], list[str]]:
     """Every segment file in the order of its number, and the names that are no segments."""
     seen, unknown = [], []
-    for name in disk.names(JOURNAL_DIRECTORY):
+    try:
+        names = disk.names(JOURNAL_DIRECTORY)
+    except FileNotFoundError:
+        _refuse(JOURNAL_DIRECTORY, 0, "the directory is missing, which was made before the identity file")
+    for name in names:
         number = segment_number(name)
         if number is None:
             unknown.append(name)
@@ -132,7 +135,7 @@ def _look_at(disk: Disk, number: int, journal_id: bytes) -> Seen:
         if seal is None:
             return Seen(number, size, Head.VALID, header, chain)
         try:
-            index = SegmentIndex.decode(seal.body[:-footer_bytes], seal.header.offset)
+            index = SegmentIndex.decode(seal.body, seal.header.offset)
         except ValueError:
             # The body matched its checksum, so this is a bug or a newer index: rebuild it from the commits.
             index = None
@@ -168,11 +171,17 @@ def decide(seen: list[Seen]) -> list[tuple[Seen, Step]]:
         later = seen[at + 1 :]
         path = segment_path(file.number)
         if file.head is Head.NEWER:
-            raise JournalVersion(f"{path} was written by a newer format: use a newer program; nothing was changed")
+            raise JournalVersion(
+                f"{path} was written by a newer format: use a newer program; nothing was changed"
+            )
         if file.head is Head.FOREIGN:
-            raise WrongJournal(f"{path} belongs to another journal or number: move it away; nothing was changed")
+            raise WrongJournal(
+                f"{path} belongs to another journal or number: move it away; nothing was changed"
+            )
         if previous is not None and file.number != seen[at - 1].number + 1:
             _refuse(path, 0, f"segment {seen[at - 1].number + 1} is missing")
+        if previous is None and file.head is Head.VALID and file.number != 1:
+            _refuse(path, 0, "segment 1 is missing")
         if file.head is Head.VALID:
             _check_link(previous, file, path)
             sealed = file.seal is not None
@@ -199,7 +208,7 @@ def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
         _refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
 
 
-def _refuse(path: str, offset: int, what: str) -> None:
+def _refuse(path: str, offset: int, what: str) -> NoReturn:
     raise JournalCorrupt(
         f"{path} at {offset}: {what}. The start is refused and nothing was changed; `tickertape journal verify` shows "
         "the extent; restore the file from a copy",
@@ -219,17 +228,19 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
     segments: list[Segment] = []
     publishers: dict[int, int] = {}
     report: list[str] = []
-    last_number = 0
+    used = [file for file, step in steps if step in (Step.USE, Step.FINISH)]
+    last_number = used[-1].number if used else 0
     for file, step in steps:
         if step is Step.ASIDE:
             _move_aside(disk, file.number)
             report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
         elif step is Step.FINISH:
-            segments.append(_finish(disk, file, publishers, report))
+            log_time = segments[-1].seal.timestamp if segments else 0
+            segments.append(_finish(disk, file, log_time, publishers, report))
         elif step is Step.USE:
             segments.append(_use(disk, file, publishers))
-        if step in (Step.USE, Step.FINISH):
-            last_number = file.number
+            if file.number == last_number:
+                _write_back(disk, file.number, segments[-1].data_end, file.size)
     end = LogEnd(journal_id, 1, last_number, 0, 0, 0, 1, 0)
     if segments:
         last = segments[-1]
@@ -263,13 +274,13 @@ def _use(disk: Disk, file: Seen, publishers: dict[int, int]) -> Segment:
     assert file.header is not None and file.seal is not None
     index = file.blocks
     highest = index.highest_sequences() if index is not None else None
-    if highest is None:
-        rebuilt, ending, highest = _read_through(disk, file)
-        if ending.verdict is not Verdict.SEALED:
-            _refuse(segment_path(file.number), ending.end, ending.detail or "a sealed segment cannot be read through")
-        index = index or rebuilt
+    if index is None or highest is None:
+        through = _read_through(disk, file)
+        if through.ending.verdict is not Verdict.SEALED:
+            what = through.ending.detail or "a sealed segment cannot be read through"
+            _refuse(segment_path(file.number), through.ending.end, what)
+        index, highest = index or through.blocks, through.highest
     _fold(publishers, highest)
-    assert index is not None
     seal = file.seal
     return Segment(file.number, file.header, file.size, seal.offset, seal.first_position, seal, index)
 
@@ -280,88 +291,133 @@ def _fold(publishers: dict[int, int], highest: dict[int, int]) -> None:
             publishers[publisher] = sequence
 
 
-def _read_through(disk: Disk, file: Seen) -> tuple[SegmentIndex, Ending, dict[int, int]]:
-    """Read a whole segment: its index, how it ends, the highest sequences in it."""
+class _Through(NamedTuple):
+    """What reading a whole segment found."""
+
+    blocks: SegmentIndex
+    ending: Ending
+    highest: dict[int, int]
+    """Highest sequence of each publisher."""
+    unproven: int
+    """Offset of the first commit which none says to be durable."""
+
+
+def _read_through(disk: Disk, file: Seen) -> _Through:
     assert file.header is not None
     handle = disk.open(segment_path(file.number), write=False)
     try:
         scan = SegmentScan(lambda o, n: disk.read(handle, o, n), file.size, file.header, file.chain)
         index, highest = SegmentIndex(), dict[int, int]()
-        time_before = 0
-        for commit in scan.commits():
-            if commit.header.kind is CommitKind.DATA:
-                batch = MessageBatch.parse(bytes(commit.body))
-                index.add(commit.header.offset, commit.header.end, commit.header.first_position, time_before, batch)
+        offsets = array("Q")
+        time_before = synced_through = 0
+        for header, body in scan.commits():
+            if header.kind is CommitKind.DATA:
+                try:
+                    batch = MessageBatch.parse(bytes(body))
+                except BadBatch as error:
+                    _refuse(segment_path(file.number), header.offset, f"commit {header.number}: {error}")
+                index.add(header.offset, header.end, header.first_position, time_before, batch)
                 for publisher, _, high in publisher_spans(batch):
                     highest[publisher] = max(high, highest.get(publisher, 0))
-            time_before = commit.header.timestamp
+            offsets.append(header.offset)
+            time_before, synced_through = header.timestamp, max(synced_through, header.synced_through)
         assert scan.ending is not None
-        return index, scan.ending, highest
+        proven = max(0, synced_through + 1 - file.header.first_commit)
+        unproven = offsets[proven] if proven < len(offsets) else scan.ending.end
+        return _Through(index, scan.ending, highest, unproven)
     finally:
         disk.close(handle)
 
 
-def _finish(disk: Disk, file: Seen, publishers: dict[int, int], report: list[str]) -> Segment:
-    """The segment that was active when the last run ended without a clean stop."""
+def _finish(disk: Disk, file: Seen, log_time: int, publishers: dict[int, int], report: list[str]) -> Segment:
+    """The segment that was active when the last run ended without a clean stop; `log_time` is that before it."""
     header = file.header
     assert header is not None
-    index, ending, highest = _read_through(disk, file)
+    index, ending, highest, unproven = _read_through(disk, file)
     if ending.verdict is Verdict.CORRUPT:
         _refuse(segment_path(file.number), ending.end, ending.detail)
     _fold(publishers, highest)
+    _write_back(disk, file.number, unproven, ending.end)
+    buffers: list[Buffer] = []
     handle = disk.open(segment_path(file.number))
     try:
         if ending.verdict is Verdict.SEALED:
             assert ending.last is not None
-            disk.truncate(handle, ending.end)
-            disk.sync(handle)
             seal = ending.last
-            return Segment(file.number, header, ending.end, seal.offset, seal.first_position, seal, index)
-        if ending.verdict is Verdict.TORN:
-            # Zeros after the tail go first: the copy needs no more room than they held.
-            disk.truncate(handle, ending.tail_end)
-            _copy_tail(disk, handle, file.number, ending)
-            size = ending.tail_end - ending.end
-            report.append(
-                f"segment {file.number}: {size} bytes of an unfinished write at {ending.end}, never acknowledged, "
-                f"set aside in {QUARANTINE_DIRECTORY}/"
-            )
         else:
+            buffers, seal = _make_seal(file, index, ending, log_time)
+        if ending.verdict is Verdict.TORN:
+            # What lies behind the tail and the seal goes first: the copy needs no more room than that held.
+            if max(ending.tail_end, seal.end) < file.size:
+                disk.truncate(handle, max(ending.tail_end, seal.end))
+            _copy_tail(disk, handle, file.number, ending)
+            report.append(
+                f"segment {file.number}: {ending.tail_end - ending.end} bytes of an unfinished write at {ending.end}, "
+                f"never acknowledged, set aside in {QUARANTINE_DIRECTORY}/"
+            )
+        elif ending.verdict is Verdict.CLEAN:
             report.append(f"segment {file.number}: no clean stop; everything up to {ending.end} is whole")
-        disk.truncate(handle, ending.end)
-        return _seal(disk, handle, file, index, ending)
+        if buffers:
+            # Into the reserved bytes, and only then cut: a full disk does not keep a journal from opening.
+            disk.write(handle, seal.offset, buffers)
+        disk.truncate(handle, seal.end)
+        disk.sync(handle)
+        return Segment(file.number, header, seal.end, seal.offset, seal.first_position, seal, index)
     finally:
         disk.close(handle)
 
 
-def _seal(disk: Disk, handle: int, file: Seen, index: SegmentIndex, ending: Ending) -> Segment:
+def _make_seal(
+    file: Seen, index: SegmentIndex, ending: Ending, log_time: int
+) -> tuple[list[Buffer], CommitHeader]:
     header, last = file.header, ending.last
     assert header is not None
     active = Active(header, ending.chain, file.size)
     active.offset, active.index = ending.end, index
     number = last.number + 1 if last else header.first_commit
     position = last.first_position + last.messages if last else header.first_position
-    timestamp = last.timestamp if last else header.created
+    timestamp = last.timestamp if last else log_time
     end = LogEnd(header.journal_id, header.epoch, header.number, 0, 0, position, number, timestamp)
-    buffers, seal = make_seal(active, number, position, number - 1, end)
-    disk.write(handle, ending.end, buffers)
-    disk.sync(handle)
-    return Segment(file.number, header, seal.end, seal.offset, position, seal, index)
+    return make_seal(active, number, position, number - 1, end)
+
+
+def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
+    """Write the header of the last segment, and what none of its commits proves to be durable, once more and sync.
+
+    After a failed sync the page cache may hold, as if it were clean, what never reached the disk: a process that
+    starts again reads it, and no sync writes it. Only writing it again does."""
+    handle = disk.open(segment_path(number))
+    try:
+        disk.write(handle, 0, [disk.read(handle, 0, segment_header_bytes)])
+        for offset in range(start, end, 4 * MIB):
+            disk.write(handle, offset, [disk.read(handle, offset, min(4 * MIB, end - offset))])
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
 
 
 def _copy_tail(disk: Disk, handle: int, number: int, ending: Ending) -> None:
+    """Copy an unfinished write to quarantine. A copy under its final name is whole and durable.
+
+    When it is there already, a recovery was interrupted after it, and what stands now is mixed with its seal."""
     disk.make_directory(QUARANTINE_DIRECTORY)
     disk.sync_directory(".")
-    name = f"{QUARANTINE_DIRECTORY}/{number:010d}-{ending.end}.tail"
-    exists = name.rpartition("/")[2] in disk.names(QUARANTINE_DIRECTORY)
-    copy = disk.open(name, create=not exists)
+    names = disk.names(QUARANTINE_DIRECTORY)
+    name = f"{number:010d}-{ending.end}.tail"
+    if name in names:
+        disk.sync_directory(QUARANTINE_DIRECTORY)
+        return
+    path = f"{QUARANTINE_DIRECTORY}/{name}"
+    copy = disk.open(f"{path}.new", create=f"{name}.new" not in names)
     try:
+        disk.truncate(copy, 0)
         for start in range(ending.end, ending.tail_end, 4 * MIB):
             data = disk.read(handle, start, min(4 * MIB, ending.tail_end - start))
             disk.write(copy, start - ending.end, [data])
         disk.sync(copy)
     finally:
         disk.close(copy)
+    disk.rename(f"{path}.new", path)
     disk.sync_directory(QUARANTINE_DIRECTORY)
 
 

@@ -60,8 +60,8 @@ class Ending(NamedTuple):
 class SegmentScan:
     """Walks the commits of one segment in order; after `commits()` is exhausted `ending` says how it ends.
 
-    `deep` also checks the body of each commit against its checksum (always wanted but for a mere count). With `start`
-    it walks from that commit on: how `verify` goes on behind damage."""
+    `deep` also checks the body of each commit against its checksum (always wanted but for a mere count). With
+    `start` it walks from that commit on: how `verify` goes on behind damage."""
 
     def __init__(
         self,
@@ -136,7 +136,11 @@ class SegmentScan:
         return Commit(header, body)
 
     def _belongs(self, header: CommitHeader, offset: int) -> bool:
-        return header.salt == self._header.salt and header.offset == offset and header.epoch == self._header.epoch
+        return (
+            header.salt == self._header.salt
+            and header.offset == offset
+            and header.epoch == self._header.epoch
+        )
 
     def _judge(self, offset: int, number: int, last: CommitHeader | None) -> Ending:
         """Nothing valid stands at `offset`: an end, a torn tail, or damage to what was durable?"""
@@ -171,8 +175,10 @@ class SegmentScan:
 
     def _judge_seal(self, seal: CommitHeader) -> Ending:
         footer = decode_footer(bytes(self._read(seal.end - footer_bytes, footer_bytes)))
-        if footer != (seal.offset, seal.end, self._header.salt):
-            return Ending(Verdict.CORRUPT, seal.offset, self._chain, seal, seal.end, "seal without its footer")
+        if footer is None or footer[:3] != (seal.offset, seal.end, self._header.salt):
+            return Ending(
+                Verdict.CORRUPT, seal.offset, self._chain, seal, seal.end, "seal without its footer"
+            )
         if self._size != seal.end:
             # The cut to the used length was not durable yet: a crash between seal and truncation.
             return Ending(Verdict.SEALED, seal.end, self._chain, seal, self._size)
@@ -180,17 +186,19 @@ class SegmentScan:
 
 
 def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> Commit | None:
-    """The seal of a sealed segment found from its end, with its index body; None when there is no valid seal there.
-
-    Body of the seal: the encoded index, zero padding, and the footer."""
+    """The seal of a sealed segment found from its end, its body cut to the index; None when there is none."""
     footer = decode_footer(read(size - footer_bytes, footer_bytes)) if size > footer_bytes else None
-    if footer is None or footer[1] != size or footer[2] != header.salt or not 0 < footer[0] < size:
+    if footer is None or footer.end != size or footer.salt != header.salt:
         return None
-    data = memoryview(read(footer[0], size - footer[0]))
+    if not segment_header_bytes <= footer.seal_offset <= size - commit_header_bytes - footer_bytes:
+        return None
+    data = memoryview(read(footer.seal_offset, size - footer.seal_offset))
     seal = decode_commit(data)
-    if seal is None or seal.kind is not CommitKind.SEAL or seal.salt != header.salt or seal.offset != footer[0]:
+    if seal is None or seal.kind is not CommitKind.SEAL or seal.salt != header.salt:
         return None
     body = data[commit_header_bytes:]
-    if seal.end != size or crc32c(body) != seal.body_crc:
+    if seal.offset != footer.seal_offset or seal.end != size:
         return None
-    return Commit(seal, body)
+    if crc32c(body) != seal.body_crc or footer.index_bytes > len(body) - footer_bytes:
+        return None
+    return Commit(seal, body[: footer.index_bytes])

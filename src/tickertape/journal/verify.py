@@ -102,8 +102,9 @@ class _Looking:
 
     def _segments(self, journal_id: bytes) -> None:
         seen, unknown = look(self._disk, journal_id)
-        if any(file.head is not Head.VALID for file in seen[:-1]):
-            seen, unknown = look(self._disk, journal_id)  # a segment may have been begun between two looks
+        doubts: list[tuple[int, Head]] = []
+        while doubts != (doubts := _doubts(seen)):
+            seen, unknown = look(self._disk, journal_id)  # a segment may have been begun meanwhile
         for name in unknown:
             self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "no name of ours; it is ignored")
         previous: SegmentWalk | None = None
@@ -154,6 +155,13 @@ class _Looking:
 
     def _note(self, file: str, offset: int, what: str) -> None:
         self._report.notes.append(Finding(file, offset, what))
+
+
+def _doubts(seen: list[Seen]) -> list[tuple[int, Head]]:
+    """Files whose first sector is not what it should be, but for a reserved one at the end."""
+    last = seen[-1].number if seen else 0
+    blank = [(last, Head.BLANK)]
+    return [d for d in ((f.number, f.head) for f in seen) if d[1] is not Head.VALID and d not in blank]
 
 
 def _size(disk: Disk, path: str) -> int:

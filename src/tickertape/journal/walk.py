@@ -18,6 +18,7 @@ from tickertape.journal.format import (
     CommitKind,
     SegmentHeader,
     decode_commit,
+    decode_footer,
     footer_bytes,
     segment_path,
 )
@@ -177,9 +178,12 @@ class SegmentWalk:
     def _take_seal(self, commit: Commit) -> None:
         self.seal, self.summary.state = commit.header, "sealed"
         body = commit.header.offset + commit_header_bytes
+        footer = decode_footer(bytes(commit.body[-footer_bytes:]))
+        if footer is None:
+            return  # the walk ends here and says so
         try:
             highest = SegmentIndex.decode(
-                commit.body[:-footer_bytes], commit.header.offset
+                commit.body[: footer.index_bytes], commit.header.offset
             ).highest_sequences()
         except ValueError as error:
             self.notes.append(

@@ -203,7 +203,8 @@ def test_wrong_frames_are_refused_and_nothing_follows(
     assert type(reader.error) is error
     assert match in str(reader.error)
     assert reader.feed(HB) == []
-    assert reader.received(0) == []
+    reader.buffer()[: len(HB)] = HB
+    assert reader.received(len(HB)) == []
 
 
 def test_hand_made_frames_are_what_they_should_be() -> None:
