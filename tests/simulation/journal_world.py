@@ -102,7 +102,7 @@ def read_log(
     while (step := reader.poll()) is not None:
         if isinstance(step, ReadRequest):
             handle = disk.open(segment_path(step.segment), write=False)
-            step = reader.answer(disk.read(handle, step.offset, step.size))  # noqa: PLW2901
+            step = reader.answer(disk.read(handle, step.offset, step.size))
             disk.close(handle)
         found.extend((part.first_position, part.batch) for part in step)
     return found

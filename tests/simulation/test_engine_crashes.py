@@ -1,4 +1,6 @@
-"""Publishers with stores against an engine whose machine loses power: acknowledged is kept, everything is there once."""
+"""Publishers with stores against an engine whose machine loses power: acknowledged is kept, everything is
+there once.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def _live(world: EngineWorld, stores: list[Store]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
-def test_acknowledged_survives_and_everything_is_stored_once(part: int) -> None:
+def test_exact_09_acknowledged_means_retained_through_power_losses(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(part * SEEDS // 5, (part + 1) * SEEDS // 5):
         world = EngineWorld(seed, counts=counts, segment_bytes=16_384)

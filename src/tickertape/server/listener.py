@@ -27,7 +27,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._wire = Connection("server")
+        self._wire = Connection("server", scratch=instance.scratch)
         self._transport: asyncio.Transport | None = None
         self._conn = 0
         self.logon_timer: asyncio.TimerHandle | None = None

@@ -7,7 +7,7 @@ range and cuts them into parts, and each part is read by position from that log 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -18,6 +18,9 @@ from tickertape.client.blocking import Client
 from tickertape.spark.options import Wanted, read_options
 from tickertape.spark.partitions import LogPart, split
 from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batches
+
+DEPTH_BYTES: Final = 8 * 1024 * 1024
+"""What may be on its way to a task: two record batches, so that the server works while Spark takes one."""
 
 
 class TickertapeSource(DataSource):
@@ -73,12 +76,14 @@ class TickertapeReader(DataSourceReader):
             return
         client, _ = connect(partition.servers, partition.timeout_seconds)
         with client:
-            stream = client.read_positions(partition.topic, partition.start, partition.end, partition.journal)
+            stream = client.read_positions(
+                partition.topic, partition.start, partition.end, partition.journal, depth=DEPTH_BYTES
+            )
             yield from record_batches(stream.batches(), self._schema)
 
 
 def connect(servers: tuple[str, ...], timeout_seconds: float) -> tuple[Client, str]:
-    """A client of the first server that answers, and its URI. Its name is its own, lest tasks replace each other.
+    """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
 
     Raises `Disconnected` with the reason of each when none does.
     """

@@ -1,12 +1,16 @@
-"""What a bookmark subscription covers: every start and stop point, against the plain list of what was published."""
+"""What a bookmark subscription covers: every start and stop point, against the plain list of what was
+published.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.simulation.engine_world import EngineWorld, Peer
 from tickertape.base.timestamps import format_timestamp
 from tickertape.wire.commands import Ack, Resolved
-from tests.simulation.engine_world import EngineWorld, Peer
 
 SECOND = 1_000_000
 
@@ -40,7 +44,7 @@ class Scene:
         """The moment at which message `number` was accepted."""
         return format_timestamp(self.times[number] + micros)
 
-    def replay(self, bookmark: str, peer: Peer | None = None, **more: object) -> tuple[list[int], list[str]]:
+    def replay(self, bookmark: str, peer: Peer | None = None, **more: Any) -> tuple[list[int], list[str]]:
         """What a subscription with that bookmark hears when everything has come to rest, and its marks."""
         peer = peer or self.subscriber
         sub_id = f"s{peer.ids}"
@@ -122,7 +126,9 @@ def test_exact_03_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> N
         ("0", "timestamp=yes", "bad_option"),
     ],
 )
-def test_exact_03_what_cannot_be_read_is_refused(scene: Scene, bookmark: str, options: str, code: str) -> None:
+def test_exact_03_what_cannot_be_read_is_refused(
+    scene: Scene, bookmark: str, options: str, code: str
+) -> None:
     heard, marks = scene.replay(bookmark, options=options)
     assert (heard, marks) == ([], [])
     assert scene.answer().code == code
@@ -243,10 +249,15 @@ def test_exact_07_unrecorded_publishes_are_acknowledged_by_themselves() -> None:
 def test_resolve_answers_with_positions_of_this_journal(scene: Scene) -> None:
     from tickertape.wire.commands import Resolve
 
-    scene.subscriber.send(Resolve(id=10_001, topic="t", bookmark=f"[{scene.bookmark(3)}:{scene.bookmark(6)}]"))
+    scene.subscriber.send(
+        Resolve(id=10_001, topic="t", bookmark=f"[{scene.bookmark(3)}:{scene.bookmark(6)}]")
+    )
     scene.world.settle()
     answers = [command for command, _ in scene.subscriber.received if isinstance(command, Resolved)]
-    assert (answers[-1].end - answers[-1].start, answers[-1].journal) == (4, scene.world.broker.journal.identity)
+    assert (answers[-1].end - answers[-1].start, answers[-1].journal) == (
+        4,
+        scene.world.broker.journal.identity,
+    )
     positions = (answers[-1].start, answers[-1].end)
     heard: list[int] = []
     scene.subscriber.subscribe("positions", "t", positions=positions, journal=answers[-1].journal)
