@@ -28,13 +28,20 @@ EXIT_INTERRUPTED: Final = 130
 class Failure(click.ClickException):
     """An error told in one line on standard error."""
 
-    def __init__(self, text: str, exit_code: int = EXIT_ERROR) -> None:
+    exit_code = EXIT_ERROR
+
+    def __init__(self, text: str) -> None:
         super().__init__(" ".join(text.split()))
-        self.exit_code = exit_code
 
     def show(self, file: Any = None) -> None:
         """Print the line."""
         click.echo(f"tickertape: {self.message}", file=file or sys.stderr)
+
+
+class TimedOutFailure(Failure):
+    """The same for what did not come in time."""
+
+    exit_code = EXIT_TIMED_OUT
 
 
 class LazyGroup(click.Group):
@@ -63,7 +70,7 @@ class LazyGroup(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except TimedOut as error:
-            raise Failure(str(error), EXIT_TIMED_OUT) from error
+            raise TimedOutFailure(str(error)) from error
         except TickertapeError as error:
             raise Failure(str(error) or error.code) from error
         except BrokenPipeError:

@@ -14,11 +14,11 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from tickertape.base.errors import BadTopic, Disconnected, PublishRejected, TickertapeError
+from tickertape.base.errors import BadTopic, Disconnected, PublishRejected
 from tickertape.base.limits import message_bytes_max
 from tickertape.base.names import check_topic
 from tickertape.cli.group import Failure
-from tickertape.cli.options import Interval, client_name, server_option
+from tickertape.cli.options import client_name, interval, server_option
 from tickertape.cli.terminal import progress, remark
 
 
@@ -44,7 +44,7 @@ from tickertape.cli.terminal import progress, remark
 )
 @click.option(
     "--timeout",
-    type=Interval(),
+    callback=interval,
     default="30s",
     show_default=True,
     metavar="S",
@@ -76,27 +76,29 @@ def publish(
         ) as client,
         progress(f"publish {topic}", _size(file)) as advance,
     ):
-        published = 0
+        published, bad_line = 0, ""
         try:
-            for message in _paced(_messages(file, json=form == "json"), rate):
-                client.publish(topic, message)
-                published += 1
-                advance(len(message) + 1)
-        except _BadLine as error:
-            client.publish_flush(timeout=timeout)
-            text = f"{file.name}: {error}; what stands before it is published (messages: {published})"
-            raise Failure(text) from None
-        except (Disconnected, PublishRejected) as error:
-            raise _unfinished(error, published, client.unpersisted_count()) from error
-        try:
+            try:
+                for message in _paced(_messages(file, json=form == "json"), rate):
+                    client.publish(topic, message)
+                    published += 1
+                    advance(len(message) + 1)
+                    if not client.connected:
+                        break  # the store would take more, but nobody takes it from there
+            except _BadLineError as error:
+                bad_line = f"{file.name}: {error}"
             client.publish_flush(timeout=timeout)
         except (Disconnected, PublishRejected) as error:
-            raise _unfinished(error, published, client.unpersisted_count()) from error
+            raise Failure(
+                f"{error}; {client.unpersisted_count()} of {published} messages may not be persisted"
+            ) from error
+    if bad_line:
+        raise Failure(f"{bad_line}; what stands before it is published (messages: {published})")
     remark(f"{published} messages persisted")
 
 
-class _BadLine(ValueError):
-    pass
+class _BadLineError(ValueError):
+    """A line that cannot be a message."""
 
 
 def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
@@ -106,14 +108,14 @@ def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
         message = line[:-1] if line.endswith(b"\n") else line
         message = message.removesuffix(b"\r")
         if len(message) > message_bytes_max:
-            raise _BadLine(f"line {number} is longer than {message_bytes_max} bytes")
+            raise _BadLineError(f"line {number} is longer than {message_bytes_max} bytes")
         if not message:
             continue
         if json:
             try:
                 msgspec.json.decode(message)
             except msgspec.DecodeError as error:
-                raise _BadLine(f"line {number} is not JSON: {error}") from None
+                raise _BadLineError(f"line {number} is not JSON: {error}") from None
         yield message
 
 
@@ -138,7 +140,3 @@ def _size(file: BinaryIO) -> int | None:
     except (OSError, ValueError):
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _unfinished(error: TickertapeError, published: int, open_: int) -> Failure:
-    return Failure(f"{error}; {open_} of {published} messages may not be persisted")

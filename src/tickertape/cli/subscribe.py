@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from tickertape.base.timestamps import format_timestamp
-from tickertape.cli.options import Interval, Start, client_name, server_option
+from tickertape.cli.options import client_name, interval, server_option, start
 
 if TYPE_CHECKING:
     from tickertape.batch import MessageBatch
@@ -29,7 +29,7 @@ _json_text = msgspec.json.Encoder().encode
 @server_option
 @click.option(
     "--bookmark",
-    type=Start(),
+    callback=start,
     metavar="START",
     help="Where to start in the log: epoch, now, a bookmark, a timestamp or a range. Default: no replay.",
 )
@@ -39,7 +39,7 @@ _json_text = msgspec.json.Encoder().encode
 )
 @click.option(
     "--timeout",
-    type=Interval(),
+    callback=interval,
     metavar="S",
     help="Give up (exit code 3) when nothing comes for that long: seconds, or text such as 500ms.",
 )
@@ -120,6 +120,7 @@ def _json_lines(batch: MessageBatch) -> Iterator[bytes]:
     publishers, sequences = batch.publishers.tolist(), batch.sequences.tolist()
     topics = [_json_text(topic) for topic in batch.topics]
     index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
+    labelled = batch.correlation_ids is not None or batch.keys is not None
     stamp, time = None, b""
     for i, (data, micros) in enumerate(zip(batch.bodies_list(), batch.timestamps.tolist(), strict=True)):
         if micros != stamp:
@@ -134,7 +135,7 @@ def _json_lines(batch: MessageBatch) -> Iterator[bytes]:
                 publishers[i],
                 sequences[i],
                 time,
-                _labels(batch, i),
+                _labels(batch, i) if labelled else b"",
                 name,
                 body,
             )
