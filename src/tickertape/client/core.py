@@ -197,10 +197,15 @@ class ClientCore:
         self._call(command.id, _Call(token, command))
 
     def resolve(self, token: object, topic: str, bookmark: str) -> None:
-        """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`."""
+        """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`.
+
+        A bookmark that the log does not hold is an error: where the positions begin would be a guess.
+        """
         self._check_ready()
         self.publishing.flush_lanes()
-        command = commands.Resolve(id=self._new_id(), topic=topic, bookmark=bookmark)
+        command = commands.Resolve(
+            id=self._new_id(), topic=topic, bookmark=bookmark, options="bookmark_not_found=fail"
+        )
         self._call(command.id, _Call(token, command))
 
     def consumed(self, sub_id: str, cost: int) -> None:
