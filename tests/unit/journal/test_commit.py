@@ -1,4 +1,5 @@
-"""Group commit as a transcript: what it asks of the disk, in which order, and what it says after which answer."""
+"""Group commit as a transcript: what it asks of the disk, in which order, and what it says after which
+answer."""
 
 from __future__ import annotations
 
@@ -58,6 +59,15 @@ class Bench:
         assert len(flying) <= 1, "one commit in flight"
         assert len(self.waiting) - len(flying) <= 1, "one reserve at a time"
 
+    def is_ready(self) -> bool:
+        return self.machine.ready
+
+    def is_closed(self) -> bool:
+        return self.machine.closed
+
+    def is_full(self) -> bool:
+        return self.machine.full
+
     def asked(self) -> list[str]:
         """The jobs that wait for an answer."""
         return [type(job).__name__ for job in self.waiting]
@@ -111,7 +121,7 @@ class Bench:
 def test_a_run_begins_with_a_reserve_and_a_header() -> None:
     bench = Bench(started=False)
     assert bench.asked() == ["PrepareSegment"]
-    assert not bench.machine.ready
+    assert not bench.is_ready()
     prepared = bench.ok(PrepareSegment)
     assert isinstance(prepared, PrepareSegment)
     assert (prepared.number, prepared.bytes) == (5, CAPACITY)
@@ -120,7 +130,7 @@ def test_a_run_begins_with_a_reserve_and_a_header() -> None:
     header, _ = decode_segment_header(started.header)
     assert (header.number, header.epoch, header.salt, header.first_position) == (5, 3, 0xABC, 70)
     assert (header.previous_chain, header.previous_end, header.first_commit) == (5, 6, 8)
-    assert bench.machine.ready
+    assert bench.is_ready()
     assert bench.asked() == []
 
 
@@ -239,7 +249,7 @@ def test_whatever_is_appended_commits_mark_and_seal_fit_the_reserve(seed: int) -
     ends: dict[int, int] = {5: CAPACITY}
     for step in range(250):
         builder = BatchBuilder()
-        for i in range(rng.choice((1, 1, 3, 200))):
+        for _ in range(rng.choice((1, 1, 3, 200))):
             topic = f"{rng.randrange(40)}" * rng.choice((1, 300))
             key = "k" * rng.choice((0, 0, 9))
             builder.add(topic, bytes(rng.choice((0, 10, 2000))), key=key, expiration_ms=rng.choice((0, 0, 5)))
@@ -284,7 +294,7 @@ def test_a_full_disk_refuses_and_a_retry_lifts_that() -> None:
         bench.ok(WriteCommit)
     assert bench.machine.can_accept(10**6), "nothing is known yet"
     bench.full()
-    assert bench.machine.full
+    assert bench.is_full()
     assert bench.machine.failure is None
     assert bench.machine.can_accept(1000), "what is reserved is still there"
     assert not bench.machine.can_accept(CAPACITY)
@@ -296,7 +306,7 @@ def test_a_full_disk_refuses_and_a_retry_lifts_that() -> None:
     bench.full()
     bench.wait(1.1)
     bench.ok(PrepareSegment)
-    assert not bench.machine.full
+    assert not bench.is_full()
     assert bench.machine.can_accept(CAPACITY)
 
 
@@ -322,7 +332,9 @@ def test_nothing_spins_while_the_disk_is_full_and_something_waits() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize("kind", [WriteCommit, RollSegment, SealSegment, SyncSegment, StartSegment, PrepareSegment])
+@pytest.mark.parametrize(
+    "kind", [WriteCommit, RollSegment, SealSegment, SyncSegment, StartSegment, PrepareSegment]
+)
 def test_the_first_failure_latches(kind: type[Job], number: int) -> None:
     policy = SyncPolicy.INTERVAL if kind is SyncSegment else SyncPolicy.ALWAYS
     bench = Bench(policy, started=kind not in (StartSegment, PrepareSegment))
@@ -352,8 +364,8 @@ def test_the_first_failure_latches(kind: type[Job], number: int) -> None:
     assert bench.asked() == []
     assert len(bench.persisted) == before
     assert bench.machine.next_deadline() is None
-    assert not bench.machine.closed
-    assert not bench.machine.ready
+    assert not bench.is_closed()
+    assert not bench.is_ready()
 
 
 def test_interval_acknowledges_what_is_written_and_syncs_under_load() -> None:
@@ -414,7 +426,7 @@ def test_never_syncs_only_what_a_seal_stands_on() -> None:
     header = decode_commit(bytes(seal.seal[0]))
     assert header is not None
     assert header.synced_through == header.number - 1
-    assert bench.machine.closed
+    assert bench.is_closed()
 
 
 def test_close_writes_what_is_pending_and_seals() -> None:
@@ -422,13 +434,13 @@ def test_close_writes_what_is_pending_and_seals() -> None:
     bench.append()
     bench.append()
     bench.close()
-    assert not bench.machine.ready
+    assert not bench.is_ready()
     bench.ok(WriteCommit)
     bench.ok(WriteCommit)
     assert bench.asked() == ["SealSegment"]
-    assert not bench.machine.closed
+    assert not bench.is_closed()
     bench.ok(SealSegment)
-    assert bench.machine.closed
+    assert bench.is_closed()
     assert bench.machine.persisted_end == 72
     assert bench.machine.next_deadline() is None
 
@@ -436,9 +448,9 @@ def test_close_writes_what_is_pending_and_seals() -> None:
 def test_close_before_anything_was_begun() -> None:
     bench = Bench(started=False)
     bench.close()
-    assert bench.machine.closed
+    assert bench.is_closed()
     bench.fails(PrepareSegment)
-    assert bench.machine.closed
+    assert bench.is_closed()
     assert bench.machine.failure is None
 
 
@@ -453,7 +465,7 @@ def test_close_on_a_full_disk_gives_up_what_does_not_fit() -> None:
     bench.full()
     assert bench.asked() == ["SealSegment"]
     bench.ok(SealSegment)
-    assert bench.machine.closed
+    assert bench.is_closed()
     assert bench.machine.persisted_end == 71 < bench.machine.accepted_end
     assert bench.machine.pending_bytes == 0
 
@@ -464,5 +476,5 @@ def test_close_on_a_full_disk_without_any_segment() -> None:
     bench.append()
     bench.close()
     bench.full()
-    assert bench.machine.closed
+    assert bench.is_closed()
     assert bench.persisted == []

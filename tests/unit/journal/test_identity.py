@@ -83,7 +83,15 @@ def test_one_that_cannot_be_read_is_refused(data: bytes, error: type[JournalErro
     assert disk.contents()["identity.json"] == data
 
 
-FAULTS = [("write", 1), ("sync", 1), ("truncate", 1), ("rename", 1), ("make_directory", 1), ("open", 1), ("open", 2)]
+FAULTS = [
+    ("write", 1),
+    ("sync", 1),
+    ("truncate", 1),
+    ("rename", 1),
+    ("make_directory", 1),
+    ("open", 1),
+    ("open", 2),
+]
 FAULTS += [("sync_directory", nth) for nth in (1, 2, 3)]
 
 
@@ -109,7 +117,7 @@ def test_power_loss_before_every_operation() -> None:
         for seed in range(12):
             disk = StrictDisk(Random(seed))
             try:
-                opened(FailingDisk(disk, operations, Trace()))  # type: ignore[arg-type]
+                opened(FailingDisk(disk, operations, Trace()))
                 kept = True
             except PowerLost:
                 kept = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
@@ -91,19 +93,15 @@ def read(log: Fixture, start: int = 0, topic: str | None = None) -> list[tuple[i
 
 
 @pytest.fixture(params=[1, 100_000, tail_cache_bytes], ids=["no tail", "half a tail", "all in memory"])
-def log(request: pytest.FixtureRequest) -> Fixture:
+def log(request: pytest.FixtureRequest) -> Iterator[Fixture]:
     """The same log with less or more of its end in memory."""
     made = random_log(1)
     view = made.journal.view
-    tail = list(view.tail)
-    request.addfinalizer(lambda: _restore(made, tail))
+    everything = list(view.tail)
     while len(view.tail) > 1 and sum(part.batch.nbytes for part in view.tail) > request.param:
         del view.tail[0]
-    return made
-
-
-def _restore(made: Fixture, tail: list[object]) -> None:
-    made.journal.view.tail[:] = tail  # type: ignore[assignment]
+    yield made
+    view.tail[:] = everything
 
 
 def test_the_log_is_worth_reading() -> None:
@@ -142,7 +140,9 @@ def test_blocks_without_the_topic_are_not_read() -> None:
 @pytest.mark.slow
 def test_every_bookmark_is_found_where_it_is(log: Fixture) -> None:
     for position, message in list(enumerate(log.written))[::2]:
-        assert drive(log.disk, find_bookmark(log.journal.view, message.publisher, message.sequence)) == position
+        assert (
+            drive(log.disk, find_bookmark(log.journal.view, message.publisher, message.sequence)) == position
+        )
 
 
 def test_no_other_bookmark_is_found(log: Fixture) -> None:
@@ -234,7 +234,7 @@ def test_the_tail_is_bounded_and_cut_in_pieces() -> None:
         sizes.append(sum(part.batch.nbytes for part in view.tail))
         assert view.tail[-1].end_position == made.journal.persisted_end
     assert max(sizes) <= 20_000
-    cuts = sum(b < a for a, b in zip(sizes, sizes[1:], strict=False))
+    cuts = sum(after < before for before, after in pairwise(sizes))
     assert 0 < cuts < 60
 
 

@@ -27,7 +27,6 @@ from tickertape.journal.format import (
     decode_footer,
     decode_segment_header,
     encode_commit,
-    encode_footer,
     encode_segment_header,
     footer_bytes,
     segment_path,
@@ -118,7 +117,9 @@ ROWS = [
         lambda: files(active=relinked(ACTIVE_DATA, number=7)),
         WrongJournal,
     ),
-    Row("a number missing: the first, or one between two segments", lambda: files(first=None), JournalCorrupt),
+    Row(
+        "a number missing: the first, or one between two segments", lambda: files(first=None), JournalCorrupt
+    ),
     Row(
         "a number missing: the first, or one between two segments",
         lambda: {**files(active=None), segment_path(4): relinked(ACTIVE_DATA, number=4)},
@@ -152,13 +153,14 @@ ROWS = [
     Row("sealed segment: header, link, seal and length agree", stopped, ""),
     Row("last segment unsealed, zeros after its last valid commit", files, "no clean stop"),
     Row(
-        "last segment unsealed, other bytes after its last valid commit, and no later commit says that they were "
-        "durable",
+        "last segment unsealed, other bytes after its last valid commit, "
+        "and no later commit says that they were durable",
         lambda: files(active=patched(ACTIVE_DATA, LOG.used, HALF_WRITE)),
         f"{len(HALF_WRITE)} bytes of an unfinished write at {LOG.used}",
     ),
     Row(
-        "last segment unsealed, an invalid commit k, and a later valid commit with `synced through` of at least k",
+        "last segment unsealed, an invalid commit k, "
+        "and a later valid commit with `synced through` of at least k",
         lambda: files(active=patched(ACTIVE_DATA, LAST_DATA, b"\xff\x00\xff")),
         JournalCorrupt,
     ),
@@ -169,7 +171,11 @@ ROWS = [
         lambda: {**stopped(), RESERVED: Random(2).randbytes(700)},
         "segment 3: interrupted creation",
     ),
-    Row("last file without a valid header and without commits", lambda: {**stopped(), RESERVED: b"TKT"}, "segment 3"),
+    Row(
+        "last file without a valid header and without commits",
+        lambda: {**stopped(), RESERVED: b"TKT"},
+        "segment 3",
+    ),
     Row(
         "index in a seal unreadable though its checksum holds",
         lambda: _with_last(stopped(), without_readable_index),
@@ -220,7 +226,9 @@ def _nothing_is_deleted(before: Files, after: Files) -> None:
     aside = [data for path, data in after.items() if path.startswith("quarantine/")]
     for path, data in before.items():
         kept = after.get(path, b"")
-        same = next((i for i, (a, b) in enumerate(zip(data, kept, strict=False)) if a != b), min(len(data), len(kept)))
+        same = next(
+            (i for i, (a, b) in enumerate(zip(data, kept, strict=False)) if a != b), min(len(data), len(kept))
+        )
         rest = data[same:].strip(b"\0")
         assert not rest or any(rest in copy for copy in aside), path
 
@@ -252,7 +260,9 @@ def test_sealed_segments_are_not_read_through_at_start() -> None:
     disk.read = counted  # type: ignore[method-assign]
     recover(disk, JOURNAL_ID)
     assert read
-    assert not any(segment_header_bytes in part for part in read), "no first commit: only headers, seals, footers"
+    assert not any(segment_header_bytes in part for part in read), (
+        "no first commit: only headers, seals, footers"
+    )
 
 
 def test_decide_is_pure_and_says_what_is_done() -> None:
@@ -306,7 +316,8 @@ def test_an_unfinished_write_is_set_aside_once_however_often_recovery_is_cut_sho
 
 
 def test_log_time_does_not_follow_the_clock_of_a_segment_without_messages() -> None:
-    """The wall clock steps back by an hour, a segment is begun, the power fails: time in the log does not go back."""
+    """The wall clock steps back by an hour, a segment is begun, the power fails: time in the log does not go
+    back."""
     disk = disk_with(stopped())
     driver = Driver(disk)
     last = driver.recovered.end.timestamp
@@ -321,7 +332,8 @@ def test_log_time_does_not_follow_the_clock_of_a_segment_without_messages() -> N
 @pytest.mark.parametrize("nth", range(1, 12))
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_what_a_failed_sync_left_in_the_cache_is_written_again(operation: str, nth: int) -> None:
-    """A sync fails, the process ends and starts again, the power fails: what the second one showed is there."""
+    """A sync fails, the process ends and starts again, the power fails: what the second one showed is
+    there."""
     for seed in range(6):
         disk = disk_with(LOG.files)
         driver = Driver(disk)
