@@ -39,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "base": {"msgspec"},
     "batch": {"msgspec", "numpy", "pyarrow", "crc32c"},
-    "wire": {"msgspec", "crc32c"},
+    "wire": {"msgspec", "numpy", "crc32c"},
     "journal": {"msgspec", "numpy", "crc32c"},
     "engine": {"msgspec", "numpy"},
     "server": {"msgspec", "numpy", "uvloop"},

@@ -8,6 +8,7 @@ what was published, in the order in which the log accepted it.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -285,7 +286,7 @@ class EngineWorld:
 
     def step(self) -> None:
         """One thing happens."""
-        choices = [self.wake]
+        choices: list[Callable[[], None]] = [self.wake]
         if self.jobs:
             choices += [self.run_job] * 4
         if self.reads:

@@ -31,12 +31,17 @@ frame_bytes_max: Final = batch_bytes_max + header_bytes_max + frame_prefix_bytes
 frame_bytes_before_logon_max: Final = 16 * KIB
 """Largest frame a stranger may send."""
 receive_buffer_bytes: Final = 256 * KIB
+"""What one read takes from a connection at most."""
+frame_in_place_bytes_max: Final = 32 * KIB
+"""A frame above this that is not complete after a read is read on into memory of its own."""
 logon_seconds_max: Final = 10.0
 """A connection that has not logged on by then is closed."""
 client_name_bytes_max: Final = 256
 subscription_id_bytes_max: Final = 256
 subscriptions_per_connection_max: Final = 10_000
 """Subscriptions that one connection may hold; the next one is refused."""
+searches_per_connection_max: Final = 256
+"""Start points of one connection that may be looked up at a time; the next one is refused."""
 connections_max: Final = 10_000
 """Connections that one server holds; the next one is told so and closed."""
 
@@ -101,6 +106,7 @@ included_files_max: Final = 64
 assert batch_bytes_target < commit_bytes_max < batch_bytes_max
 assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max
 assert frame_bytes_before_logon_max < frame_bytes_max
+assert frame_bytes_before_logon_max < frame_in_place_bytes_max < receive_buffer_bytes
 assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default
 assert message_bytes_max < batch_bytes_max < 2**31
 assert credit_bytes_default >= 2 * batch_bytes_target

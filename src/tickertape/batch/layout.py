@@ -241,14 +241,18 @@ class MessageBatch:
         """Publisher id of each message."""
         if self.run_count > 1:
             return read_only(np.repeat(self.runs["publisher"], self.runs["count"]))
-        return read_only(np.full(self.count, self.run(0).publisher, U8))
+        publishers = np.empty(self.count, U8)
+        publishers.fill(self.run(0).publisher)
+        return read_only(publishers)
 
     @_Lazy
     def timestamps(self) -> Int64s:
         """Microseconds since 1970 UTC at which the server accepted each message; 0 before that."""
         if self.run_count > 1:
             return read_only(np.repeat(self.runs["timestamp"], self.runs["count"]))
-        return read_only(np.full(self.count, self.run(0).timestamp, I8))
+        timestamps = np.empty(self.count, I8)
+        timestamps.fill(self.run(0).timestamp)
+        return read_only(timestamps)
 
     @_Lazy
     def expirations(self) -> Int64s | None:

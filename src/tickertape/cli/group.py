@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any, Final
 
 import click
 
 from tickertape.base.errors import TickertapeError, TimedOut
+from tickertape.base.version import __version__
 
 EXIT_DONE: Final = 0
 EXIT_ERROR: Final = 1
@@ -27,13 +28,20 @@ EXIT_INTERRUPTED: Final = 130
 class Failure(click.ClickException):
     """An error told in one line on standard error."""
 
-    def __init__(self, text: str, exit_code: int = EXIT_ERROR) -> None:
+    exit_code = EXIT_ERROR
+
+    def __init__(self, text: str) -> None:
         super().__init__(" ".join(text.split()))
-        self.exit_code = exit_code
 
     def show(self, file: Any = None) -> None:
         """Print the line."""
         click.echo(f"tickertape: {self.message}", file=file or sys.stderr)
+
+
+class TimedOutFailure(Failure):
+    """The same for what did not come in time."""
+
+    exit_code = EXIT_TIMED_OUT
 
 
 class LazyGroup(click.Group):
@@ -62,7 +70,7 @@ class LazyGroup(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except TimedOut as error:
-            raise Failure(str(error), EXIT_TIMED_OUT) from error
+            raise TimedOutFailure(str(error)) from error
         except TickertapeError as error:
             raise Failure(str(error) or error.code) from error
         except BrokenPipeError:
@@ -85,7 +93,7 @@ def _forget_stdout() -> None:
 
 def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        click.echo(f"tickertape {metadata.version('tickertape')}")
+        click.echo(f"tickertape {__version__}")
         ctx.exit()
 
 
@@ -101,7 +109,12 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version.",
 )
 def cli() -> None:
     """A message server that records what is published and replays it from any point.

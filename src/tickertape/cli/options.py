@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -26,33 +26,26 @@ server_option = click.option(
 )
 
 
-class Interval(click.ParamType):
-    """Seconds: a number, or text with a unit such as 500ms."""
-
-    name = "interval"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds of `value`."""
-        text = str(value)
-        try:
-            return parse_interval(text)
-        except BadOption as error:
-            self.fail(str(error), param, ctx)
+def interval(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:  # noqa: ARG001
+    """Callback of an option: seconds, from a number or text with a unit such as 500ms."""
+    if value is None:
+        return None
+    try:
+        return parse_interval(value)
+    except BadOption as error:
+        raise click.BadParameter(str(error)) from None
 
 
-class Start(click.ParamType):
-    """Where to start reading: `epoch`, `now`, a bookmark, a timestamp, a range."""
-
-    name = "start"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text for the wire."""
-        text = {"epoch": EPOCH, "now": NOW}.get(str(value).lower(), str(value))
-        try:
-            parse_bookmark(text)
-        except BadBookmark as error:
-            self.fail(str(error), param, ctx)
-        return text
+def start(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
+    """Callback of an option: where to start, `epoch`, `now`, a bookmark, a timestamp, a range."""
+    if value is None:
+        return None
+    text = {"epoch": EPOCH, "now": NOW}.get(value.lower(), value)
+    try:
+        parse_bookmark(text)
+    except BadBookmark as error:
+        raise click.BadParameter(str(error)) from None
+    return text
 
 
 def client_name(command: str) -> str:

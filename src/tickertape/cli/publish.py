@@ -14,14 +14,15 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from tickertape.base.errors import Disconnected, PublishRejected, TickertapeError
+from tickertape.base.errors import BadTopic, Disconnected, PublishRejected
 from tickertape.base.limits import message_bytes_max
+from tickertape.base.names import check_topic
 from tickertape.cli.group import Failure
-from tickertape.cli.options import Interval, client_name, server_option
+from tickertape.cli.options import client_name, interval, server_option
 from tickertape.cli.terminal import progress, remark
 
 
-@click.command()
+@click.command(short_help="Publish lines, and wait until they are on the server's disk.")
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
 @server_option
@@ -43,7 +44,7 @@ from tickertape.cli.terminal import progress, remark
 )
 @click.option(
     "--timeout",
-    type=Interval(),
+    callback=interval,
     default="30s",
     show_default=True,
     metavar="S",
@@ -62,6 +63,10 @@ def publish(
     tickertape publish orders orders.jsonl --format json --name loader-1
     tail -f access.log | tickertape publish access --rate 1000
     """
+    try:
+        check_topic(topic)
+    except BadTopic as error:
+        raise click.BadParameter(str(error), param_hint="TOPIC") from None
     from tickertape.client.blocking import Client
     from tickertape.client.publish_store import MemoryPublishStore
 
@@ -71,26 +76,29 @@ def publish(
         ) as client,
         progress(f"publish {topic}", _size(file)) as advance,
     ):
-        published = 0
+        published, bad_line = 0, ""
         try:
-            for message in _paced(_messages(file, json=form == "json"), rate):
-                client.publish(topic, message)
-                published += 1
-                advance(len(message) + 1)
-        except _BadLine as error:
+            try:
+                for message in _paced(_messages(file, json=form == "json"), rate):
+                    client.publish(topic, message)
+                    published += 1
+                    advance(len(message) + 1)
+                    if not client.connected:
+                        break  # the store would take more, but nobody takes it from there
+            except _BadLineError as error:
+                bad_line = f"{file.name}: {error}"
             client.publish_flush(timeout=timeout)
-            raise Failure(f"{file.name}: {error}; the {published} messages before it are published") from None
         except (Disconnected, PublishRejected) as error:
-            raise _unfinished(error, published, client.unpersisted_count()) from error
-        try:
-            client.publish_flush(timeout=timeout)
-        except (Disconnected, PublishRejected) as error:
-            raise _unfinished(error, published, client.unpersisted_count()) from error
+            raise Failure(
+                f"{error}; {client.unpersisted_count()} of {published} messages may not be persisted"
+            ) from error
+    if bad_line:
+        raise Failure(f"{bad_line}; what stands before it is published (messages: {published})")
     remark(f"{published} messages persisted")
 
 
-class _BadLine(ValueError):
-    pass
+class _BadLineError(ValueError):
+    """A line that cannot be a message."""
 
 
 def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
@@ -100,19 +108,19 @@ def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
         message = line[:-1] if line.endswith(b"\n") else line
         message = message.removesuffix(b"\r")
         if len(message) > message_bytes_max:
-            raise _BadLine(f"line {number} is longer than {message_bytes_max} bytes")
+            raise _BadLineError(f"line {number} is longer than {message_bytes_max} bytes")
         if not message:
             continue
         if json:
             try:
                 msgspec.json.decode(message)
             except msgspec.DecodeError as error:
-                raise _BadLine(f"line {number} is not JSON: {error}") from None
+                raise _BadLineError(f"line {number} is not JSON: {error}") from None
         yield message
 
 
 def _paced(messages: Iterator[bytes], rate: float | None) -> Iterator[bytes]:
-    """The messages, each no earlier than `rate` a second allows; what was late is not caught up in a burst."""
+    """The messages, each no earlier than `rate` a second allows; lateness is not made up in a burst."""
     if rate is None:
         yield from messages
         return
@@ -132,7 +140,3 @@ def _size(file: BinaryIO) -> int | None:
     except (OSError, ValueError):
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _unfinished(error: TickertapeError, published: int, open_: int) -> Failure:
-    return Failure(f"{error}; of {published} messages {open_} may not be persisted")

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import click
 
-from tickertape.base.errors import ConfigurationError
 from tickertape.server.config import COMMAND_LINE, Config, examine, load_config
 
 
-@click.command()
+@click.command(short_help="Start a server.")
 @click.argument("config", required=False, type=click.Path(), metavar="[CONFIG.toml]")
 @click.option("--data", metavar="DIR", help="Directory of the log. Default: data.")
 @click.option(
@@ -27,7 +26,9 @@ from tickertape.server.config import COMMAND_LINE, Config, examine, load_config
 )
 @click.option("--name", metavar="NAME", help="Name of the instance. Default: tickertape.")
 @click.pass_context
-def serve(ctx: click.Context, config: str | None, data: str | None, listen: Sequence[str], name: str | None) -> None:
+def serve(
+    ctx: click.Context, config: str | None, data: str | None, listen: Sequence[str], name: str | None
+) -> None:
     """Start a server and serve until Ctrl-C or SIGTERM.
 
     Without a configuration file every topic is recorded, and acknowledged when it is synced to disk. Options
@@ -41,18 +42,20 @@ def serve(ctx: click.Context, config: str | None, data: str | None, listen: Sequ
     tickertape serve tickertape.toml
     tickertape serve --data /var/lib/tickertape --listen tcp://127.0.0.1:0 --listen unix:///run/tt.sock
 
-    Exit codes: 0 stopped as asked; 1 a configuration or an address that cannot be used; 4 the disk failed, and
-    nothing more was acknowledged; 5 the data directory is damaged, in use, or not ours. Nothing in it was
-    changed then.
+    Exit codes: 0 stopped as asked; 1 a configuration or an address that cannot be used; 4 the disk failed,
+    and nothing more was acknowledged; 5 the data directory is damaged, in use, or not ours, and nothing in it
+    was changed.
     """
     settings = _settings(config, data, listen, name)
-    logging.basicConfig(level=logging.WARNING, format="tickertape: %(levelname)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.WARNING, format="tickertape: %(levelname)s: %(message)s", stream=sys.stderr
+    )
     from tickertape.server.app import run_server
 
     ctx.exit(run_server(settings, _say_ready))
 
 
-@click.command()
+@click.command(short_help="Check a configuration file, starting nothing.")
 @click.argument("config", type=click.Path(), metavar="CONFIG.toml")
 @click.pass_context
 def check(ctx: click.Context, config: str) -> None:

@@ -20,7 +20,14 @@ def progress(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[A
         yield _nothing
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     done = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     with Progress(

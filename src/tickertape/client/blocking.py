@@ -20,7 +20,7 @@ from tickertape.base.errors import (
     TimedOut,
     UsageError,
 )
-from tickertape.base.limits import batch_bytes_target, client_timeout_seconds, message_cost_bytes
+from tickertape.base.limits import client_timeout_seconds, message_cost_bytes
 from tickertape.base.ports import Now
 from tickertape.base.units import parse_interval
 from tickertape.batch.layout import MessageBatch
@@ -170,8 +170,11 @@ class Client(SubscribingClient):
                 self._handlers.tell(error)
         with self._lock:
             link = self._link
+            refused = self._core.publishing.take_rejection()
             self._core.close()
             later = self._sends()
+        if refused is not None:
+            self._handlers.tell(refused)
         self._carry_out(link, later)
         if link is not None and apart:
             link.thread.join()
@@ -242,10 +245,11 @@ class Client(SubscribingClient):
         sequence: int | None = None
         bodies: list[bytes] = []
         size = 0
+        chunk_bytes = self._core.publishing.chunk_bytes
         for data in messages:
             body = data if type(data) is bytes else encode(data)
             cost = len(body) + message_cost_bytes
-            if bodies and size + cost > batch_bytes_target:
+            if bodies and size + cost > chunk_bytes:
                 sequence = self._publish_bodies(topic, bodies, size)
                 bodies, size = [], 0
             bodies.append(body)
@@ -262,6 +266,10 @@ class Client(SubscribingClient):
         failed-write handler, `PublishRejected` when the server refused messages since the last flush.
         """
         self._call(lambda call: self._core.flush(call, level), timeout, f"publish_flush ({level})")
+        with self._lock:
+            refused = self._core.publishing.take_rejection()
+        if refused is not None:
+            raise refused
 
     def unpersisted_count(self) -> int:
         """Messages of the publish store that are not known to be persisted; 0 without a store."""

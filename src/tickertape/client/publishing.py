@@ -84,28 +84,30 @@ class Publishing:
 
         Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`; then nothing was accepted.
         """
-        lane = self._lanes.get(topic) or self._find_lane(topic)
-        size = len(body) + message_cost_bytes
-        if lane.size + size > lane.limit:
-            self._make_room(lane, size)
-        if expiration_ms or correlation_id or key:
-            size += lane.add(topic, body, expiration_ms, correlation_id, key)
-        elif topic == lane.topic:
+        try:
+            lane = self._lanes[topic]
+        except KeyError:
+            lane = self._find_lane(topic)
+        size = lane.size + len(body) + message_cost_bytes
+        if size > lane.limit:
+            self._make_room(lane, size - lane.size)
+            size = lane.size + len(body) + message_cost_bytes
+        if topic == lane.topic and not (expiration_ms or correlation_id or key):
             lane.bodies.append(body)
         else:
-            lane.add(topic, body)
-        lane.size = size = lane.size + size
-        sequence = None
+            size += lane.add(topic, body, expiration_ms, correlation_id, key)
+        lane.size = size
         if lane.sequenced:
             sequence = self._next_sequence
             self._next_sequence = sequence + 1
+        else:
+            sequence = None
         if lane.idle or size >= batch_bytes_target:
             self._flush_lane(lane)
         return sequence
 
     def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
-        """Accept `bodies`, `body_bytes` together and at most about `batch_bytes_target`, as one batch; at
-        least one.
+        """Accept `bodies`, at least one and at most about `chunk_bytes`, `body_bytes` together, as one batch.
 
         Returns the sequence of the last and raises as `publish` does.
         """
@@ -151,6 +153,12 @@ class Publishing:
         return any(lane.size or lane.in_flight for lane in (self._recorded, self._unrecorded))
 
     @property
+    def chunk_bytes(self) -> int:
+        """How much `publish_bodies` should be given at a time, in cost."""
+        store = self._store
+        return batch_bytes_target if store is None else min(batch_bytes_target, store.bytes_max // 2)
+
+    @property
     def store(self) -> PublishStore | None:
         """The publish store, when there is one."""
         return self._store
@@ -191,9 +199,7 @@ class Publishing:
             self._patterns = tuple(re.compile(name) for name in listed if is_pattern(name))
         self._lanes.clear()
         if self._recorded.size:
-            self._flush_lane(
-                self._recorded
-            )  # gathered while disconnected: into the store, then sent from there
+            self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
         self._frame = 0
         self._refusal = None
         self._last_persisted = last_persisted
@@ -216,7 +222,7 @@ class Publishing:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
         if command.frame:
             self._check_frame(command.frame)
-        self.settle_recorded(command.frame, min(command.sequence, self._sent_sequence))
+        self.settle_recorded(command.frame, command.sequence)
 
     def settle_recorded(self, frame: int, sequence: int = 0) -> None:
         """Settle the recorded frames up to `frame`: they are persisted."""

@@ -58,7 +58,7 @@ def open_identity(disk: Disk, *, owner: str, create: bool, new_id: bytes) -> Ide
         raise JournalLocked(f"the data directory is in use by {error}: stop that process first") from None
     if IDENTITY_FILE not in set(disk.names(".")):
         _create(disk, Identity(journal=new_id.hex(), format=FORMAT_VERSION))
-    return _read(disk)
+    return read_identity(disk)
 
 
 def _create(disk: Disk, identity: Identity) -> None:
@@ -77,7 +77,8 @@ def _create(disk: Disk, identity: Identity) -> None:
     disk.sync_directory(".")
 
 
-def _read(disk: Disk) -> Identity:
+def read_identity(disk: Disk) -> Identity:
+    """The identity of a directory; nothing is locked. Raises `JournalCorrupt`, `JournalVersion`."""
     handle = disk.open(IDENTITY_FILE, write=False)
     try:
         data = disk.read(handle, 0, 4096)

@@ -64,24 +64,34 @@ class Ending(NamedTuple):
 class SegmentScan:
     """Walks the commits of one segment in order; after `commits()` is exhausted `ending` says how it ends.
 
-    `deep` also checks the body of each commit against its checksum (always wanted but for a mere count)."""
+    `deep` also checks the body of each commit against its checksum (always wanted but for a mere count). With
+    `start` it walks from that commit on: how `verify` goes on behind damage."""
 
     def __init__(
-        self, read: ReadAt, size: int, header: SegmentHeader, header_crc: int, *, deep: bool = True
+        self,
+        read: ReadAt,
+        size: int,
+        header: SegmentHeader,
+        header_crc: int,
+        *,
+        deep: bool = True,
+        start: CommitHeader | None = None,
     ) -> None:
         self._read = read
         self._size = size
         self._header = header
-        self._chain = header_crc
+        self._chain = header_crc if start is None else start.chain
         self._deep = deep
+        self._start = start
         self._window = memoryview(b"")
         self._window_start = 0
         self.ending: Ending | None = None
 
     def commits(self) -> Iterator[Commit]:
         """Valid commits in order."""
-        offset = segment_header_bytes
-        number = self._header.first_commit
+        start = self._start
+        offset = segment_header_bytes if start is None else start.offset
+        number = self._header.first_commit if start is None else start.number
         last: CommitHeader | None = None
         while True:
             commit = self._commit_at(offset, number)
@@ -94,6 +104,21 @@ class SegmentScan:
             if last.kind is CommitKind.SEAL:
                 self.ending = self._judge_seal(last)
                 return
+
+    def next_header(self, after: int) -> CommitHeader | None:
+        """The first header of this segment that stands behind the offset `after`, whatever is between."""
+        salt = self._header.salt.to_bytes(8, "little")
+        at = after + 1
+        while at < self._size:
+            data = self._read(at, _WINDOW_BYTES + commit_header_bytes)
+            found = data.find(salt)
+            while found >= 0:
+                header = decode_commit(data, found - 8) if found >= 8 else None
+                if header is not None and self._belongs(header, at + found - 8):
+                    return header
+                found = data.find(salt, found + 1)
+            at += _WINDOW_BYTES
+        return None
 
     def _bytes(self, offset: int, size: int) -> memoryview:
         start = offset - self._window_start

@@ -1,90 +1,173 @@
-"""Owns looking at a journal without opening it: what is there (`survey`), and whether all of it is whole (`verify`).
+"""Owns looking at a journal without opening it: what is there (`survey`), and is it whole (`verify`).
 
-Must never write, lock, or need the server to be stopped: a running one may commit, seal and begin segments while its
-files are read here. So what looks damaged is looked at again, and counts only when it stays where it was.
+Must never write, lock, or need the server to be stopped: a running one may commit, seal and begin segments
+while its files are read here. So what looks damaged is looked at again, and counts only when it stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Literal
+import contextlib
+from typing import Final
 
-import msgspec
-
-from tickertape.base.errors import BadBatch, CorruptBatch, JournalError, NotAJournal
-from tickertape.base.limits import MIB, commit_header_bytes
+from tickertape.base.errors import JournalError, NotAJournal
+from tickertape.base.limits import segment_header_bytes
 from tickertape.base.ports import Disk
-from tickertape.batch import MessageBatch
 from tickertape.journal.format import (
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
-    CommitHeader,
-    CommitKind,
-    SegmentHeader,
-    decode_commit,
+    FormatError,
+    decode_segment_header,
+    segment_number,
     segment_path,
 )
-from tickertape.journal.identity import DIRECTORY_NAMES, IDENTITY_FILE, Identity, read_identity
-from tickertape.journal.index import publisher_spans
+from tickertape.journal.identity import IDENTITY_FILE, LOCK_FILE, read_identity
 from tickertape.journal.recovery import Head, Seen, look
-from tickertape.journal.segment import Ending, ReadAt, SegmentScan, Verdict
+from tickertape.journal.report import Finding, Report, SegmentSummary
+from tickertape.journal.walk import Progress, SegmentWalk, opened
 
-State = Literal["sealed", "active", "reserved", "unreadable"]
-Progress = Callable[[int], object]
-"""Called with how many more bytes of segments were gone through."""
-
-_WINDOW_BYTES: Final = 4 * MIB
-_PROGRESS_BYTES: Final = 1 * MIB
+_NAMES: Final = frozenset({IDENTITY_FILE, LOCK_FILE, JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, "lost+found"})
 
 
-class Finding(msgspec.Struct, frozen=True, order=True):
-    """Something found: in which file (relative to the data directory), at which byte, and what."""
+def survey(disk: Disk) -> Report:
+    """What is in the journal: sealed segments by their seals, the others read through.
 
-    file: str
-    offset: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.file} at {self.offset}: {self.what}"
+    Raises `NotAJournal` when there is none, `OSError` when the disk cannot be read.
+    """
+    return _Looking(disk, through=False, progress=_unseen).look()
 
 
-class SegmentSummary(msgspec.Struct, kw_only=True):
-    """One segment file."""
+def verify(disk: Disk, progress: Progress | None = None) -> Report:
+    """Read every commit of every segment and check all that can be checked.
 
-    number: int
-    file: str
-    state: State
-    bytes: int
-    """Size of the file."""
-    used: int = 0
-    """Bytes up to the end of the last valid commit."""
-    epoch: int = 0
-    first_position: int = 0
-    end_position: int = 0
-    """Position after its last message."""
-    begun: int = 0
-    """When it was begun, microseconds since 1970 UTC."""
-    last: int = 0
-    """Log time of its last commit, microseconds since 1970 UTC."""
-    commits: int = 0
-    """Valid commits, marks and the seal included."""
-    messages: int = 0
-    publishers: int = 0
-    """Publishers with messages in it."""
+    Raises `NotAJournal` when there is no journal, `OSError` when the disk cannot be read. Damage never
+    raises: it is in the report.
+    """
+    return _Looking(disk, through=True, progress=progress or _unseen).look()
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """What `survey` and `verify` say about a journal."""
+def segment_bytes(disk: Disk) -> int:
+    """Size of all segment files: what `verify` goes through."""
+    if JOURNAL_DIRECTORY not in disk.names("."):
+        return 0
+    return sum(_size(disk, f"{JOURNAL_DIRECTORY}/{name}") for name in disk.names(JOURNAL_DIRECTORY))
 
-    journal: str = ""
-    """Its id, 32 hexadecimal digits."""
-    segments: list[SegmentSummary] = msgspec.field(default_factory=list)
-    damage: list[Finding] = msgspec.field(default_factory=list)
-    """Bytes that were once durable, or that should be there, and cannot be read back."""
-    notes: list[Finding] = msgspec.field(default_factory=list)
-    """What is not as a clean stop leaves it, and is no damage."""
 
-    @property
-    def whole(self) -> bool:
-        """Nothing is damaged."""
-        return not self.damage
+class _Looking:
+    """One look at a directory."""
+
+    def __init__(self, disk: Disk, *, through: bool, progress: Progress) -> None:
+        self._disk = disk
+        self._through = through
+        self._progress = progress
+        self._report = Report()
+        self._highest: dict[int, int] = {}
+
+    def look(self) -> Report:
+        names = self._disk.names(".")
+        if IDENTITY_FILE not in names and JOURNAL_DIRECTORY not in names:
+            raise NotAJournal(f"no journal here: there is neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/")
+        for name in names:
+            if name not in _NAMES:
+                self._note(name, 0, "no name of ours; it is ignored")
+        if QUARANTINE_DIRECTORY in names:
+            for name in self._disk.names(QUARANTINE_DIRECTORY):
+                path = f"{QUARANTINE_DIRECTORY}/{name}"
+                self._note(path, 0, f"{_size(self._disk, path)} bytes set aside by an earlier recovery")
+        if JOURNAL_DIRECTORY in names:
+            self._segments(self._journal_id(names))
+        else:
+            self._damage(JOURNAL_DIRECTORY, 0, "the directory is missing")
+        self._report.damage.sort()
+        self._report.notes.sort()
+        return self._report
+
+    def _journal_id(self, names: list[str]) -> bytes:
+        """The id that segments must carry; when the identity does not say it, the first segment's."""
+        try:
+            if IDENTITY_FILE in names:
+                identity = read_identity(self._disk)
+                self._report.journal = identity.journal
+                return identity.journal_id
+            self._damage(IDENTITY_FILE, 0, "missing")
+        except JournalError as error:
+            self._damage(IDENTITY_FILE, 0, str(error))
+        for name in self._disk.names(JOURNAL_DIRECTORY):
+            if segment_number(name) is not None:
+                with (
+                    opened(self._disk, f"{JOURNAL_DIRECTORY}/{name}") as file,
+                    contextlib.suppress(FormatError),
+                ):
+                    return decode_segment_header(file.read(0, segment_header_bytes))[0].journal_id
+        return bytes(16)
+
+    def _segments(self, journal_id: bytes) -> None:
+        seen, unknown = look(self._disk, journal_id)
+        doubts: list[tuple[int, Head]] = []
+        while doubts != (doubts := _doubts(seen)):
+            seen, unknown = look(self._disk, journal_id)  # a segment may have been begun meanwhile
+        for name in unknown:
+            self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "no name of ours; it is ignored")
+        previous: SegmentWalk | None = None
+        for at, file in enumerate(seen):
+            path = segment_path(file.number)
+            if at and file.number != seen[at - 1].number + 1:
+                self._damage(path, 0, f"segment {seen[at - 1].number + 1} before it is missing")
+                previous = None
+            begun_after = any(later.head in (Head.VALID, Head.LOST) for later in seen[at + 1 :])
+            if file.head is Head.VALID:
+                previous = self._valid(file, previous, first=at == 0, begun_after=begun_after)
+            else:
+                self._without_header(file, path, begun_after=begun_after)
+                previous = None
+
+    def _without_header(self, file: Seen, path: str, *, begun_after: bool) -> None:
+        reserved = file.head is Head.BLANK and not begun_after
+        summary = SegmentSummary(
+            number=file.number, file=path, state="reserved" if reserved else "unreadable", bytes=file.size
+        )
+        self._report.segments.append(summary)
+        if file.head is Head.BROKEN and not begun_after:
+            self._note(path, 0, "interrupted creation: the next start moves it to quarantine")
+        elif not reserved:
+            self._damage(path, 0, file.head.value)
+        self._progress(file.size)
+
+    def _valid(
+        self, file: Seen, previous: SegmentWalk | None, *, first: bool, begun_after: bool
+    ) -> SegmentWalk:
+        walk = SegmentWalk(self._disk, file, self._highest, begun_after=begun_after)
+        if self._through or file.seal is None or not walk.by_seal(file):
+            walk.go(self._progress)
+            found: list[Finding] = []
+            while walk.damage and walk.damage != found:
+                found = walk.damage
+                walk = SegmentWalk(self._disk, file, self._highest, begun_after=begun_after)
+                walk.go(_unseen)
+        self._highest.update(walk.highest)
+        walk.check_link(previous, first=first)
+        self._report.segments.append(walk.summary)
+        self._report.damage.extend(walk.damage)
+        self._report.notes.extend(walk.notes)
+        return walk
+
+    def _damage(self, file: str, offset: int, what: str) -> None:
+        self._report.damage.append(Finding(file, offset, what))
+
+    def _note(self, file: str, offset: int, what: str) -> None:
+        self._report.notes.append(Finding(file, offset, what))
+
+
+def _doubts(seen: list[Seen]) -> list[tuple[int, Head]]:
+    """Files whose first sector is not what it should be, but for a reserved one at the end."""
+    last = seen[-1].number if seen else 0
+    blank = [(last, Head.BLANK)]
+    return [d for d in ((f.number, f.head) for f in seen) if d[1] is not Head.VALID and d not in blank]
+
+
+def _size(disk: Disk, path: str) -> int:
+    with opened(disk, path) as file:
+        return file.size
+
+
+def _unseen(more: int) -> None:
+    """Progress that nobody follows."""

@@ -69,7 +69,7 @@ async def _serve(opened: Opened, config: Config, ready: Callable[[list[str]], No
         try:
             server, uri = await listen(instance, transport.listen)
         except OSError as error:
-            log.critical("cannot listen on %s: %s", transport.listen, error)  # noqa: TRY400  (one line says it)
+            log.critical("cannot listen on %s: %s", transport.listen, error)
             await _end(instance, servers)
             return EXIT_ERROR
         servers.append(server)
@@ -95,7 +95,7 @@ async def _watch(instance: Instance) -> None:
 
 
 async def _end(instance: Instance, servers: list[asyncio.Server]) -> TickertapeError | None:
-    """Stop listening, persist what was accepted, say goodbye, release everything; returns what ended the run."""
+    """Stop listening, persist what was accepted, say goodbye, release all; returns what ended the run."""
     for server in servers:
         server.close()
     instance.close()

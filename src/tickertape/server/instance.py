@@ -12,7 +12,12 @@ import time
 from typing import Any, Final
 
 from tickertape.base.errors import JournalError, LogonTimeout, NotReady, TickertapeError
-from tickertape.base.limits import connections_max, logon_seconds_max, step_bytes_max
+from tickertape.base.limits import (
+    connections_max,
+    logon_seconds_max,
+    receive_buffer_bytes,
+    step_bytes_max,
+)
 from tickertape.engine.effects import (
     Close,
     DiskJob,
@@ -49,6 +54,8 @@ class Instance:
         self._loop = loop
         self._peers: dict[int, Peer] = {}
         self._next_conn = 1
+        self.scratch = memoryview(bytearray(receive_buffer_bytes))
+        """Where every connection reads to: what one read brings is taken over before the next read begins."""
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()

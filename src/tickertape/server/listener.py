@@ -9,15 +9,17 @@ import asyncio
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final, cast
 
 from tickertape.base.limits import outbox_bytes_max
 from tickertape.base.ports import Buffer
+from tickertape.server.address import parse_listen
 from tickertape.wire.connection import Connection
 
 if TYPE_CHECKING:
     from tickertape.server.instance import Instance
+
+_BACKLOG: Final = 1024
 
 
 class Peer(asyncio.BufferedProtocol):
@@ -25,7 +27,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._wire = Connection("server")
+        self._wire = Connection("server", scratch=instance.scratch)
         self._transport: asyncio.Transport | None = None
         self._conn = 0
         self.logon_timer: asyncio.TimerHandle | None = None
@@ -98,12 +100,12 @@ async def listen(instance: Instance, uri: str) -> tuple[asyncio.Server, str]:
     has.
     """
     loop = asyncio.get_running_loop()
-    parts = urlsplit(uri)
-    if parts.scheme == "unix":
-        _remove_stale(parts.path)
-        server = await loop.create_unix_server(lambda: Peer(instance), parts.path, backlog=1024)
+    address = parse_listen(uri)
+    if address.path:
+        _remove_stale(address.path)
+        server = await loop.create_unix_server(lambda: Peer(instance), address.path, backlog=_BACKLOG)
         return server, uri
-    server = await loop.create_server(lambda: Peer(instance), parts.hostname, parts.port, backlog=1024)
+    server = await loop.create_server(lambda: Peer(instance), address.host, address.port, backlog=_BACKLOG)
     host, port = server.sockets[0].getsockname()[:2]
     return server, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 

@@ -54,7 +54,12 @@ class RunningServer:
         command += ["--data", str(self.data), "--listen", self.uri or self._listen]
         with open(self._errors, "a") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=_environment(),
             )
         line = self._first_line()
         if not line.startswith("ready "):
@@ -138,6 +143,12 @@ def running_server(
         finally:
             if server._process is not None:
                 server.stop()
+
+
+def _environment() -> dict[str, str]:
+    """The environment, with the package importable for the child as it is for us."""
+    source = str(Path(__file__).parents[2])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
 
 
 def _config_file(config: str | Path | None, scratch: Path) -> Path | None:

@@ -7,13 +7,16 @@ followed in its frame by one message batch.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 WIRE_VERSION: Final = 0
 PREFACE: Final = b"tktape/" + bytes([48 + WIRE_VERSION])
 """The eight bytes with which a client opens every connection; the last one is the version as a digit."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+"""A number that is never negative; a receiver refuses the command otherwise."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
@@ -41,7 +44,7 @@ class Publish(Command, tag="p", frozen=True, kw_only=True):
     under the derived publisher id; unrecorded topics travel like that, in frames of their own.
     """
 
-    frame: int
+    frame: Count
     sequenced: bool = False
 
 
@@ -53,22 +56,22 @@ class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
     `positions` (start, end) reads a part of the log by position, of the journal `journal` only.
     """
 
-    id: int
+    id: Count
     sub_id: str
     topic: str
     bookmark: str | None = None
     filter: str | None = None
     options: str = ""
-    credit: int
+    credit: Count
     until_caught_up: bool = False
-    positions: tuple[int, int] | None = None
+    positions: tuple[Count, Count] | None = None
     journal: str | None = None
 
 
 class Unsubscribe(Command, tag="unsub", frozen=True, kw_only=True):
     """End subscriptions of this connection; an unknown id refuses the whole command."""
 
-    id: int
+    id: Count
     sub_ids: tuple[str, ...]
 
 
@@ -76,20 +79,20 @@ class Credit(Command, tag="cr", frozen=True, kw_only=True):
     """The application consumed `bytes` of cost: the server may send as much again."""
 
     sub_id: str
-    bytes: int
+    bytes: Count
 
 
 class Flush(Command, tag="flush", frozen=True, kw_only=True):
     """Answered by `Ack` when everything sent before on this connection is `persisted` or `processed`."""
 
-    id: int
+    id: Count
     level: str = "persisted"
 
 
 class Resolve(Command, tag="res", frozen=True, kw_only=True):
     """Ask which positions a start point or range of a topic covers now, without subscribing."""
 
-    id: int
+    id: Count
     topic: str
     bookmark: str
     options: str = ""
@@ -101,13 +104,13 @@ class Resolve(Command, tag="res", frozen=True, kw_only=True):
 class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     """The logon succeeded. `last_persisted` is this publisher's highest durable sequence, 0 when none."""
 
-    version: int
+    version: Count
     software: str
     instance: str
     journal: str
-    epoch: int
-    publisher: int
-    last_persisted: int
+    epoch: Count
+    publisher: Count
+    last_persisted: Count
     recorded: tuple[str, ...] | None = None
     """The recorded topics, or None when every topic is."""
 
@@ -119,20 +122,20 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
     may deliver, and `found` whether the bookmark asked for was known.
     """
 
-    id: int
+    id: Count
     code: str = ""
     text: str = ""
-    start: int | None = None
+    start: Count | None = None
     found: bool = True
 
 
 class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
     """Answer to `Resolve`: positions `start` (first) and `end` (first not covered) of journal `journal`."""
 
-    id: int
+    id: Count
     journal: str
-    start: int
-    end: int
+    start: Count
+    end: Count
 
 
 class Persisted(Command, tag="d", frozen=True, kw_only=True):
@@ -141,22 +144,22 @@ class Persisted(Command, tag="d", frozen=True, kw_only=True):
     `level` is `local` (synced to this machine's disk) or `written` (sync policy `interval` or `never`).
     """
 
-    frame: int
-    sequence: int = 0
+    frame: Count
+    sequence: Count = 0
     level: str = "local"
 
 
 class Processed(Command, tag="pr", frozen=True, kw_only=True):
     """The unrecorded publish `frame` was handed to its subscribers; says nothing about any other frame."""
 
-    frame: int
+    frame: Count
 
 
 class Rejected(Command, tag="rej", frozen=True, kw_only=True):
     """Publish `frame` (messages up to `sequence` when sequenced) was refused and will never be in the log."""
 
-    frame: int
-    sequence: int = 0
+    frame: Count
+    sequence: Count = 0
     code: str
     text: str
 
@@ -165,14 +168,14 @@ class Deliver(Command, tag="m", frozen=True, kw_only=True):
     """A batch for `sub_id`. `next`: the position after the last message considered (recorded topics)."""
 
     sub_id: str
-    next: int = 0
+    next: Count = 0
 
 
 class Completed(Command, tag="done", frozen=True, kw_only=True):
     """The replay has caught up with the log as of the subscribe, or reached its stop; sent once, in order."""
 
     sub_id: str
-    next: int
+    next: Count
 
 
 class Ended(Command, tag="end", frozen=True, kw_only=True):

@@ -156,7 +156,7 @@ def test_exact_03_malformed_timestamps_and_ranges_are_refused(text: str, positio
 
 
 @pytest.mark.parametrize("text", [MOST_RECENT, "RECENT", "MOST_RECENT"])
-def test_exact_25_most_recent_is_no_value_of_the_wire(text: str) -> None:
+def test_most_recent_is_no_value_of_the_wire(text: str) -> None:
     with pytest.raises(BadBookmark, match="looked up by a client with a bookmark store"):
         parse_bookmark(text)
 

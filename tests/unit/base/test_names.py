@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadName, BadTopic
 from tickertape.base.limits import client_name_bytes_max, topic_bytes_max
 from tickertape.base.names import (
@@ -31,7 +32,9 @@ def test_exact_04_publisher_ids_never_change(name: str, expected: int) -> None:
 
 def test_exact_04_publisher_id_is_the_same_in_another_process() -> None:
     code = "from tickertape.base.names import publisher_id; print(publisher_id('pricing-1'))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=source_environment()
+    )
     assert int(run.stdout) == publisher_id("pricing-1")
 
 

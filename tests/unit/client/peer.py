@@ -93,7 +93,7 @@ class Peer:
     def took(self, kind: type[Kind]) -> list[Kind]:
         """The effects of one kind since the last call."""
         self._collect()
-        taken = [effect for effect in self.effects if isinstance(effect, kind)]
+        taken: list[Kind] = [effect for effect in self.effects if isinstance(effect, kind)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
         return taken
 

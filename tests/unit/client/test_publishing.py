@@ -211,14 +211,6 @@ def test_the_store_keeps_everything_until_it_is_persisted() -> None:
     assert peer.core.publishing.unpersisted_count() == 0
 
 
-def test_a_sequence_beyond_what_was_sent_discards_nothing_unsent() -> None:
-    store = MemoryPublishStore()
-    peer = Peer(store).connect()
-    publish(peer, b"1", b"2")
-    peer.say(Persisted(frame=1, sequence=FRESH + 1000))
-    assert batches(store) == [[b"2"]]
-
-
 def test_a_notice_about_an_earlier_connection_names_no_frame() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()

@@ -88,6 +88,16 @@ def test_get_and_iteration_share_their_place_across_batches() -> None:
         fed.stream.get(0)
 
 
+def test_iteration_goes_on_in_the_batch_that_get_has_begun() -> None:
+    fed = Fed()
+    fed.push(b"1")
+    fed.push(b"2", b"3")
+    fed.stream.end("complete", None)
+    assert next(fed.stream).data == b"1"
+    assert fed.stream.get(0).data == b"2"
+    assert [message.data for message in fed.stream] == [b"3"]
+
+
 def test_get_times_out_when_nothing_came() -> None:
     fed = Fed()
     with pytest.raises(TimedOut, match="sub within"):

@@ -1,0 +1,133 @@
+"""Owns `journal ls` and `journal verify`: what a data directory holds, and whether it is whole.
+
+Must never lock or change the directory: a server may be running on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from tickertape.base.timestamps import format_timestamp
+from tickertape.cli.terminal import progress
+
+if TYPE_CHECKING:
+    from tickertape.journal.report import Report, SegmentSummary
+
+_COLUMNS = ("segment", "state", "epoch", "first", "end", "messages", "publishers", "bytes", "begun", "last")
+
+_directory = click.argument("directory", type=click.Path(exists=True, file_okay=False), metavar="DIR")
+_as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+
+
+@click.group(short_help="List and verify a data directory, also beside a running server.")
+def journal() -> None:
+    """Look into a data directory, whether a server runs on it or not. Nothing is locked or changed.
+
+    \b
+    tickertape journal ls data
+    tickertape journal verify data
+    """
+
+
+@journal.command("ls", short_help="List the segments.")
+@_directory
+@_as_json
+def list_segments(directory: str, as_json: bool) -> None:
+    """List the segments of the journal in DIR.
+
+    For each its state, epoch (which start of the server wrote it), the positions of its first message and
+    after its last one, messages, publishers, bytes in use, when it was begun and the log time of its last
+    commit. A segment is sealed, active (being written, or left by a killed server), reserved (empty, prepared
+    ahead) or unreadable.
+
+    \b
+    tickertape journal ls data
+    tickertape journal ls data --json | jq '.segments[].messages'
+    """
+    from tickertape.journal.disk import SystemDisk
+    from tickertape.journal.verify import survey
+
+    report = survey(SystemDisk(directory))
+    if as_json:
+        _print_json(report)
+        return
+    rows = [_COLUMNS, *(_row(segment) for segment in report.segments)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    for row in rows:
+        click.echo("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    _print_findings(report)
+
+
+@journal.command("verify", short_help="Read everything and tell every damage.")
+@_directory
+@_as_json
+@click.pass_context
+def verify_directory(ctx: click.Context, directory: str, as_json: bool) -> None:
+    """Read every commit of the journal in DIR and check all that can be checked.
+
+    Checksums of segments, commits and of what publishers sent, the chain from commit to commit and from
+    segment to segment, positions, sequences. Each damage is told with its file and the byte where it begins;
+    what is no damage but not as a clean stop leaves it (an unfinished write, a foreign file) is a note.
+
+    Exit code 1 when anything is damaged.
+
+    \b
+    tickertape journal verify data
+    tickertape journal verify data --json | jq .damage
+    """
+    from tickertape.journal.disk import SystemDisk
+    from tickertape.journal.verify import segment_bytes, verify
+
+    disk = SystemDisk(directory)
+    with progress("verify", segment_bytes(disk)) as advance:
+        report = verify(disk, advance)
+    if as_json:
+        _print_json(report)
+    else:
+        _print_findings(report)
+        click.echo(_total(report))
+    if not report.whole:
+        count = "1 place" if len(report.damage) == 1 else f"{len(report.damage)} places"
+        click.echo(f"tickertape: {directory}: damaged in {count}", err=True)
+        ctx.exit(1)
+
+
+def _print_json(report: Report) -> None:
+    whole = {"whole": report.whole}
+    click.echo(msgspec.json.encode(msgspec.to_builtins(report) | whole))
+
+
+def _print_findings(report: Report) -> None:
+    for finding in report.damage:
+        click.echo(f"DAMAGE  {finding}")
+    for finding in report.notes:
+        click.echo(f"note    {finding}")
+
+
+def _row(segment: SegmentSummary) -> Sequence[str]:
+    if segment.state in ("reserved", "unreadable"):
+        return (str(segment.number), segment.state, *["-"] * 5, f"{segment.bytes:,}", "-", "-")
+    return (
+        str(segment.number),
+        segment.state,
+        str(segment.epoch),
+        str(segment.first_position),
+        str(segment.end_position),
+        str(segment.messages),
+        str(segment.publishers),
+        f"{segment.used:,}",
+        format_timestamp(segment.begun),
+        format_timestamp(segment.last),
+    )
+
+
+def _total(report: Report) -> str:
+    segments = report.segments
+    commits, messages = sum(s.commits for s in segments), sum(s.messages for s in segments)
+    used = sum(s.used for s in segments)
+    state = "whole" if report.whole else f"DAMAGED in {len(report.damage)}"
+    return f"{state}: {len(segments)} segments, {commits} commits, {messages} messages, {used:,} bytes"

@@ -1,0 +1,65 @@
+"""Owns what looking at a journal gives: a summary of each segment, damage, and remarks.
+
+Must never look itself: `walk.py` and `verify.py` do.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+State = Literal["sealed", "active", "reserved", "unreadable"]
+
+
+class Finding(msgspec.Struct, frozen=True, order=True):
+    """Something found: in which file (relative to the data directory), at which byte, and what."""
+
+    file: str
+    offset: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file} at {self.offset}: {self.what}"
+
+
+class SegmentSummary(msgspec.Struct, kw_only=True):
+    """One segment file."""
+
+    number: int
+    file: str
+    state: State
+    bytes: int
+    """Size of the file."""
+    used: int = 0
+    """Bytes up to the end of the last valid commit."""
+    epoch: int = 0
+    first_position: int = 0
+    end_position: int = 0
+    """Position after its last message."""
+    begun: int = 0
+    """When it was begun, microseconds since 1970 UTC."""
+    last: int = 0
+    """Log time of its last commit, microseconds since 1970 UTC."""
+    commits: int = 0
+    """Valid commits, marks and the seal included."""
+    messages: int = 0
+    publishers: int = 0
+    """Publishers with messages in it."""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `survey` and `verify` say about a journal."""
+
+    journal: str = ""
+    """Its id, 32 hexadecimal digits."""
+    segments: list[SegmentSummary] = msgspec.field(default_factory=list)
+    damage: list[Finding] = msgspec.field(default_factory=list)
+    """Bytes that were once durable, or that should be there, and cannot be read back."""
+    notes: list[Finding] = msgspec.field(default_factory=list)
+    """What is not as a clean stop leaves it, and is no damage."""
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is damaged."""
+        return not self.damage

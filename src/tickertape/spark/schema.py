@@ -1,0 +1,171 @@
+"""Owns the columns of the Spark source: which there are, and making them from message batches.
+
+Must never touch a message by itself in Python: columns are made from whole batches, and only those that the
+schema names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
+
+from tickertape.base.errors import UsageError
+from tickertape.batch import MessageBatch
+
+DEFAULT_SCHEMA: Final = (
+    "topic string, bookmark string, publisher string, sequence long, timestamp timestamp, data binary"
+)
+"""The columns when the user gives no schema."""
+
+ROWS_TARGET: Final = 65_536
+BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
+"""A record batch is handed to Spark when it has so many rows, or bytes of bodies."""
+
+_SEQUENCE_END: Final = 1 << 63
+_EMPTY: Final = pa.scalar("")
+_BAR: Final = pa.scalar("|")
+
+Array = Any
+"""An Arrow array; pyarrow ships no types."""
+Int32s = npt.NDArray[np.int32]
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """The Arrow schema of what a user wants, any of our columns in any order.
+
+    Raises `UsageError` for a column that does not exist, is given twice, or has another type.
+    """
+    fields = []
+    for field in schema.fields:
+        column = _COLUMNS.get(field.name)
+        if column is None:
+            raise UsageError(f"there is no column {field.name!r}; there are {DEFAULT_SCHEMA}")
+        kind, arrow, _ = column
+        if not isinstance(field.dataType, kind):
+            raise UsageError(
+                f"column {field.name} is {kind().simpleString()}, not {field.dataType.simpleString()}; "
+                f"cast it after reading"
+            )
+        fields.append(pa.field(field.name, arrow, nullable=field.nullable))
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names) or not names:
+        raise UsageError(f"a schema has one or more columns, each once, of {DEFAULT_SCHEMA}; this is {names}")
+    return pa.schema(fields)
+
+
+def record_batches(batches: Iterable[MessageBatch], schema: Any) -> Iterator[Any]:
+    """Record batches of `schema`, each of as many whole message batches as reach a target above.
+
+    Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
+    """
+    gathered: list[MessageBatch] = []
+    rows = body_bytes = 0
+    for batch in batches:
+        gathered.append(batch)
+        rows += batch.count
+        body_bytes += batch.body_bytes
+        if rows >= ROWS_TARGET or body_bytes >= BODY_BYTES_TARGET:
+            yield record_batch(gathered, schema)
+            gathered = []
+            rows = body_bytes = 0
+    if gathered:
+        yield record_batch(gathered, schema)
+
+
+def record_batch(batches: Sequence[MessageBatch], schema: Any) -> Any:
+    """One record batch of `schema` with the messages of `batches`, in order.
+
+    Bodies of a single batch are not copied, those of several once. Raises `UsageError` for a sequence above
+    the range of a Spark long.
+    """
+    columns = [_COLUMNS[name][2](batches) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+# -- columns ------------------------------------------------------------------------------------------
+
+
+def _topic(batches: Sequence[MessageBatch]) -> Array:
+    numbers: dict[str, int] = {}
+    indexes: list[npt.NDArray[Any]] = []
+    counts: list[npt.NDArray[Any]] = []
+    for batch in batches:
+        mine = np.array([numbers.setdefault(topic, len(numbers)) for topic in batch.topics], np.int32)
+        indexes.append(mine if batch.topic_index is None else mine[batch.topic_index])
+        counts.append(
+            np.array([batch.count]) if batch.topic_index is None else np.ones(batch.count, np.int64)
+        )
+    return _repeated(pa.array(list(numbers), pa.string()), np.concatenate(indexes), np.concatenate(counts))
+
+
+def _publisher(batches: Sequence[MessageBatch]) -> Array:
+    runs = np.concatenate([batch.runs for batch in batches])
+    publishers, indexes = np.unique(runs["publisher"], return_inverse=True)
+    return _repeated(pa.array(publishers).cast(pa.string()), indexes.astype(np.int32), runs["count"])
+
+
+def _repeated(texts: Array, indexes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
+    """A string array: text number `indexes[i]`, `counts[i]` times."""
+    if len(texts) > 1:
+        return texts.take(pa.array(np.repeat(indexes, counts)))
+    count = int(counts.sum())
+    text = texts[0].as_py().encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text * count)]
+    )
+
+
+def _sequences(batches: Sequence[MessageBatch]) -> npt.NDArray[np.uint64]:
+    return np.concatenate([batch.sequences for batch in batches])
+
+
+def _sequence(batches: Sequence[MessageBatch]) -> Array:
+    sequences = _sequences(batches)
+    if int(sequences.max()) >= _SEQUENCE_END:
+        raise UsageError(
+            f"sequence {sequences.max()} is above what a Spark long holds: "
+            f"give a schema without sequence; bookmark has it as text"
+        )
+    return pa.array(sequences.view(np.int64))
+
+
+def _bookmark(batches: Sequence[MessageBatch]) -> Array:
+    sequences = pa.array(_sequences(batches)).cast(pa.string())
+    return pc.binary_join_element_wise(_publisher(batches), sequences, _EMPTY, _BAR)
+
+
+def _timestamp(batches: Sequence[MessageBatch]) -> Array:
+    runs = np.concatenate([batch.runs for batch in batches])
+    return pa.array(np.repeat(runs["timestamp"], runs["count"])).view(_TIMESTAMP)
+
+
+def _data(batches: Sequence[MessageBatch]) -> Array:
+    offsets, bodies = batches[0].offsets, batches[0].bodies
+    count = sum(batch.count for batch in batches)
+    if len(batches) > 1:
+        offsets = np.zeros(count + 1, np.int32)
+        at = base = 0
+        for batch in batches:
+            np.add(batch.offsets, base, out=offsets[at : at + batch.count + 1])
+            at += batch.count
+            base += batch.body_bytes
+        bodies = memoryview(b"".join([batch.bodies for batch in batches]))
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(bodies)])
+
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[Sequence[MessageBatch]], Array]]]] = {
+    "topic": (StringType, pa.string(), _topic),
+    "bookmark": (StringType, pa.string(), _bookmark),
+    "publisher": (StringType, pa.string(), _publisher),
+    "sequence": (LongType, pa.int64(), _sequence),
+    "timestamp": (TimestampType, _TIMESTAMP, _timestamp),
+    "data": (BinaryType, pa.binary(), _data),
+}

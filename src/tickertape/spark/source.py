@@ -1,0 +1,97 @@
+"""Owns the batch source "tickertape" of Spark: planning on the driver, reading on the executors.
+
+Must never publish, nor read anything twice or not at all: the driver asks one log for the positions of the
+range and cuts them into parts, and each part is read by position from that log only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tickertape.base.errors import Disconnected, TickertapeError
+from tickertape.client.blocking import Client
+from tickertape.spark.options import Wanted, read_options
+from tickertape.spark.partitions import LogPart, split
+from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batches
+
+DEPTH_BYTES: Final = 8 * 1024 * 1024
+"""What may be on its way to a task: two record batches, so that the server works while Spark takes one."""
+
+
+class TickertapeSource(DataSource):
+    """`spark.read.format("tickertape")`: a range of a topic's log as a table (docs/howto/spark.md)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The short name."""
+        return "tickertape"
+
+    def schema(self) -> str:
+        """All columns; give `spark.read.schema(...)` for fewer. Raises what `read_options` raises."""
+        read_options(self.options)
+        return DEFAULT_SCHEMA
+
+    def reader(self, schema: StructType) -> TickertapeReader:
+        """A reader of the columns of `schema`. Raises what `read_options` and `arrow_schema` raise."""
+        return TickertapeReader(read_options(self.options), arrow_schema(schema))
+
+
+class TickertapeReader(DataSourceReader):
+    """One read: planned once on the driver, then sent to the executors."""
+
+    def __init__(self, wanted: Wanted, schema: Any) -> None:
+        self._wanted = wanted
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """The parts of the range as the log stands now.
+
+        Raises `Disconnected` (no server answers), `TopicNotRecorded`, `BookmarkUnknown`, `TimedOut`,
+        `BadOption`.
+        """
+        wanted = self._wanted
+        client, uri = connect(wanted.servers, wanted.timeout_seconds)
+        with client:
+            journal, start, end = client.resolve(wanted.topic, wanted.bookmark)
+        others = tuple(server for server in wanted.servers if server != uri)
+        return [
+            LogPart((uri, *others), journal, wanted.topic, first, after, wanted.timeout_seconds)
+            for first, after in split(
+                start, end, partitions_min=wanted.partitions_min, rows_max=wanted.rows_per_partition_max
+            )
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The record batches of a part.
+
+        Raises `WrongJournal` when the server that answers holds another log, `Disconnected` when cut short.
+        """
+        assert isinstance(partition, LogPart)
+        if partition.start == partition.end:
+            return
+        client, _ = connect(partition.servers, partition.timeout_seconds)
+        with client:
+            stream = client.read_positions(
+                partition.topic, partition.start, partition.end, partition.journal, depth=DEPTH_BYTES
+            )
+            yield from record_batches(stream.batches(), self._schema)
+
+
+def connect(servers: tuple[str, ...], timeout_seconds: float) -> tuple[Client, str]:
+    """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
+
+    Raises `Disconnected` with the reason of each when none does.
+    """
+    name = f"spark-{uuid4().hex}"
+    reasons = []
+    for uri in servers:
+        try:
+            return Client(name, uri, timeout=timeout_seconds), uri
+        except TickertapeError as error:
+            reasons.append(str(error))
+    raise Disconnected(f"none of the servers answers: {'; '.join(reasons)}")

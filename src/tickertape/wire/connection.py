@@ -1,0 +1,235 @@
+"""Owns one connection of the protocol, in either role: preface, frames, and which commands may come when.
+
+Must never answer, close, read a clock or touch a socket: it turns bytes into events and commands into
+buffers. What a peer does wrong is an event, never an exception. What commands mean is for the engine and the
+client.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from tickertape.base.errors import (
+    AlreadyLoggedOn,
+    BadBatch,
+    BadCommand,
+    BadFrame,
+    BadVersion,
+    LogonRequired,
+    NotTickertape,
+    PeerError,
+)
+from tickertape.base.limits import frame_bytes_before_logon_max, frame_bytes_max
+from tickertape.base.ports import Buffer
+from tickertape.base.texts import shown
+from tickertape.batch import MessageBatch
+from tickertape.wire.commands import (
+    CARRIES_BATCH,
+    PREFACE,
+    WIRE_VERSION,
+    ClientCommand,
+    Command,
+    Goodbye,
+    Heartbeat,
+    LoggedOn,
+    Logon,
+    ServerCommand,
+)
+from tickertape.wire.frames import Frame, FrameReader, encode_frame
+
+Role = Literal["server", "client"]
+"""Which side this end is."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A command of the peer, with its batch if it carries one. The batch owns its memory and may be kept."""
+
+    command: Command
+    batch: MessageBatch | None = None
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """The peer broke the protocol. It is the last event: say `Goodbye(error.code, ...)` and close."""
+
+    error: PeerError
+
+
+Event = Received | Violation
+
+_Decoder = msgspec.msgpack.Decoder[ClientCommand] | msgspec.msgpack.Decoder[ServerCommand]
+_FROM_CLIENT: Final = msgspec.msgpack.Decoder[ClientCommand](ClientCommand)
+_FROM_SERVER: Final = msgspec.msgpack.Decoder[ServerCommand](ServerCommand)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_VERSION_DIGITS: Final = b"0123456789"
+_BEFORE_LOGGED_ON: Final = (LoggedOn, Goodbye, Heartbeat)
+"""What a server may send to a client that is not logged on."""
+
+
+class Connection:
+    """One connection. Read into `buffer()` and call `received(n)`, or `feed(data)`; write what `send` gives.
+
+    The order of logon is kept here: a server's first event is `Received(Logon)`, and there is no second one;
+    a client gets nothing but `LoggedOn`, `Goodbye` or `Heartbeat` before `LoggedOn`. After a `Violation` all
+    further bytes are ignored; sending still works, for the goodbye.
+
+    `scratch` is memory to read into, which connections of one thread may share (see `FrameReader`).
+    """
+
+    __slots__ = ("_begun", "_broken", "_decoder", "_preface", "_preface_filled", "_reader", "role")
+
+    def __init__(self, role: Role, *, scratch: memoryview | None = None) -> None:
+        self.role = role
+        server = role == "server"
+        # a client chose its server and gets its largest answer, the list of recorded topics, with the logon
+        self._reader = FrameReader(frame_bytes_before_logon_max if server else frame_bytes_max, scratch)
+        self._decoder: _Decoder = _FROM_CLIENT if server else _FROM_SERVER
+        # the preface has memory of its own: no byte of a frame is read before it was judged
+        self._preface = memoryview(bytearray(len(PREFACE))) if server else None
+        self._preface_filled = 0
+        self._begun = False  # the logon has come (server), or its answer (client)
+        self._broken = False
+
+    # -- sending --------------------------------------------------------------------------------------
+
+    def preface(self) -> bytes:
+        """What goes out before the first command: eight bytes from a client, nothing from a server."""
+        return PREFACE if self.role == "client" else b""
+
+    def send(
+        self, command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
+    ) -> list[Buffer]:
+        """The buffers to write, in order. `batch_crc` saves computing it again for a batch sent twice.
+
+        Raises `FrameTooLarge` when the receiver would refuse it for its size, and `BadCommand` when it would
+        refuse the command with, or without, a batch.
+        """
+        # by exact type: isinstance asks the metaclass of commands, which costs more than the whole encoding
+        if (batch is None) is (type(command) in CARRIES_BATCH):
+            raise BadCommand(_batch_problem(command))
+        return encode_frame(command, batch, batch_crc=batch_crc)
+
+    # -- receiving ------------------------------------------------------------------------------------
+
+    def logged_on(self) -> None:
+        """The peer is no stranger any more: frames up to `frame_bytes_max` are taken from now on."""
+        self._reader.frame_bytes_max = frame_bytes_max
+
+    def buffer(self) -> memoryview:
+        """Where to read to, never empty; valid until `received`."""
+        if self._preface is not None:
+            return self._preface[self._preface_filled :]
+        return self._reader.buffer()
+
+    def received(self, size: int) -> list[Event]:
+        """The events of the `size` bytes just read into `buffer()`."""
+        if self._broken:
+            return []
+        if self._preface is not None:
+            return self._judge_preface(self._preface, size)
+        events: list[Event] = []
+        for frame in self._reader.received(size):
+            event = self._event(frame)
+            events.append(event)
+            if isinstance(event, Violation):
+                return events
+        if self._reader.error is not None:
+            events.append(self._violation(self._reader.error))
+        return events
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory held for a frame that is not complete yet; at most one frame."""
+        return self._reader.held_bytes
+
+    def feed(self, data: Buffer) -> list[Event]:
+        """As `received`, for bytes that were read elsewhere; they are copied once more.
+
+        All of `data` is judged by the limits that hold now: call `logged_on` before what comes after a logon.
+        """
+        events: list[Event] = []
+        rest = memoryview(data)
+        while rest and not self._broken:
+            room = self.buffer()
+            size = min(len(room), len(rest))
+            room[:size] = rest[:size]
+            events += self.received(size)
+            rest = rest[size:]
+        return events
+
+    def _judge_preface(self, preface: memoryview, size: int) -> list[Event]:
+        self._preface_filled += size
+        if self._preface_filled < len(preface):
+            return []
+        self._preface = None
+        found = preface.tobytes()
+        if found == PREFACE:
+            return []
+        error: PeerError
+        if found[:-1] == PREFACE[:-1] and found[-1] in _VERSION_DIGITS:
+            error = BadVersion(f"the peer speaks version {chr(found[-1])}, we speak version {WIRE_VERSION}")
+        else:
+            error = NotTickertape(f"the connection began with {found!r}, not with {PREFACE!r}")
+        return [self._violation(error)]
+
+    def _event(self, frame: Frame) -> Event:
+        try:
+            command = self._decoder.decode(frame.header)
+        except _DECODE_ERRORS as error:
+            return self._violation(self._header_error(frame.header, error))
+        kind = type(command)
+        if not self._begun or kind is Logon or kind is LoggedOn:
+            problem = self._order_error(command)
+            if problem is not None:
+                return self._violation(problem)
+        if frame.batch is None:
+            if kind in CARRIES_BATCH:
+                return self._violation(BadFrame(_batch_problem(command)))
+            return Received(command)
+        if kind not in CARRIES_BATCH:
+            return self._violation(BadFrame(_batch_problem(command)))
+        try:
+            return Received(command, MessageBatch.parse(frame.batch))
+        except BadBatch as error:
+            return self._violation(error)
+
+    def _order_error(self, command: Command) -> PeerError | None:
+        """What is wrong with `command` before, or as, the logon; notes that the logon has come."""
+        name = _name(command)
+        if isinstance(command, Logon | LoggedOn):
+            if self._begun:
+                return AlreadyLoggedOn(f"a second {name} on one connection")
+            self._begun = True
+            return None
+        if self.role == "server":
+            return LogonRequired(f"{name} came before the logon, which is the first command of a connection")
+        if isinstance(command, _BEFORE_LOGGED_ON):
+            return None
+        return LogonRequired(f"{name} came from the server before it answered the logon")
+
+    def _header_error(self, header: bytes, error: Exception) -> PeerError:
+        """Why `header` is no command: of the other side, or of nobody."""
+        other = _FROM_SERVER if self.role == "server" else _FROM_CLIENT
+        try:
+            command = other.decode(header)
+        except _DECODE_ERRORS:
+            return BadCommand(f"a header that is no known command: {shown(str(error))}")
+        return BadCommand(
+            f"{_name(command)} is a command that only a {self.role} sends, and this is the {self.role}"
+        )
+
+    def _violation(self, error: PeerError) -> Violation:
+        self._broken = True
+        return Violation(error)
+
+
+def _name(command: Command) -> str:
+    return f"{type(command).__name__} ({command.__struct_config__.tag!r})"
+
+
+def _batch_problem(command: Command) -> str:
+    need = (
+        "carries a batch, and has none" if type(command) in CARRIES_BATCH else "carries no batch, and has one"
+    )
+    return f"{_name(command)} {need}"

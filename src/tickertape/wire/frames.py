@@ -1,0 +1,229 @@
+"""Owns frames: how a command and its batch become bytes, and how bytes from a peer become frames again.
+
+Must never look into a header or a batch (connection.py does), trust a length before it is compared with its
+limit, or hand out memory that a later read could change. docs/formats/wire.md shows the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+import numpy as np
+from crc32c import crc32c
+
+from tickertape.base.errors import BadFrame, FrameTooLarge, PeerError
+from tickertape.base.limits import (
+    batch_bytes_max,
+    frame_bytes_max,
+    frame_in_place_bytes_max,
+    frame_prefix_bytes,
+    header_bytes_max,
+    receive_buffer_bytes,
+)
+from tickertape.base.ports import Buffer
+from tickertape.batch import MessageBatch
+from tickertape.wire.commands import Command
+
+_PREFIX: Final = struct.Struct("<IIII")
+_PADDING: Final = tuple(bytes(size) for size in range(8))
+
+_encode_header: Final = msgspec.msgpack.Encoder().encode
+_pack: Final = _PREFIX.pack
+_unpack_from: Final = _PREFIX.unpack_from
+
+assert _PREFIX.size == frame_prefix_bytes
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One frame whose lengths and checksums are right. It owns its memory; nothing else will change it."""
+
+    header: bytes
+    """The command as MessagePack, without padding."""
+    batch: Buffer | None
+    """The encoded message batch, or None when the frame ends with its header."""
+
+
+def encode_frame(
+    command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
+) -> list[Buffer]:
+    """The frame as buffers to write one after the other; bodies of `batch` are not copied.
+
+    `batch_crc` is CRC32C of the encoded batch where the caller knows it (one batch for many subscribers);
+    otherwise it is computed. Raises `FrameTooLarge` when no receiver would take the frame.
+    """
+    header = _encode_header(command)
+    header_bytes = len(header)
+    padding = -header_bytes & 7
+    if header_bytes > header_bytes_max:
+        raise FrameTooLarge(
+            f"the header of this {type(command).__name__} has {header_bytes} bytes, "
+            f"more than the {header_bytes_max} that a frame may have"
+        )
+    frame_bytes = frame_prefix_bytes + header_bytes + padding
+    if batch is None:
+        return [_pack(frame_bytes, header_bytes, crc32c(header), 0) + header + _PADDING[padding]]
+    if batch.nbytes > batch_bytes_max:
+        raise FrameTooLarge(
+            f"the batch of this {type(command).__name__} has {batch.nbytes} bytes, "
+            f"more than the {batch_bytes_max} that a frame may have"
+        )
+    if batch_crc is None:
+        batch_crc = batch.crc()
+    prefix = _pack(frame_bytes + batch.nbytes, header_bytes, crc32c(header), batch_crc)
+    return [prefix + header + _PADDING[padding], *batch.buffers()]
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames. Never raises for what a peer sends: see `error`.
+
+    Use: read into `buffer()`, tell `received(n)` how much came, and take the frames before the next
+    `buffer()`. Bytes are parsed where they were read, and each batch is copied once into memory of its own. A
+    frame above `frame_in_place_bytes_max` that is not yet complete gets that memory at once and is read
+    straight into it. Memory held between two reads is at most one frame.
+
+    `scratch` is what reads go to. Several readers may share one, as long as nobody else uses it between
+    `buffer()` and the `received()` that belongs to it: what is left over is kept apart.
+    """
+
+    __slots__ = ("_filled", "_kept", "_own", "_scratch", "_taken", "error", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int = frame_bytes_max, scratch: memoryview | None = None) -> None:
+        if scratch is None:
+            scratch = np.empty(receive_buffer_bytes, np.uint8).data
+        elif len(scratch) <= frame_in_place_bytes_max:
+            raise ValueError(
+                f"scratch of {len(scratch)} bytes; more than {frame_in_place_bytes_max} are needed"
+            )
+        self.frame_bytes_max = frame_bytes_max
+        """Largest frame taken from now on; a frame that has begun was judged when it began."""
+        self.error: PeerError | None = None
+        """Why the stream cannot be read further; from then on all bytes are ignored."""
+        self._scratch = scratch
+        self._kept = b""  # the beginning of a frame, to go before what the next read brings
+        self._own: memoryview | None = None  # memory of the one large frame now coming, complete
+        self._filled = 0  # how much of _own has come
+
+    def buffer(self) -> memoryview:
+        """Where to read to; never empty."""
+        if self._own is not None:
+            return self._own[self._filled :]
+        if self._kept:
+            self._scratch[: len(self._kept)] = self._kept
+            return self._scratch[len(self._kept) :]
+        return self._scratch
+
+    def received(self, size: int) -> list[Frame]:
+        """The frames that became complete with the `size` bytes just read into `buffer()`."""
+        if self.error is not None:
+            return []
+        frames: list[Frame] = []
+        own = self._own
+        if own is None:
+            size += len(self._kept)
+            self._kept = b""
+            self._cut(self._scratch, size, frames)
+        else:
+            self._filled += size
+            if self._filled == len(own):
+                self._own = None
+                self._take_own(own, frames)
+        return frames
+
+    def feed(self, data: Buffer) -> list[Frame]:
+        """As `received`, for bytes that were read elsewhere; they are copied."""
+        frames: list[Frame] = []
+        rest = memoryview(data)
+        while rest and self.error is None:
+            room = self.buffer()
+            size = min(len(room), len(rest))
+            room[:size] = rest[:size]
+            frames += self.received(size)
+            rest = rest[size:]
+        return frames
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory held for a frame that is not complete, beside the scratch."""
+        return len(self._kept) + (0 if self._own is None else len(self._own))
+
+    def _cut(self, data: memoryview, size: int, frames: list[Frame]) -> None:
+        """Append the frames in `data[:size]`; keep what is left."""
+        at = 0
+        while size - at >= frame_prefix_bytes:
+            frame_bytes, header_bytes, header_crc, batch_crc = _unpack_from(data, at)
+            header_at = at + frame_prefix_bytes
+            batch_at = header_at + ((header_bytes + 7) & ~7)
+            end = at + frame_bytes
+            if (
+                frame_bytes & 7
+                or frame_bytes > self.frame_bytes_max
+                or not 0 < header_bytes <= header_bytes_max
+                or not 0 <= end - batch_at <= batch_bytes_max
+            ):
+                self.error = _length_error(frame_bytes, header_bytes, self.frame_bytes_max)
+                return
+            if end > size:
+                if frame_bytes > frame_in_place_bytes_max:
+                    self._begin_own(data[at:size], frame_bytes)
+                    return
+                break
+            header = data[header_at:batch_at].tobytes()
+            batch = data[batch_at:end].tobytes() if end > batch_at else None
+            if not self._take(header, header_bytes, header_crc, batch, batch_crc, frames):
+                return
+            at = end
+        self._kept = data[at:size].tobytes()
+
+    def _begin_own(self, begun: memoryview, frame_bytes: int) -> None:
+        # memory from numpy is not cleared first: a large frame that never comes costs next to nothing
+        own = np.empty(frame_bytes, np.uint8).data
+        own[: len(begun)] = begun
+        self._own = own
+        self._filled = len(begun)
+
+    def _take_own(self, own: memoryview, frames: list[Frame]) -> None:
+        _, header_bytes, header_crc, batch_crc = _unpack_from(own)
+        batch_at = frame_prefix_bytes + ((header_bytes + 7) & ~7)
+        header = own[frame_prefix_bytes:batch_at].tobytes()
+        batch = own[batch_at:].toreadonly() if len(own) > batch_at else None
+        self._take(header, header_bytes, header_crc, batch, batch_crc, frames)
+
+    def _take(
+        self,
+        header: bytes,
+        header_bytes: int,
+        header_crc: int,
+        batch: Buffer | None,
+        batch_crc: int,
+        frames: list[Frame],
+    ) -> bool:
+        """Append the frame if padding and checksums are right; whether they were."""
+        if len(header) != header_bytes:
+            if header[header_bytes:] != _PADDING[len(header) - header_bytes]:
+                self.error = BadFrame("the padding after a frame's header is not zero")
+                return False
+            header = header[:header_bytes]
+        if crc32c(header) != header_crc:
+            self.error = BadFrame("the header of a frame does not match its checksum")
+            return False
+        if (crc32c(batch) if batch is not None else 0) != batch_crc:
+            self.error = BadFrame("the batch of a frame does not match its checksum")
+            return False
+        frames.append(Frame(header, batch))
+        return True
+
+
+def _length_error(frame_bytes: int, header_bytes: int, frame_bytes_limit: int) -> PeerError:
+    if frame_bytes > frame_bytes_limit:
+        return FrameTooLarge(f"a frame of {frame_bytes} bytes; now at most {frame_bytes_limit} are taken")
+    if header_bytes > header_bytes_max:
+        return FrameTooLarge(f"a frame header of {header_bytes} bytes; at most {header_bytes_max} are taken")
+    batch_bytes = frame_bytes - frame_prefix_bytes - ((header_bytes + 7) & ~7)
+    if batch_bytes > batch_bytes_max and not frame_bytes & 7:
+        return FrameTooLarge(f"a batch of {batch_bytes} bytes; at most {batch_bytes_max} are taken")
+    return BadFrame(
+        f"a frame of {frame_bytes} bytes with a header of {header_bytes}: its size is a multiple of 8 "
+        f"with room for a prefix of {frame_prefix_bytes}, a header of at least 1, and padding"
+    )

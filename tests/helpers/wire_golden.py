@@ -1,0 +1,110 @@
+"""Owns one example of each command of the wire, and the files that keep its bytes.
+
+Must never be run just to make a failing test pass: the files are what other programs rely on, and writing
+them anew takes a line in an ADR. `python -m tests.helpers.wire_golden` writes them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tests.helpers.wire import joined
+from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
+from tickertape.wire.commands import (
+    PREFACE,
+    Ack,
+    Command,
+    Completed,
+    Credit,
+    Deliver,
+    Ended,
+    Flush,
+    Goodbye,
+    Heartbeat,
+    LoggedOn,
+    Logon,
+    Persisted,
+    Processed,
+    Publish,
+    Rejected,
+    Resolve,
+    Resolved,
+    Subscribe,
+    Unsubscribe,
+)
+from tickertape.wire.frames import encode_frame
+
+GOLDEN: Final = Path(__file__).parent.parent / "golden"
+
+
+def _wide() -> MessageBatch:
+    builder = BatchBuilder()
+    builder.add("orders", b'{"id":1}', expiration_ms=5000, correlation_id="c-1", key="k-1")
+    builder.add("fills", b"")
+    return builder.build(publisher=12472216704108904515, first_sequence=42, timestamp=1623783153126619)
+
+
+def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
+    """File name to (role that sends it, command, batch)."""
+    one = batch_from_bodies("orders", [b'{"id": 1}'], publisher=7, first_sequence=42)
+    return {
+        "logon": ("client", Logon(name="pricing-1", versions=(0,), user="anna", software="golden"), None),
+        "publish": ("client", Publish(frame=1), one),
+        "publish-sequenced": ("client", Publish(frame=2, sequenced=True), _wide()),
+        "subscribe": (
+            "client",
+            Subscribe(id=1, sub_id="s", topic="^orders", bookmark="0", options="rate=2x", credit=2097152),
+            None,
+        ),
+        "subscribe-positions": (
+            "client",
+            Subscribe(id=2, sub_id="t", topic="orders", credit=1, positions=(5, 2**40), journal="j-1"),
+            None,
+        ),
+        "unsubscribe": ("client", Unsubscribe(id=3, sub_ids=("s", "t")), None),
+        "credit": ("client", Credit(sub_id="s", bytes=131072), None),
+        "flush": ("client", Flush(id=4), None),
+        "resolve": ("client", Resolve(id=5, topic="orders", bookmark="[0:1|2|)"), None),
+        "heartbeat": ("client", Heartbeat(), None),
+        "logged-on": (
+            "server",
+            LoggedOn(
+                version=0,
+                software="golden",
+                instance="ny-1",
+                journal="j-1",
+                epoch=1,
+                publisher=12472216704108904515,
+                last_persisted=41,
+                recorded=("orders",),
+            ),
+            None,
+        ),
+        "ack": ("server", Ack(id=1, start=0, found=False), None),
+        "ack-error": ("server", Ack(id=1, code="bad_bookmark", text="no"), None),
+        "resolved": ("server", Resolved(id=5, journal="j-1", start=0, end=100), None),
+        "persisted": ("server", Persisted(frame=2, sequence=43), None),
+        "processed": ("server", Processed(frame=1), None),
+        "rejected": ("server", Rejected(frame=3, sequence=44, code="bad_topic", text="no"), None),
+        "deliver": ("server", Deliver(sub_id="s", next=2), _wide()),
+        "completed": ("server", Completed(sub_id="s", next=2), None),
+        "ended": ("server", Ended(sub_id="s"), None),
+        "goodbye": ("server", Goodbye(code="bad_frame", text="no"), None),
+    }
+
+
+def golden_path(name: str) -> Path:
+    return GOLDEN / f"wire-{name}.bin"
+
+
+def write() -> None:
+    """Write every golden file of the wire anew."""
+    GOLDEN.mkdir(exist_ok=True)
+    golden_path("preface").write_bytes(PREFACE)
+    for name, (_, command, batch) in examples().items():
+        golden_path(name).write_bytes(joined(encode_frame(command, batch)))
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,107 @@
+"""`serve` and `check` up to the point where a server would start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tickertape.cli.group import cli
+from tickertape.server import app
+from tickertape.server.config import Config, Instance, JournalConfig, Transport
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Configurations with which a server would have been started."""
+    found: list[Config] = []
+
+    def run_server(config: Config, ready: object) -> int:
+        assert callable(ready)
+        ready(["tcp://127.0.0.1:1234", "unix:///run/x"])
+        found.append(config)
+        return 5
+
+    monkeypatch.setattr(app, "run_server", run_server)
+    return found
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def test_ready_is_one_line_and_the_servers_exit_code_is_handed_on(started: list[Config]) -> None:
+    result = run("serve")
+    assert (result.stdout, result.exit_code) == ("ready tcp://127.0.0.1:1234 unix:///run/x\n", 5)
+    assert started == [Config()]
+
+
+def test_options_win_over_the_file(started: list[Config], tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[instance]\nname = "a"\ndata = "b"\n[journal]\nsync = "never"\n')
+    run(
+        "serve",
+        str(file),
+        "--name",
+        "n",
+        "--data",
+        "d",
+        "--listen",
+        "tcp://127.0.0.1:0",
+        "--listen",
+        "unix:///s",
+    )
+    assert started == [
+        Config(
+            instance=Instance(name="n", data="d"),
+            transports=[Transport(listen="tcp://127.0.0.1:0"), Transport(listen="unix:///s")],
+            journal=JournalConfig(sync="never"),
+        )
+    ]
+
+
+def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Config], tmp_path: Path) -> None:
+    result = run("serve", "--listen", "tcp://0.0.0.0:9007")
+    assert result.exit_code == 2
+    assert "--listen: tcp://0.0.0.0:9007 can be reached from other machines" in result.stderr
+    file = tmp_path / "c.toml"
+    file.write_text("x = 1\ny = 2\n")
+    result = run("serve", str(file))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"tickertape: {file}:1: x: unknown; ")
+    assert result.stderr.endswith(f"(and 1 more: `tickertape check {file}` lists them)\n")
+    assert result.stderr.count("\n") == 1
+    assert run("serve", str(tmp_path / "none.toml")).stderr == (
+        f"tickertape: {tmp_path}/none.toml: cannot be read: No such file or directory\n"
+    )
+    assert started == []
+
+
+def test_check_tells_every_problem_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("x = 1\n[journal]\ncreate = 5\n")
+    result = run("check", str(file))
+    first, second = result.stdout.splitlines()
+    assert first.startswith(f"{file}:1: x: unknown; ")
+    assert second == f"{file}:3: journal.create: is true or false, not 5"
+    assert (result.stderr, result.exit_code) == (f"tickertape: {file}: 2 problems\n", 1)
+
+
+def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path, started: list[Config]) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[[transport]]\nlisten = "unix:///s"\n[journal]\nsync = "interval"\ncreate = false\n'
+        '[[journal.topic]]\nname = "orders"\n'
+    )
+    result = run("check", str(file))
+    assert result.exit_code == 0
+    assert result.stdout == (
+        f"{file}: in order\n"
+        "  instance  tickertape\n"
+        f"  data      {tmp_path}/data (must exist)\n"
+        "  listen    unix:///s\n"
+        "  records   orders, synced every 1 s, in segments of 268,435,456 bytes\n"
+    )
+    assert started == []
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,110 @@
+"""`subscribe`: what is printed for which messages."""
+
+from __future__ import annotations
+
+import base64
+import json
+from io import BytesIO
+
+import pytest
+from click.testing import CliRunner
+
+from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
+from tickertape.cli.group import cli
+from tickertape.cli.subscribe import _print
+
+BODIES = [b'{"a": 1.50,\n "b": [ ]}', b"plain text", b"", b'"caf\xc3\xa9"', b"\xff\x00", b'"\xff"', b"[1] 2"]
+
+
+def printed(batches: list[MessageBatch], count: int | None = None, *, as_json: bool = False) -> bytes:
+    out = BytesIO()
+    whole = _print(batches, count, out, as_json=as_json)
+    assert whole is (count is not None and count <= sum(batch.count for batch in batches))
+    return out.getvalue()
+
+
+def test_data_is_each_message_and_a_line_end() -> None:
+    assert (
+        printed([batch_from_bodies("t", [b"a", b"", b"c"]), batch_from_bodies("t", [b"d"])]) == b"a\n\nc\nd\n"
+    )
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("count", "lines"), [(1, 1), (3, 3), (4, 4), (5, 4), (None, 4)])
+def test_count_stops_in_the_middle_of_a_batch(as_json: bool, count: int | None, lines: int) -> None:
+    batches = [batch_from_bodies("t", [b"1", b"2", b"3"]), batch_from_bodies("t", [b"4"])]
+    assert len(printed(batches, count, as_json=as_json).splitlines()) == lines
+
+
+def test_json_says_all_about_each_message() -> None:
+    one = batch_from_bodies("orders", [b'{"x":1}', b"[2]"], first_sequence=10)
+    two = batch_from_bodies('fi"lls', [b"{}"], first_sequence=5)
+    stamps = [Stamp(2**64 - 1, 10, 1_700_000_000_000_000), Stamp(7, 5, 1_700_000_000_000_001)]
+    lines = printed([merge([one, two], stamps)], as_json=True).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {
+            "topic": "orders",
+            "bookmark": "18446744073709551615|10|",
+            "publisher": "18446744073709551615",
+            "sequence": 10,
+            "timestamp": "20231114T221320.000000Z",
+            "data": {"x": 1},
+        },
+        {
+            "topic": "orders",
+            "bookmark": "18446744073709551615|11|",
+            "publisher": "18446744073709551615",
+            "sequence": 11,
+            "timestamp": "20231114T221320.000000Z",
+            "data": [2],
+        },
+        {
+            "topic": 'fi"lls',
+            "bookmark": "7|5|",
+            "publisher": "7",
+            "sequence": 5,
+            "timestamp": "20231114T221320.000001Z",
+            "data": {},
+        },
+    ]
+
+
+def test_json_shows_a_body_as_data_as_text_or_as_base64() -> None:
+    lines = printed([batch_from_bodies("t", BODIES)], as_json=True).splitlines()
+    assert len(lines) == len(BODIES)
+    shown = [json.loads(line) for line in lines]
+    kinds = [next(name for name in ("data", "text", "base64") if name in row) for row in shown]
+    assert kinds == ["data", "text", "text", "data", "base64", "base64", "text"]
+    assert b'"data":{"a":1.50,"b":[]}' in lines[0]
+    assert [row[kind] for row, kind in zip(shown[1:4], kinds[1:4], strict=True)] == ["plain text", "", "café"]
+    assert base64.b64decode(shown[4]["base64"]) == BODIES[4]
+
+
+def test_json_shows_what_only_some_messages_have() -> None:
+    builder = BatchBuilder()
+    builder.add("t", b"1", correlation_id='c"1', key="k")
+    builder.add("t", b"2")
+    first, second = (json.loads(line) for line in printed([builder.build()], as_json=True).splitlines())
+    assert (first["correlation_id"], first["sow_key"]) == ('c"1', "k")
+    assert not {"correlation_id", "sow_key"} & second.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--until-caught-up"], "say with --bookmark where it starts"),
+        (["--bookmark", "yesterday"], "'yesterday' is not a timestamp"),
+        (["--bookmark", "[0:1"], "a range ends with ] (inclusive) or ) (exclusive)"),
+        (["--bookmark", "recent"], "looked up by a client with a bookmark store"),
+        (["--count", "0"], "0"),
+        (["--timeout", "-1"], "'-1' is not an interval"),
+        (["--output", "xml"], "'xml'"),
+        (["--filter", "/a = 1"], "--filter"),
+        (["--rate", "2x"], "--rate"),
+        (["--conflation", "1s"], "--conflation"),
+    ],
+)
+def test_bad_usage(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(cli, ["subscribe", "orders", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert says in result.stderr

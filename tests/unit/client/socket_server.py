@@ -1,0 +1,230 @@
+"""Owns a small real server for the blocking client: one thread a connection, everything in memory.
+
+Must never be taken for the product's server: it records every topic but those that begin with `un/`, knows no
+patterns and answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from tickertape.batch.layout import MessageBatch
+from tickertape.batch.select import select_topic, slice_batch
+from tickertape.wire.commands import (
+    Ack,
+    Command,
+    Completed,
+    Credit,
+    Deliver,
+    Ended,
+    Flush,
+    Goodbye,
+    LoggedOn,
+    Logon,
+    Persisted,
+    Processed,
+    Publish,
+    Rejected,
+    Resolve,
+    Resolved,
+    Subscribe,
+    Unsubscribe,
+)
+from tickertape.wire.connection import Connection, Received
+
+
+class SocketServer:
+    """Listens on a free port, or on a Unix socket. `log` is what was recorded, in order."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        if path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.uri = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._listener.bind(str(path))
+            self._listener.listen()
+            self.uri = f"unix://{path}"
+        self.lock = threading.Lock()
+        self.log: list[MessageBatch] = []
+        self.last_persisted = 0
+        self.refuse: Goodbye | None = None
+        self.mute = False
+        """Whether publishes get no answer."""
+        self.logons: list[Logon] = []
+        self.sessions: list[Session] = []
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept)
+        self._accepting.start()
+
+    def bodies(self) -> list[bytes]:
+        """Every body recorded so far."""
+        with self.lock:
+            return [body for batch in self.log for body in batch.bodies_list()]
+
+    def drop(self) -> None:
+        """Break every connection."""
+        for session in tuple(self.sessions):
+            session.hang_up()
+
+    def close(self) -> None:
+        """Stop; every thread has ended afterwards."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._accepting.join()
+        self.drop()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            session = Session(self, connection)
+            self.sessions.append(session)
+            thread = threading.Thread(target=session.run)
+            self._threads.append(thread)
+            thread.start()
+
+
+class Session:
+    """One connection of the server."""
+
+    def __init__(self, server: SocketServer, connection: socket.socket) -> None:
+        self._server = server
+        self._socket = connection
+        self._wire = Connection("server")
+        self._subscriptions: dict[str, str] = {}
+        self._sending = threading.Lock()
+        self.credits: list[Credit] = []
+
+    def run(self) -> None:
+        """Serve until the connection ends."""
+        with self._socket:
+            while True:
+                try:
+                    data = self._socket.recv(1 << 18)
+                except OSError:
+                    break
+                if not data:
+                    break
+                for event in self._wire.feed(data):
+                    assert isinstance(event, Received), event
+                    self._take(event.command, event.batch)
+
+    def hang_up(self) -> None:
+        """Break the connection."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def say(self, command: Command, batch: MessageBatch | None = None) -> None:
+        """Send a command."""
+        with self._sending, contextlib.suppress(OSError):
+            self._socket.sendall(b"".join(self._wire.send(command, batch)))
+
+    def _take(self, command: Command, batch: MessageBatch | None) -> None:
+        server = self._server
+        if isinstance(command, Logon):
+            self._log_on(command)
+        elif isinstance(command, Publish):
+            assert batch is not None
+            if not server.mute:
+                self._publish(command, batch)
+        elif isinstance(command, Flush):
+            self.say(Ack(id=command.id))
+        elif isinstance(command, Subscribe):
+            self._subscribe(command)
+        elif isinstance(command, Unsubscribe):
+            for sub_id in command.sub_ids:
+                del self._subscriptions[sub_id]
+            self.say(Ack(id=command.id))
+        elif isinstance(command, Resolve):
+            with server.lock:
+                end = sum(len(batch) for batch in server.log)
+            self.say(Resolved(id=command.id, journal="j1", start=0, end=end))
+        elif isinstance(command, Credit):
+            self.credits.append(command)
+
+    def _log_on(self, command: Logon) -> None:
+        server = self._server
+        server.logons.append(command)
+        if server.refuse is not None:
+            self.say(server.refuse)
+            self.hang_up()
+            return
+        self._wire.logged_on()
+        answer = LoggedOn(
+            version=0,
+            software="test",
+            instance="ny-1",
+            journal="j1",
+            epoch=1,
+            publisher=7,
+            last_persisted=server.last_persisted,
+            recorded=("orders", "^rec/"),
+        )
+        self.say(answer)
+
+    def _publish(self, command: Publish, batch: MessageBatch) -> None:
+        server = self._server
+        if "rec/refused" in batch.topics:
+            self.say(Rejected(frame=command.frame, code="bad_message", text="refused"))
+            return
+        if any(topic.startswith("un/") for topic in batch.topics):
+            self.say(Processed(frame=command.frame))
+        else:
+            with server.lock:
+                server.log.append(batch)
+                if command.sequenced:
+                    server.last_persisted = int(batch.sequences[-1])
+            self.say(Persisted(frame=command.frame, sequence=server.last_persisted))
+        for session in tuple(server.sessions):
+            session.hand_on(batch)
+
+    def hand_on(self, batch: MessageBatch) -> None:
+        """Deliver to the subscriptions of this connection."""
+        for sub_id, topic in list(self._subscriptions.items()):
+            part = select_topic(batch, topic)
+            if part is not None:
+                self.say(Deliver(sub_id=sub_id), part)
+
+    def _subscribe(self, command: Subscribe) -> None:
+        server = self._server
+        if command.journal not in (None, "j1"):
+            self.say(Ack(id=command.id, code="wrong_journal", text="this is j1"))
+            return
+        self.say(Ack(id=command.id, start=0))
+        if command.bookmark is None and command.positions is None:
+            self._subscriptions[command.sub_id] = command.topic
+            return
+        start, stop = command.positions or (0, 1 << 60)
+        position = 0
+        for batch in list(server.log):
+            begin, end = max(start - position, 0), min(stop - position, len(batch))
+            position += len(batch)
+            part = slice_batch(batch, begin, end) if begin < end else None
+            part = None if part is None else select_topic(part, command.topic)
+            if part is not None:
+                self.say(Deliver(sub_id=command.sub_id, next=position), part)
+        self.say(Completed(sub_id=command.sub_id, next=position))
+        if command.until_caught_up or command.positions is not None:
+            self.say(Ended(sub_id=command.sub_id))
+        else:
+            self._subscriptions[command.sub_id] = command.topic
+
+
+@contextlib.contextmanager
+def socket_server(path: Path | None = None) -> Iterator[SocketServer]:
+    """A running server."""
+    server = SocketServer(path)
+    try:
+        yield server
+    finally:
+        server.close()

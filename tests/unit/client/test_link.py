@@ -1,0 +1,126 @@
+"""One connection's socket and receive thread, without a protocol."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from tickertape.base.errors import BadOption, Disconnected
+from tickertape.base.ports import Buffer
+from tickertape.client.link import Link, parse_uri
+
+
+class Driver:
+    """Keeps what it was told."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.data = b""
+        self.error: Disconnected | None = None
+        self.ended = threading.Event()
+        self.calls = 0
+        self.deadline: float | None = None
+        self._fails = fails
+        self._memory = memoryview(bytearray(1000))
+
+    def buffer(self) -> memoryview:
+        return self._memory
+
+    def arrived(self, count: int) -> float | None:
+        if self._fails:
+            raise ZeroDivisionError
+        self.calls += 1
+        self.data += bytes(self._memory[:count])
+        deadline, self.deadline = self.deadline, None
+        return deadline
+
+    def lost(self, error: Disconnected) -> None:
+        self.error = error
+        self.ended.set()
+
+
+def linked(driver: Driver) -> tuple[Link, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    link = Link(ours, "test", driver)
+    link.start()
+    return link, theirs
+
+
+def test_what_the_socket_does_not_take_is_written_later_in_order() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    expected = bytearray()
+    for i in range(300):
+        buffers: list[Buffer] = [b"%d " % i, memoryview(bytes([i % 251]) * 20_000), b""]
+        expected += b"".join(buffers)
+        link.add(buffers)
+        link.push()
+    assert link.blocked
+    assert link.congested
+    assert not link.wait_room(0)
+    received = bytearray()
+    while len(received) < len(expected):
+        received += theirs.recv(1 << 16)
+    assert received == expected
+    assert link.wait_room(10)
+    theirs.close()
+    assert driver.ended.wait(10)
+    link.thread.join()
+
+
+def test_what_is_read_and_the_end() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    theirs.sendall(b"x" * 2500)
+    theirs.close()
+    assert driver.ended.wait(10)
+    link.thread.join()
+    assert driver.data == b"x" * 2500
+    assert "closed the connection" in str(driver.error)
+
+
+def test_a_deadline_brings_a_call_without_bytes() -> None:
+    driver = Driver()
+    driver.deadline = 0.0
+    link, theirs = linked(driver)
+    theirs.sendall(b"x")
+    while driver.calls < 2:
+        assert not driver.ended.wait(0.001)
+    assert driver.data == b"x"
+    link.hang_up(Disconnected("enough"))
+    link.thread.join()
+    assert str(driver.error) == "enough"
+    theirs.close()
+
+
+def test_hanging_up_a_link_that_is_gone_does_nothing() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    theirs.close()
+    link.thread.join()
+    link.add([b"late"])
+    link.push()
+    link.hang_up()
+    assert link.wait_room(0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_receive_thread_that_dies_reports_the_loss() -> None:
+    driver = Driver(fails=True)
+    link, theirs = linked(driver)
+    theirs.sendall(b"x")
+    link.thread.join()
+    assert driver.error is not None
+    assert isinstance(driver.error.__cause__, ZeroDivisionError)
+    theirs.close()
+
+
+def test_addresses() -> None:
+    address = parse_uri("tcp://ann:p%40ss@[::1]:9007")
+    assert (address.host, address.port, address.user, address.password) == ("::1", 9007, "ann", "p@ss")
+    assert address.uri == "tcp://ann:...@[::1]:9007"
+    assert parse_uri("unix:///run/tt%20x").path == "/run/tt x"
+    with pytest.raises(BadOption):
+        parse_uri("")

@@ -1,0 +1,78 @@
+"""Owns a journal written through its own machine on a disk in memory, for tests that look at what is there.
+
+Must never write a journal file itself.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tickertape.base.ports import Now
+from tickertape.batch import Stamp, batch_from_bodies
+from tickertape.journal.identity import open_identity
+from tickertape.journal.jobs import Executor
+from tickertape.journal.journal import Journal
+from tickertape.journal.recovery import recover
+from tickertape.testing.disk import StrictDisk
+
+START_MICROS = 1_700_000_000_000_000
+
+
+class Written:
+    """A journal and its disk; `publish` makes a commit, `stop` seals, `start` opens it again."""
+
+    def __init__(self, seed: int = 1, *, segment_bytes: int = 8192, new_id: bytes = bytes(range(16))) -> None:
+        self.rng = Random(seed)
+        self.disk = StrictDisk(self.rng)
+        self.messages = 0
+        self._segment_bytes = segment_bytes
+        self._new_id = new_id
+        self._mono = 0.0
+        self._wall = START_MICROS
+        self.start()
+
+    def start(self) -> None:
+        """Open the journal in a new process: locks and handles of the one before are gone."""
+        self.disk = self.disk.kill_clone()
+        identity = open_identity(self.disk, owner="test", create=True, new_id=self._new_id)
+        recovered = recover(self.disk, identity.journal_id)
+        self.journal = Journal(recovered, self._now(), segment_bytes=self._segment_bytes)
+        self._executor = Executor(self.disk, lambda: self.rng.getrandbits(64))
+        self.work()
+
+    def publish(self, count: int = 3, size: int = 100, publisher: int = 7) -> None:
+        """One commit of `count` messages."""
+        journal = self.journal
+        first = journal.highest.get(publisher, 0) + 1
+        batch = batch_from_bodies(
+            "orders", [self.rng.randbytes(size) for _ in range(count)], first_sequence=first
+        )
+        now = self._now()
+        journal.append(batch, Stamp(publisher, first, journal.log_time(now)), first + count - 1, now)
+        self.messages += count
+        self.work()
+
+    def rest(self) -> None:
+        """Let the idle time pass after which a mark is written."""
+        self._mono += 1
+        self.journal.wake(self._now())
+        self.work()
+
+    def stop(self) -> None:
+        """A clean stop."""
+        self.journal.close(self._now())
+        self.work()
+        assert self.journal.closed
+        self._executor.close()
+
+    def work(self) -> None:
+        """Carry out all jobs."""
+        while jobs := self.journal.jobs():
+            for job in jobs:
+                self.journal.done(job, None, self._executor.run(job), self._now())
+        self.journal.take_persisted()
+
+    def _now(self) -> Now:
+        self._mono += 0.001
+        self._wall += 1000
+        return Now(self._mono, self._wall)

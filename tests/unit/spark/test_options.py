@@ -1,0 +1,135 @@
+"""The options of the Spark source: what they ask for, and that none is ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import BadBookmark, BadOption, BadTopic, TickertapeError
+from tickertape.spark.options import BUILT, NOT_BUILT, read_options
+
+NEEDED = {"servers": "tcp://127.0.0.1:9007", "topic": "flights"}
+
+
+def bookmark(**options: str) -> str:
+    return read_options(NEEDED | options).bookmark
+
+
+def test_the_defaults_are_the_whole_log_as_it_stands() -> None:
+    wanted = read_options(NEEDED)
+    assert wanted.servers == ("tcp://127.0.0.1:9007",)
+    assert wanted.topic == "flights"
+    assert wanted.bookmark == "0"
+    assert wanted.partitions_min == 2
+
+
+def test_letter_case_and_blanks_do_not_matter_as_spark_hands_options_on_in_lower_case() -> None:
+    wanted = read_options(
+        {
+            "SERVERS": " tcp://a:1 , tcp://b:2,",
+            "topic": " flights ",
+            "minpartitions": "7",
+            "maxRowsPerPartition": "10",
+            "timeout": "500ms",
+        }
+    )
+    assert wanted.servers == ("tcp://a:1", "tcp://b:2")
+    assert wanted.topic == "flights"
+    assert (wanted.partitions_min, wanted.rows_per_partition_max, wanted.timeout_seconds) == (7, 10, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingBookmark": "epoch"}, "0"),
+        ({"startingBookmark": "NOW"}, "0|1|"),
+        ({"startingBookmark": "5|7|"}, "5|7|"),
+        ({"startingBookmark": "20130101T000000"}, "20130101T000000.000000Z"),
+        ({"startingBookmark": "[5|7|:5|9|)"}, "[5|7|:5|9|)"),
+        ({"endingBookmark": "now"}, "0"),
+        ({"endingBookmark": "5|9|"}, "(0:5|9|]"),
+        ({"startingBookmark": "5|7|", "endingBookmark": "5|9|,6|1|"}, "(5|7|:5|9|,6|1|]"),
+        (
+            {"startingBookmark": "20130101T00", "endingBookmark": "5|9|"},
+            None,
+        ),
+        (
+            {"startingTimestamp": "20130101T000000Z", "endingTimestamp": "20130102T000000Z"},
+            "[20130101T000000.000000Z:20130102T000000.000000Z)",
+        ),
+        (
+            {"startingTimestamp": "1356998400000", "endingTimestamp": "1356998400001"},
+            "[20130101T000000.000000Z:20130101T000000.001000Z)",
+        ),
+        ({"endingTimestamp": "20130102T000000"}, "(0:20130102T000000.000000Z)"),
+        (
+            {"startingBookmark": "5|7|", "endingTimestamp": "20130102T000000"},
+            "(5|7|:20130102T000000.000000Z)",
+        ),
+        ({"startingTimestamp": "20130101T000000"}, "20121231T235959.999999Z"),
+        ({"startingTimestamp": "00010101T000000"}, "00010101T000000.000000Z"),
+    ],
+)
+def test_starts_and_ends_make_one_range(options: dict[str, str], expected: str | None) -> None:
+    if expected is None:
+        with pytest.raises(BadBookmark, match="startingBookmark"):
+            bookmark(**options)
+    else:
+        assert bookmark(**options) == expected
+
+
+def test_exact_01_a_starting_timestamp_includes_its_moment_where_a_plain_bookmark_does_not() -> None:
+    assert bookmark(startingBookmark="20130101T000000") == "20130101T000000.000000Z"
+    assert bookmark(startingTimestamp="20130101T000000") == "20121231T235959.999999Z"
+
+
+@pytest.mark.parametrize("name", NOT_BUILT)
+def test_an_option_to_come_is_refused_as_such(name: str) -> None:
+    with pytest.raises(BadOption, match=f"{name} is not built yet"):
+        read_options(NEEDED | {name.lower(): "x"})
+
+
+def test_an_unknown_option_is_refused_with_those_there_are() -> None:
+    with pytest.raises(BadOption, match="no option 'startingOffsets'") as caught:
+        read_options(NEEDED | {"startingOffsets": "earliest"})
+    assert all(name in str(caught.value) for name in BUILT)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"servers": " , "}, BadOption, "servers is missing"),
+        ({"servers": "127.0.0.1:9007"}, BadOption, "no server address"),
+        ({"servers": "tcp://a:1,tcp://b"}, BadOption, "no server address"),
+        ({"topic": ""}, BadOption, "topic is missing"),
+        ({"topic": "flights/.*"}, BadTopic, "patterns are not built yet"),
+        ({"minPartitions": "0"}, BadOption, "minPartitions"),
+        ({"minPartitions": "two"}, BadOption, "minPartitions"),
+        ({"maxRowsPerPartition": "-1"}, BadOption, "maxRowsPerPartition"),
+        ({"timeout": "0s"}, BadOption, "timeout"),
+        ({"timeout": "soon"}, BadOption, "timeout"),
+        ({"startingBookmark": "yesterday"}, BadBookmark, "startingBookmark"),
+        ({"startingBookmark": "a|b|"}, BadBookmark, "startingBookmark"),
+        ({"endingBookmark": "epoch"}, BadBookmark, "endingBookmark"),
+        ({"endingBookmark": "a|b|"}, BadBookmark, "endingBookmark"),
+        ({"endingBookmark": "[5|7|:5|9|)"}, BadBookmark, "endingBookmark"),
+        ({"startingTimestamp": "20130101"}, BadBookmark, "startingTimestamp"),
+        ({"startingTimestamp": "2013-01-01"}, BadBookmark, "startingTimestamp"),
+        ({"endingTimestamp": "5|7|"}, BadBookmark, "endingTimestamp"),
+        ({"endingTimestamp": "999999999999999"}, BadBookmark, "endingTimestamp"),
+        ({"startingBookmark": "0", "startingTimestamp": "20130101T000000"}, BadOption, "exclude each other"),
+        ({"endingBookmark": "now", "endingTimestamp": "20130101T000000"}, BadOption, "exclude each other"),
+        ({"startingBookmark": "[5|7|:5|9|)", "endingBookmark": "now"}, BadOption, "leave out endingBookmark"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_that_names_the_option(
+    options: dict[str, str], error: type[TickertapeError], text: str
+) -> None:
+    with pytest.raises(error, match=text) as caught:
+        read_options(NEEDED | options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["servers", "topic"])
+def test_servers_and_topic_are_needed(name: str) -> None:
+    with pytest.raises(BadOption, match=f"option {name} is missing"):
+        read_options({key: value for key, value in NEEDED.items() if key != name})

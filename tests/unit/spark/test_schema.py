@@ -1,0 +1,157 @@
+"""Arrow columns from message batches: right values, only the wanted columns, few and large record batches."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tickertape.base.errors import UsageError
+from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
+from tickertape.spark import schema as columns
+from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batch, record_batches
+
+FIRST = 1_760_000_000_000_000_000
+PUBLISHER = 2**64 - 3
+
+
+def struct(ddl: str) -> StructType:
+    """The schema of a DDL text; Spark's own parser needs a session."""
+    schema = StructType()
+    for column in filter(None, ddl.split(", ")):
+        name, kind, *rest = column.split(" ")
+        schema.add(name, kind, nullable=not rest)
+    return schema
+
+
+ALL = arrow_schema(struct(DEFAULT_SCHEMA))
+
+
+def expected(batches: list[MessageBatch]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": message.topic,
+            "bookmark": f"{message.publisher}|{message.sequence}|",
+            "publisher": message.publisher,
+            "sequence": message.sequence,
+            "timestamp": datetime.fromtimestamp(batch.timestamp(message.index) / 1e6, UTC),
+            "data": message.data,
+        }
+        for batch in batches
+        for message in batch
+    ]
+
+
+def one_run(first: int = FIRST, count: int = 3, publisher: int = PUBLISHER) -> MessageBatch:
+    bodies = [b"x" * (i % 5) for i in range(count)]
+    return batch_from_bodies(
+        "flights", bodies, publisher=publisher, first_sequence=first, timestamp=1_000_000
+    )
+
+
+def many_runs() -> MessageBatch:
+    runs = [batch_from_bodies("flights", [b"%d" % i] * (i + 1)) for i in range(4)]
+    stamps = [Stamp(publisher, 5, 2_000_000 + i) for i, publisher in enumerate((9, 10, 9, 2**63))]
+    return merge(runs, stamps)
+
+
+def with_gaps() -> MessageBatch:
+    builder = BatchBuilder()
+    for sequence in (9, 10, 100, 101, 10_000):
+        builder.add("flights", b"body", sequence=sequence)
+    return builder.build(publisher=3, timestamp=5)
+
+
+def several_topics() -> MessageBatch:
+    builder = BatchBuilder()
+    for i in range(6):
+        builder.add(f"topic-{i % 3}", b"%d" % i)
+    return builder.build(publisher=3, first_sequence=1, timestamp=5)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [one_run()],
+        [one_run(count=1)],
+        [many_runs()],
+        [with_gaps()],
+        [several_topics()],
+        [one_run(), one_run(FIRST + 3), one_run(9, 20)],
+        [one_run(), many_runs(), with_gaps(), several_topics()],
+    ],
+    ids=["one run", "one message", "many runs", "gaps", "topics", "several of one publisher", "several"],
+)
+def test_every_column_has_the_values_of_the_messages(batches: list[MessageBatch]) -> None:
+    made = record_batch(batches, ALL)
+    made.validate(full=True)
+    assert made.to_pylist() == expected(batches)
+
+
+def test_the_schema_is_exactly_the_one_that_spark_compares_with() -> None:
+    assert ALL.equals(to_arrow_schema(struct(DEFAULT_SCHEMA), timezone="UTC"))
+    narrow = struct("data binary NOT NULL, sequence long")
+    assert arrow_schema(narrow).equals(to_arrow_schema(narrow, timezone="UTC"))
+
+
+def test_only_the_wanted_columns_are_made_in_the_wanted_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for name, (kind, arrow, make) in list(columns._COLUMNS.items()):
+
+        def recorded(batches: Any, name: str = name, make: Any = make) -> Any:
+            made.append(name)
+            return make(batches)
+
+        monkeypatch.setitem(columns._COLUMNS, name, (kind, arrow, recorded))
+    table = record_batch([one_run()], arrow_schema(struct("data binary, publisher string")))
+    assert table.schema.names == ["data", "publisher"]
+    assert made == ["data", "publisher"]
+
+
+def test_bodies_of_a_single_batch_are_not_copied() -> None:
+    batch = MessageBatch.parse(one_run().encode())
+    data = record_batch([batch], ALL).column("data")
+    assert data.buffers()[2].address == pa.py_buffer(batch.bodies).address
+    assert data.buffers()[1].address == pa.py_buffer(batch.offsets).address
+
+
+def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "ROWS_TARGET", 10)
+    batches = [one_run(FIRST + 3 * i) for i in range(9)]
+    tables = list(record_batches(iter(batches), ALL))
+    assert [table.num_rows for table in tables] == [12, 12, 3]
+    assert [row for table in tables for row in table.to_pylist()] == expected(batches)
+
+
+def test_large_bodies_are_not_gathered_beyond_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "BODY_BYTES_TARGET", 100)
+    batches = [batch_from_bodies("flights", [b"x" * 60]) for _ in range(5)]
+    assert [table.num_rows for table in record_batches(batches, ALL)] == [2, 2, 1]
+    assert list(record_batches([], ALL)) == []
+
+
+def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> None:
+    batch = one_run(2**63 - 1)
+    with pytest.raises(UsageError, match="above what a Spark long holds"):
+        record_batch([batch], ALL)
+    bookmarks = record_batch([batch], arrow_schema(struct("bookmark string"))).column(0).to_pylist()
+    assert bookmarks == [f"{PUBLISHER}|{2**63 - 1 + i}|" for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "text"),
+    [
+        ("carrier string", "no column 'carrier'"),
+        ("data string", "column data is binary, not string"),
+        ("timestamp timestamp_ntz", "column timestamp is timestamp, not timestamp_ntz"),
+        ("data binary, data binary", "each once"),
+        ("", "one or more"),
+    ],
+)
+def test_a_schema_that_is_not_ours_is_refused(ddl: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        arrow_schema(struct(ddl))

@@ -1,0 +1,31 @@
+"""The public face: every name resolves, and importing the package alone imports nothing else of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.processes import source_environment
+
+
+@pytest.mark.parametrize("name", tt.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    value = getattr(tt, name)
+    assert value is getattr(tt, name)
+    assert name in dir(tt)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = tt.no_such_name
+
+
+def test_importing_the_package_imports_none_of_its_parts() -> None:
+    code = "import sys, tickertape; print([m for m in sys.modules if m.startswith('tickertape.')])"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=source_environment()
+    )
+    assert shown.stdout.strip() == "[]"

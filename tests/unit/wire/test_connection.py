@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import struct
+
+import msgspec
+import pytest
+from crc32c import crc32c
+
+from tests.helpers.wire import (
+    LOGGED_ON,
+    LOGON,
+    Pair,
+    Seen,
+    batch_of,
+    client_logged_on,
+    joined,
+    only_error,
+    read_in,
+    seen,
+    server_logged_on,
+)
+from tests.helpers.wire_golden import examples
+from tickertape.base.errors import (
+    AlreadyLoggedOn,
+    BadBatch,
+    BadCommand,
+    BadFrame,
+    BadVersion,
+    FrameTooLarge,
+    LogonRequired,
+    NotTickertape,
+)
+from tickertape.base.limits import frame_bytes_before_logon_max, frame_bytes_max, receive_buffer_bytes
+from tickertape.batch import MessageBatch
+from tickertape.wire.commands import (
+    PREFACE,
+    Ack,
+    Command,
+    Credit,
+    Deliver,
+    Flush,
+    Goodbye,
+    Heartbeat,
+    LoggedOn,
+    Logon,
+    Persisted,
+    Publish,
+    Subscribe,
+)
+from tickertape.wire.connection import Connection, Event, Received, Violation
+
+Sent = tuple[Command, MessageBatch | None]
+
+
+def from_role(role: str) -> list[Sent]:
+    """One of each command of `role` after the logon, and batches small, middle and large in between."""
+    sent: list[Sent] = [
+        (command, batch)
+        for by, command, batch in examples().values()
+        if by == role and not isinstance(command, Logon | LoggedOn)
+    ]
+    carrier: Command = Publish(frame=9) if role == "client" else Deliver(sub_id="s", next=9)
+    sent.insert(3, (carrier, batch_of(60, 1000)))
+    sent.append((carrier, batch_of(1, 0)))
+    sent.append((Heartbeat(), None))
+    return sent
+
+
+def expected(sent: list[Sent]) -> list[Seen]:
+    return [Seen(command, None if batch is None else batch.encode(), "", "") for command, batch in sent]
+
+
+@pytest.mark.parametrize("step", [1, 3, 16, 1000, 50_000, None])
+def test_every_exchange_gives_the_same_events_however_the_bytes_come(step: int | None) -> None:
+    pair = Pair(step)
+    pair.log_on()
+    to_server, to_client = from_role("client"), from_role("server")
+    pair.from_client(*to_server)
+    pair.from_server(*to_client)
+    assert [seen(event) for event in pair.at_server] == expected([(LOGON, None), *to_server])
+    assert [seen(event) for event in pair.at_client] == expected([(LOGGED_ON, None), *to_client])
+    assert pair.server.held_bytes == pair.client.held_bytes == 0
+
+
+@pytest.mark.parametrize("step", [1, None])
+def test_feed_is_the_same_as_reading(step: int | None) -> None:
+    stream = b"".join(joined(Connection("client").send(*sent)) for sent in from_role("client"))
+    server = server_logged_on()
+    events: list[Event] = []
+    for at in range(0, len(stream), step or len(stream)):
+        events += server.feed(stream[at : at + (step or len(stream))])
+    assert [seen(event) for event in events] == expected(from_role("client"))
+
+
+def test_connections_of_one_thread_share_their_scratch() -> None:
+    scratch = memoryview(bytearray(receive_buffer_bytes))
+    stream = b"".join(joined(Connection("client").send(*sent)) for sent in from_role("client"))
+    servers = [server_logged_on(scratch) for _ in range(3)]
+    got: list[list[Event]] = [[] for _ in servers]
+    for at in range(0, len(stream), 999):
+        for server, events in zip(servers, got, strict=True):
+            events += server.feed(stream[at : at + 999])
+    for events in got:
+        assert [seen(event) for event in events] == expected(from_role("client"))
+
+
+def test_batches_are_kept_safe_from_later_reads() -> None:
+    server = server_logged_on()
+    batches = [batch_of(1, 200), batch_of(100, 1000), batch_of(3, 10)]
+    stream = b"".join(joined(Connection("client").send(Publish(frame=1), batch)) for batch in batches)
+    events = [*read_in(server, stream), *read_in(server, stream, 5000)]
+    room = server.buffer()
+    room[:] = b"\xff" * len(room)
+    for event, batch in zip(events, batches * 2, strict=True):
+        assert isinstance(event, Received)
+        assert event.batch is not None
+        event.batch.verify()
+        assert event.batch.encode() == batch.encode()
+
+
+def test_only_a_client_has_a_preface() -> None:
+    assert Connection("client").preface() == b"tktape/0"
+    assert Connection("server").preface() == b""
+
+
+@pytest.mark.parametrize("step", [1, None])
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"tktape/1", BadVersion),
+        (b"tktape/9 and more", BadVersion),
+        (b"tktape/x", NotTickertape),
+        (b"tktape//", NotTickertape),
+        (b"TKTAPE/0", NotTickertape),
+        (b"GET / HTTP/1.1\r\n\r\n", NotTickertape),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", NotTickertape),
+        (bytes(8), NotTickertape),
+        (b"\xff" * 100, NotTickertape),
+        (joined(Connection("client").send(LOGON)), NotTickertape),
+    ],
+)
+def test_a_wrong_preface(data: bytes, error: type[Exception], step: int | None) -> None:
+    server = Connection("server")
+    found = only_error(read_in(server, data, step))
+    assert type(found) is error
+    assert read_in(server, PREFACE + joined(Connection("client").send(LOGON))) == []
+
+
+def test_half_a_preface_is_nothing_yet() -> None:
+    assert read_in(Connection("server"), PREFACE[:-1]) == []
+
+
+@pytest.mark.parametrize("step", [1, None])
+def test_the_logon_is_first(step: int | None) -> None:
+    server = Connection("server")
+    data = PREFACE + joined(Connection("client").send(Heartbeat()))
+    assert isinstance(only_error(read_in(server, data, step)), LogonRequired)
+
+
+@pytest.mark.parametrize("step", [1, None])
+def test_the_logon_is_once(step: int | None) -> None:
+    data = joined(Connection("client").send(LOGON))
+    assert isinstance(only_error(read_in(server_logged_on(), data, step)), AlreadyLoggedOn)
+    data = joined(Connection("server").send(LOGGED_ON))
+    assert isinstance(only_error(read_in(client_logged_on(), data, step)), AlreadyLoggedOn)
+
+
+def test_a_second_logon_before_the_first_was_answered_is_too_many() -> None:
+    server = Connection("server")
+    logon = joined(Connection("client").send(LOGON))
+    first, second = read_in(server, PREFACE + logon + logon)
+    assert seen(first).command == LOGON
+    assert seen(second).code == "already_logged_on"
+
+
+@pytest.mark.parametrize("command", [Goodbye(code="name_in_use", text=""), Heartbeat()])
+def test_a_server_may_refuse_the_logon(command: Command) -> None:
+    (event,) = read_in(Connection("client"), joined(Connection("server").send(command)))
+    assert seen(event).command == command
+
+
+@pytest.mark.parametrize(
+    "sent", [(Ack(id=1), None), (Deliver(sub_id="s"), batch_of()), (Persisted(frame=1), None)]
+)
+def test_a_server_answers_the_logon_first(sent: Sent) -> None:
+    data = joined(Connection("server").send(*sent))
+    assert isinstance(only_error(read_in(Connection("client"), data)), LogonRequired)
+
+
+@pytest.mark.parametrize("step", [1, None])
+def test_strangers_send_small_frames(step: int | None) -> None:
+    server = Connection("server")
+    too_long = Logon(name="x" * frame_bytes_before_logon_max)
+    data = PREFACE + joined(Connection("client").send(too_long))
+    found = only_error(read_in(server, data, step))
+    assert isinstance(found, FrameTooLarge)
+    assert str(frame_bytes_before_logon_max) in str(found)
+    assert server.held_bytes == 0
+
+
+def test_the_logon_lifts_the_limit() -> None:
+    publish = joined(Connection("client").send(Publish(frame=1), batch_of(20, 1000)))
+    assert len(publish) > frame_bytes_before_logon_max
+    server = Connection("server")
+    read_in(server, PREFACE + joined(Connection("client").send(LOGON)))
+    assert isinstance(only_error(read_in(server, publish)), FrameTooLarge)
+    assert len(read_in(server_logged_on(), publish)) == 1
+
+
+@pytest.mark.parametrize("step", [1, None])
+def test_oversized_frames_after_the_logon(step: int | None) -> None:
+    prefix = struct.pack("<IIII", frame_bytes_max + 8 & ~7, 8, 0, 0)
+    for connection in (server_logged_on(), client_logged_on()):
+        assert isinstance(only_error(read_in(connection, prefix + bytes(100), step)), FrameTooLarge)
+        assert connection.held_bytes == 0
+
+
+def test_a_client_takes_a_long_answer_to_its_logon() -> None:
+    recorded = tuple(f"topic-{i}" for i in range(5000))
+    answer = msgspec.structs.replace(LOGGED_ON, recorded=recorded)
+    (event,) = read_in(Connection("client"), joined(Connection("server").send(answer)))
+    assert seen(event).command == answer
+
+
+def frame_of(header: bytes, batch: bytes = b"") -> bytes:
+    padding = bytes(-len(header) % 8)
+    size = 16 + len(header) + len(padding) + len(batch)
+    return struct.pack("<IIII", size, len(header), crc32c(header), crc32c(batch)) + header + padding + batch
+
+
+def header_of(**fields: object) -> bytes:
+    return msgspec.msgpack.encode(fields)
+
+
+@pytest.mark.parametrize("step", [1, None])
+@pytest.mark.parametrize(
+    ("header", "match"),
+    [
+        (header_of(c="nonsense"), "no known command"),
+        (header_of(c="p"), "missing required field `frame`"),
+        (header_of(c="p", frame="1"), "Expected `int`"),
+        (header_of(c="p", frame=-1), ">= 0"),
+        (header_of(c="cr", sub_id="s", bytes=-4096), ">= 0"),
+        (header_of(c="cr", sub_id="s", bytes=1.5), "Expected `int`"),
+        (header_of(c="sub", id=1, sub_id="s", topic="t", credit=0, positions=[1]), "length 2"),
+        (header_of(c="unsub", id=1, sub_ids="s"), "Expected `array`"),
+        (header_of(frame=1), "missing required field `c`"),
+        (header_of(c=5), "Expected `str`"),
+        (msgspec.msgpack.encode([1, 2]), "got `array`"),
+        (b"\xc1", "no known command"),
+        (b"\x00", "got `int`"),
+        (b"\xff" * 40, "got `int`"),
+        (b"\x82\xa1c\xa5logon\xa4name\xa2\xff\xfe", "utf-8"),
+        (b"\x82\xa1c\xa2\xff\xfe", "utf-8"),
+        (b"\x83\xa1c\xa5unsub\xa2id\x01\xa7sub_ids\xdd\xff\xff\xff\xff", "truncated"),
+        (b"\x82\xa1c\xa2hb\xa1x" + b"\x91" * 100_000 + b"\x01", "recursion"),
+        (header_of(c="hb") + b"\x00", "trailing"),
+        (header_of(c="hb")[:-1], "truncated"),
+    ],
+)
+def test_headers_that_are_no_command(header: bytes, match: str, step: int | None) -> None:
+    found = only_error(read_in(server_logged_on(), frame_of(header), step))
+    assert isinstance(found, BadCommand)
+    assert match in str(found)
+    assert len(str(found)) < 300
+
+
+def test_commands_of_the_wrong_side() -> None:
+    for role, command, batch in examples().values():
+        if isinstance(command, Heartbeat):
+            continue
+        reader = client_logged_on() if role == "client" else server_logged_on()
+        wrong = role.replace("client", "server") if role == "client" else "client"
+        found = only_error(read_in(reader, joined(Connection("client").send(command, batch))))
+        assert isinstance(found, BadCommand)
+        assert f"only a {role} sends" in str(found)
+        assert f"this end is the {wrong}" not in str(found) or wrong == reader.role
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    (event,) = read_in(server_logged_on(), frame_of(header_of(c="flush", id=7, level="persisted", later=[1])))
+    assert seen(event).command == Flush(id=7)
+
+
+def test_a_missing_batch() -> None:
+    found = only_error(read_in(server_logged_on(), frame_of(header_of(c="p", frame=1))))
+    assert isinstance(found, BadFrame)
+    assert "carries a batch, and has none" in str(found)
+
+
+def test_an_unexpected_batch() -> None:
+    found = only_error(read_in(server_logged_on(), frame_of(header_of(c="hb"), batch_of().encode())))
+    assert isinstance(found, BadFrame)
+    assert "carries no batch, and has one" in str(found)
+
+
+@pytest.mark.parametrize("batch", [bytes(8), bytes(32), b"\xff" * 64, batch_of().encode()[:-8]])
+def test_a_batch_that_is_none(batch: bytes) -> None:
+    found = only_error(read_in(server_logged_on(), frame_of(header_of(c="p", frame=1), batch)))
+    assert isinstance(found, BadBatch)
+
+
+def test_what_came_before_a_violation_is_not_lost_and_nothing_comes_after() -> None:
+    server = server_logged_on()
+    good = joined(Connection("client").send(Flush(id=1)))
+    bad = frame_of(header_of(c="p", frame=1))
+    first, second = read_in(server, good + bad + good)
+    assert seen(first).command == Flush(id=1)
+    assert isinstance(second, Violation)
+    assert read_in(server, good) == []
+    assert server.feed(good) == []
+    assert len(server.buffer()) > 0
+
+
+def test_a_checksum_error_comes_after_the_frames_before_it() -> None:
+    good = joined(Connection("client").send(Flush(id=1)))
+    bad = bytearray(good)
+    bad[8] ^= 1
+    for step in (1, None):
+        first, second = read_in(server_logged_on(), good + bytes(bad) + good, step)
+        assert seen(first).command == Flush(id=1)
+        assert seen(second).code == "bad_frame"
+
+
+def test_goodbye_can_be_said_after_a_violation() -> None:
+    server = Connection("server")
+    error = only_error(read_in(server, b"GET / HTTP/1.1\r\n"))
+    data = joined(server.send(Goodbye(code=error.code, text=str(error))))
+    (event,) = read_in(Connection("client"), data)
+    assert seen(event).command == Goodbye(code="not_tickertape", text=str(error))
+
+
+def test_a_truncated_stream_is_no_violation() -> None:
+    server = server_logged_on()
+    data = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
+    assert read_in(server, data[:-1]) == []
+    assert server.held_bytes == len(data)
+    assert len(read_in(server, data[-1:])) == 1
+    assert server.held_bytes == 0
+
+
+def test_send_refuses_what_the_peer_would_refuse() -> None:
+    client = Connection("client")
+    with pytest.raises(BadCommand, match="carries a batch, and has none"):
+        client.send(Publish(frame=1))
+    with pytest.raises(BadCommand, match="carries no batch, and has one"):
+        client.send(Credit(sub_id="s", bytes=1), batch_of())
+    with pytest.raises(FrameTooLarge):
+        client.send(Subscribe(id=1, sub_id="s", topic="t", bookmark="1|2|," * 60_000, credit=1))
+
+
+def test_a_batch_for_many_is_summed_once() -> None:
+    batch = batch_of(3)
+    server = Connection("server")
+    crc = batch.crc()
+    for sub_id in ("a", "b"):
+        (event,) = read_in(
+            client_logged_on(), joined(server.send(Deliver(sub_id=sub_id), batch, batch_crc=crc))
+        )
+        assert seen(event).batch == batch.encode()
