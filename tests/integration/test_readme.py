@@ -12,14 +12,10 @@ from typing import NamedTuple
 
 import pytest
 
-import tickertape
-
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 ADDRESS = "tcp://127.0.0.1:9007"
 STEP_SECONDS_MAX = 45
 SPARK_STEP_SECONDS_MAX = 200
-
-needs_client = pytest.mark.skipif(not hasattr(tickertape, "Client"), reason="this version has no client yet")
 
 
 class Block(NamedTuple):
@@ -128,14 +124,12 @@ def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
     assert all(block.printed for block in blocks[1:])
 
 
-@needs_client
 @pytest.mark.slow
 @pytest.mark.timeout(3 * STEP_SECONDS_MAX)
 def test_the_quick_start_prints_what_it_says(terminal: Terminal, blocks: list[Block]) -> None:
     check(terminal, [block for block in blocks[1:] if not block.needs_spark])
 
 
-@needs_client
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(SPARK_STEP_SECONDS_MAX + 3 * STEP_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""Owns a simulated life of one journal: publishers append, the disk obeys or not, the power fails, it is opened again.
+"""Owns simulated lives of one journal: publishers append, the disk obeys or not, the power fails, it opens again.
 
 Must never share its expectations with the journal: what was acknowledged is kept here in plain lists.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from hashlib import sha256
 from random import Random
 from typing import Any, TypeVar
 
@@ -15,8 +16,17 @@ from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
-from tickertape.journal.jobs import Executor, Job
+from tickertape.journal.jobs import (
+    Executor,
+    Job,
+    NoRoom,
+    PrepareSegment,
+    RollSegment,
+    SyncSegment,
+    WriteCommit,
+)
 from tickertape.journal.journal import Journal
+from tickertape.journal.lookup import find_bookmark
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.testing.disk import StrictDisk
@@ -31,52 +41,67 @@ class PowerLost(Exception):
 
 
 class FailingDisk:
-    """A disk that stops the machine before its n-th operation that changes anything."""
+    """A disk that stops the machine before its n-th operation that changes anything, and keeps a trace of them."""
 
-    def __init__(self, disk: StrictDisk, operations: int) -> None:
+    def __init__(self, disk: StrictDisk, operations: int, trace: Trace) -> None:
         self._disk = disk
         self._left = operations
+        self._trace = trace
 
-    def _tick(self) -> None:
+    def _tick(self, *call: object) -> None:
+        self._trace.note(*call)
         self._left -= 1
         if self._left < 0:
             raise PowerLost
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        self._tick()
+        self._tick("write", handle, offset, b"".join(buffers))
         self._disk.write(handle, offset, buffers)
 
     def sync(self, handle: int) -> None:
-        self._tick()
+        self._tick("sync", handle)
         self._disk.sync(handle)
 
     def truncate(self, handle: int, size: int) -> None:
-        self._tick()
+        self._tick("truncate", handle, size)
         self._disk.truncate(handle, size)
 
     def preallocate(self, handle: int, size: int) -> None:
-        self._tick()
+        self._tick("preallocate", handle, size)
         self._disk.preallocate(handle, size)
 
     def sync_directory(self, path: str) -> None:
-        self._tick()
+        self._tick("sync_directory", path)
         self._disk.sync_directory(path)
 
     def rename(self, old: str, new: str) -> None:
-        self._tick()
+        self._tick("rename", old, new)
         self._disk.rename(old, new)
 
     def make_directory(self, path: str) -> None:
-        self._tick()
+        self._tick("make_directory", path)
         self._disk.make_directory(path)
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
         if create:
-            self._tick()
+            self._tick("create", path)
         return self._disk.open(path, create=create, write=write)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
+
+
+class Trace:
+    """A digest of every call, so that two runs can be compared."""
+
+    def __init__(self) -> None:
+        self._hash = sha256()
+
+    def note(self, *call: object) -> None:
+        self._hash.update(repr(call).encode())
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
 
 
 def drive(disk: Disk, search: Generator[ReadRequest, bytes, T]) -> T:
@@ -109,7 +134,12 @@ def read_log(
 
 
 class World:
-    """One journal through many lives. `check()` holds what is in the log against what was acknowledged."""
+    """One journal through many lives. Each opening holds what is in the log against what must be there.
+
+    The log must be what it was at the last opening, then a beginning of what was accepted since, in that order; at
+    least everything that was reported persisted, or for the policies `interval` and `never`, after power loss,
+    everything that was synced. Once shown after an opening, nothing may go again.
+    """
 
     def __init__(
         self,
@@ -124,43 +154,78 @@ class World:
         self.policy = policy
         self.segment_bytes = segment_bytes
         self.disk = StrictDisk(self.rng, counts=self.counts)
-        self.bodies: dict[Key, bytes] = {}
+        self.trace = Trace()
+        self.journal: Journal | None = None
+        self.log: list[Key] = []
+        """What the last opening showed."""
+        self.accepted: list[Key] = []
+        """What was accepted since, in order."""
+        self.written = 0
+        """How much of `accepted` was reported persisted."""
+        self.synced = 0
+        """How much of it was followed by a sync that succeeded."""
         self.sent: dict[int, int] = {1001: 0, 1002: 0, 1003: 0}
         """Highest sequence each publisher ever used."""
-        self.acknowledged: set[Key] = set()
-        self.journal: Journal | None = None
         self.mono = 0.0
         self.wall = 1_700_000_000_000_000
-        self._waiting: list[tuple[int, list[Key]]] = []
+        self._bodies: dict[Key, tuple[str, bytes]] = {}
+        self._ends: list[int] = []
+        self._power_failed = False
         self._queue: list[Job] = []
         self._run_job: Callable[[Job], int] | None = None
 
     def now(self) -> Now:
         self.mono += self.rng.random() * 0.01
         self.wall += self.rng.randrange(-2_000, 10_000)
+        if self.rng.random() < 0.01:
+            self.wall -= 3_600_000_000
         return Now(self.mono, self.wall)
 
     # -- one life -------------------------------------------------------------------------------------
 
     def live(self, steps: int, operations: int = 10**9) -> bool:
         """Open and work for some steps; False when the power failed after `operations` operations of the disk."""
-        disk = FailingDisk(self.disk, operations)
+        disk = FailingDisk(self.disk, operations, self.trace)
+        opened = False
         try:
             self._open(disk)
+            opened = True
             for _ in range(steps):
                 self._step()
             return True
         except PowerLost:
-            self.counts["power lost inside an operation"] += 1
+            self.counts["power lost at work" if opened else "power lost while opening"] += 1
+            return False
+        except OSError:
+            if opened:
+                raise
+            self.counts["start ended by a disk error"] += 1
             return False
 
+    def check(self) -> None:
+        """Open what is left and look at it, with time and power enough."""
+        self.disk = self.disk.kill_clone(self.rng)  # without the faults that have not happened
+        self.disk.space_bytes = None
+        self._open(FailingDisk(self.disk, 10**9, self.trace))
+        self.drain()
+
     def _open(self, disk: FailingDisk) -> None:
+        self.disk.close_all()
         identity = open_identity(disk, owner="world", create=True, new_id=bytes(range(16)))
         recovered = recover(disk, identity.journal_id)
-        self.journal = Journal(recovered, self.now(), policy=self.policy, segment_bytes=self.segment_bytes)
+        self.counts["torn tails"] += sum("unfinished write" in line for line in recovered.report)
+        journal = Journal(
+            recovered,
+            self.now(),
+            policy=self.policy,
+            interval_seconds=0.05,
+            segment_bytes=self.segment_bytes,
+        )
+        journal.view.tail_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
+        self._look(journal)
         executor = Executor(disk, lambda: self.rng.getrandbits(64))
-        self._run_job = executor.run
-        self._queue, self._waiting = [], []
+        self.journal, self._run_job = journal, executor.run
+        self._queue, self._ends = [], []
         self._pump()
 
     def _step(self) -> None:
@@ -170,55 +235,107 @@ class World:
         if choice < 0.45:
             self._publish(journal)
         elif choice < 0.9 and self._queue:
-            self._answer(self._queue.pop(0))
-        else:
+            self._answer()
+        elif choice < 0.992:
             self.mono += 0.03
             journal.wake(self.now())
+        elif choice < 0.996:
+            self._fill_or_empty()
+        else:
+            journal.close(self.now())
+            self._pump()
+            self.drain()
+            assert journal.closed or journal.failure is not None
+            self.counts["clean stops"] += journal.closed
         self._pump()
 
+    def _fill_or_empty(self) -> None:
+        """Somebody else takes the room on the disk, or gives it back."""
+        if self.disk.space_bytes is None:
+            self.disk.space_bytes = self.disk.used_bytes + self.rng.randrange(20_000)
+        else:
+            self.disk.space_bytes = None
+            self.mono += 1.5
+            assert self.journal is not None
+            self.journal.wake(self.now())
+
     def _publish(self, journal: Journal) -> None:
+        if journal.failure is not None or journal.closed:
+            return
         publisher = self.rng.choice(sorted(self.sent))
         count = self.rng.choice((1, 1, 2, 7))
         first = max(self.sent[publisher], journal.highest.get(publisher, 0)) + 1
         keys = [(publisher, first + i) for i in range(count)]
-        bodies = [self.rng.randbytes(self.rng.choice((0, 3, 40, 900))) for _ in keys]
-        self.bodies.update(zip(keys, bodies, strict=True))
-        self.sent[publisher] = first + count - 1
-        batch = batch_from_bodies(f"topic{publisher % 3}", bodies, first_sequence=first)
+        sizes = (0, 3, 40, 900, 900, 4_000) if self.rng.random() < 0.98 else (20_000,)
+        bodies = [self.rng.randbytes(self.rng.choice(sizes)) for _ in keys]
+        topic = f"topic{publisher % 3}"
+        batch = batch_from_bodies(topic, bodies, first_sequence=first)
+        if not journal.can_accept(batch.nbytes):
+            self.counts["refused while full"] += 1
+            return
         now = self.now()
         journal.append(batch, Stamp(publisher, first, journal.log_time(now)), first + count - 1, now)
-        self._waiting.append((journal.accepted_end, keys))
+        self._bodies.update((key, (topic, body)) for key, body in zip(keys, bodies, strict=True))
+        self.sent[publisher] = first + count - 1
+        self.accepted += keys
 
-    def _answer(self, job: Job) -> None:
-        assert self.journal is not None and self._run_job is not None
+    def _answer(self) -> None:
+        """Carry out the oldest job, or a reserve, which has a thread of its own in the server."""
+        assert self.journal is not None
+        assert self._run_job is not None
+        reserves = [job for job in self._queue if isinstance(job, PrepareSegment)]
+        job = self.rng.choice(reserves) if reserves and self.rng.random() < 0.3 else self._queue[0]
+        self._queue.remove(job)
         error: OSError | None = None
         salt = 0
         try:
             salt = self._run_job(job)
         except OSError as failed:
             error = failed
-            self.counts["disk error"] += 1
+            self.counts["no room" if isinstance(failed, NoRoom) else "disk error"] += 1
+        # What was written before the sync of this job is durable now, whether or not anybody was told.
+        syncs = not isinstance(job, PrepareSegment) and (not isinstance(job, WriteCommit) or job.sync)
+        self._count(job)
         self.journal.done(job, error, salt, self.now())
+        self._pump()
+        if syncs and error is None:
+            self.synced = self.written
+
+    def _count(self, job: Job) -> None:
+        if isinstance(job, WriteCommit) and len(job.buffers) == 1:
+            self.counts["marks"] += 1
+        elif isinstance(job, SyncSegment):
+            self.counts["syncs by interval"] += 1
+        elif isinstance(job, RollSegment):
+            self.counts["rolls"] += 1
 
     def _pump(self) -> None:
         journal = self.journal
         assert journal is not None
-        journal.take_persisted()
-        self._queue.extend(journal.jobs())
-        while self._waiting and self._waiting[0][0] <= journal.persisted_end:
-            self.acknowledged.update(self._waiting.pop(0)[1])
+        before = self.written
+        for commit in journal.take_persisted():
+            self.written += commit.batch.count
+        assert journal.failure is None or self.written == before, "nothing is persisted after a failure"
+        self.counts["failures latched"] += journal.failure is not None
+        jobs = journal.jobs()
+        assert not (jobs and journal.failure is not None), "no job after a failure"
+        self._queue.extend(jobs)
 
     def drain(self) -> None:
         """Carry out everything that is queued."""
         while self._queue:
-            self._answer(self._queue.pop(0))
-            self._pump()
+            self._answer()
+
+    def fail(self, operation: str, nth: int, error: int) -> None:
+        """Let the n-th call of an operation fail; failed syncs drop what they should have written."""
+        self.disk.fail(operation, nth, error)
 
     # -- between lives --------------------------------------------------------------------------------
 
     def crash(self) -> None:
         """Power loss: what was not synced may be gone."""
         self.disk = self.disk.crash_clone(self.rng)
+        self._power_failed = True
         self.counts["power losses"] += 1
 
     def kill(self) -> None:
@@ -226,29 +343,51 @@ class World:
         self.disk = self.disk.kill_clone(self.rng)
         self.counts["kills"] += 1
 
-    def check(self) -> None:
-        """Open what is left: everything acknowledged once, in order of each publisher, with its bytes."""
-        self._open(FailingDisk(self.disk, 10**9))
-        self.drain()
-        assert self.journal is not None
+    # -- what must hold -------------------------------------------------------------------------------
+
+    def _look(self, journal: Journal) -> None:
+        seen = self._seen(journal)
+        known = len(self.log)
+        assert seen[:known] == self.log, "what was shown once stays"
+        fresh = seen[known:]
+        assert fresh == self.accepted[: len(fresh)], "a beginning of what was accepted, in its order"
+        promised = self.synced if self._power_failed else self.written
+        assert len(fresh) >= promised, f"promised {promised}, found {len(fresh)} of {len(self.accepted)}"
+        self.counts["messages kept though nobody was told"] += len(fresh) - self.written > 0
+        for publisher in self.sent:
+            mine = [sequence for p, sequence in seen if p == publisher]
+            assert mine == sorted(set(mine)), "a publisher's order, nothing twice"
+            assert journal.highest.get(publisher, 0) == max(mine, default=0)
+        self._look_up(journal, seen)
+        self.counts["messages checked"] += len(seen)
+        self.log, self.accepted, self.written, self.synced = seen, [], 0, 0
+        self._power_failed = False
+
+    def _seen(self, journal: Journal) -> list[Key]:
         seen: list[Key] = []
-        expected_position = 0
         last_time = 0
-        for first_position, batch in read_log(self.journal, self.disk):
-            assert first_position == expected_position, "positions have no gaps"
-            expected_position += batch.count
+        for first_position, batch in read_log(journal, self.disk):
+            assert first_position == len(seen), "positions have no gaps"
             batch.verify()
             stamps = batch.timestamps.tolist()
-            assert stamps == sorted(stamps) and stamps[0] >= last_time, "log time never goes back"
+            assert stamps == sorted(stamps)
+            assert stamps[0] >= last_time, "log time never goes back"
             last_time = stamps[-1]
             for i, key in enumerate(zip(batch.publishers.tolist(), batch.sequences.tolist(), strict=True)):
                 seen.append(key)
-                assert batch.body(i) == self.bodies[key]
-        assert len(seen) == len(set(seen)), "nothing twice"
-        missing = self.acknowledged - set(seen)
-        assert not missing, f"acknowledged and lost: {sorted(missing)[:5]}"
-        for publisher in self.sent:
-            mine = [sequence for p, sequence in seen if p == publisher]
-            assert mine == sorted(mine), "a publisher's order"
-            assert self.journal.highest.get(publisher, 0) == max(mine, default=0)
-        self.counts["messages checked"] += len(seen)
+                assert (batch.topic(i), batch.body(i)) == self._bodies[key]
+        assert journal.persisted_end == len(seen)
+        return seen
+
+    def _look_up(self, journal: Journal, seen: list[Key]) -> None:
+        for _ in range(min(2, len(seen))):
+            position = self.rng.randrange(len(seen))
+            assert drive(self.disk, find_bookmark(journal.view, *seen[position])) == position
+        topic = f"topic{self.rng.randrange(3)}"
+        mine = [
+            (batch.publishers[i], batch.sequences[i])
+            for _, batch in read_log(journal, self.disk, topic=topic)
+            for i in range(batch.count)
+            if batch.topic(i) == topic
+        ]
+        assert mine == [key for key in seen if self._bodies[key][0] == topic]

@@ -40,6 +40,8 @@ client_name_bytes_max: Final = 256
 subscription_id_bytes_max: Final = 256
 subscriptions_per_connection_max: Final = 10_000
 """Subscriptions that one connection may hold; the next one is refused."""
+searches_per_connection_max: Final = 256
+"""Start points of one connection that may be looked up at a time; the next one is refused."""
 connections_max: Final = 10_000
 """Connections that one server holds; the next one is told so and closed."""
 

@@ -170,8 +170,11 @@ class Client(SubscribingClient):
                 self._handlers.tell(error)
         with self._lock:
             link = self._link
+            refused = self._core.publishing.take_rejection()
             self._core.close()
             later = self._sends()
+        if refused is not None:
+            self._handlers.tell(refused)
         self._carry_out(link, later)
         if link is not None and apart:
             link.thread.join()
@@ -263,6 +266,10 @@ class Client(SubscribingClient):
         failed-write handler, `PublishRejected` when the server refused messages since the last flush.
         """
         self._call(lambda call: self._core.flush(call, level), timeout, f"publish_flush ({level})")
+        with self._lock:
+            refused = self._core.publishing.take_rejection()
+        if refused is not None:
+            raise refused
 
     def unpersisted_count(self) -> int:
         """Messages of the publish store that are not known to be persisted; 0 without a store."""

@@ -8,11 +8,12 @@ carries out `effects`. Publishing and subscribing have modules of their own. Eve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tickertape.base.errors import (
     BadCommand,
     Closed,
+    CorruptBatch,
     Disconnected,
     SubscriptionUnknown,
     TickertapeError,
@@ -47,6 +48,9 @@ from tickertape.wire.commands import (
 )
 from tickertape.wire.connection import Connection, Received, Violation
 
+MESSAGES_A_RUN_CHECKED: Final = 8
+"""Runs are checked on delivery when they have this many messages on average."""
+
 
 class Opened(NamedTuple):
     """A connection to a server stands; `token` is resolved with `LoggedOn` or the error of the logon."""
@@ -70,7 +74,7 @@ Input = Opened | Arrived | Lost | bytes
 
 
 class _Call(NamedTuple):
-    token: object
+    token: object  # None when nobody waits
     command: Command
     frame: int = 0
 
@@ -152,7 +156,10 @@ class ClientCore:
         return self.publishing.publish_bodies(topic, bodies, body_bytes)
 
     def flush(self, token: object, level: str) -> None:
-        """Resolved when everything sent before is `level`. Raises `Disconnected`, `Closed`, `UsageError`."""
+        """Resolved when everything sent before is `level`; ask `take_rejection` then for what was refused.
+
+        Raises `Disconnected`, `Closed`, `UsageError`.
+        """
         if level not in ("persisted", "processed"):
             raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
         self._check_ready()
@@ -190,10 +197,15 @@ class ClientCore:
         self._call(command.id, _Call(token, command))
 
     def resolve(self, token: object, topic: str, bookmark: str) -> None:
-        """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`."""
+        """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`.
+
+        A bookmark that the log does not hold is an error: where the positions begin would be a guess.
+        """
         self._check_ready()
         self.publishing.flush_lanes()
-        command = commands.Resolve(id=self._new_id(), topic=topic, bookmark=bookmark)
+        command = commands.Resolve(
+            id=self._new_id(), topic=topic, bookmark=bookmark, options="bookmark_not_found=fail"
+        )
         self._call(command.id, _Call(token, command))
 
     def consumed(self, sub_id: str, cost: int) -> None:
@@ -271,7 +283,7 @@ class ClientCore:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
         elif isinstance(command, Deliver):
             if batch is not None:
-                self.subscriptions.delivered(command, batch, now)
+                self._deliver(command, batch, now)
         elif isinstance(command, Persisted):
             self.publishing.persisted(command)
         elif isinstance(command, Processed):
@@ -296,6 +308,19 @@ class ClientCore:
         self.publishing.logged_on(command.last_persisted, command.recorded)
         self._effects.append(Resolve(token, command))
 
+    def _deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
+        try:
+            # Checksums made by the publishers; with many small runs the frame's own has to do.
+            if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
+                batch.verify()
+        except CorruptBatch as error:
+            if command.sub_id in self.subscriptions:
+                self.subscriptions.end(command.sub_id, error.code, error)
+                end = Unsubscribe(id=self._new_id(), sub_ids=(command.sub_id,))
+                self._call(end.id, _Call(None, end))
+            return
+        self.subscriptions.delivered(command, batch, now)
+
     def _answer(self, answer: Ack | Resolved) -> None:
         call = self._calls.pop(answer.id, None)
         if call is None:
@@ -304,18 +329,20 @@ class ClientCore:
             error = error_from_code(answer.code, answer.text)
             if isinstance(call.command, Subscribe):
                 self.subscriptions.end(call.command.sub_id, answer.code, error)
-            self._effects.append(Resolve(call.token, error))
+            if call.token is not None:
+                self._effects.append(Resolve(call.token, error))
             return
         outcome: object = answer
         if isinstance(call.command, Flush):
             if call.frame:
                 # Everything sent before is persisted, whether or not its own notice has come yet.
                 self.publishing.settle_recorded(call.frame)
-            outcome = self.publishing.take_rejection()
+            outcome = None
         elif isinstance(call.command, Unsubscribe):
             for sub_id in call.command.sub_ids:
                 self.subscriptions.end(sub_id, "unsubscribed", None)
-        self._effects.append(Resolve(call.token, outcome))
+        if call.token is not None:
+            self._effects.append(Resolve(call.token, outcome))
 
     def _hang_up(self, error: TickertapeError) -> None:
         self._goodbye = error

@@ -84,21 +84,24 @@ class Publishing:
 
         Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`; then nothing was accepted.
         """
-        lane = self._lanes.get(topic) or self._find_lane(topic)
-        size = len(body) + message_cost_bytes
-        if lane.size + size > lane.limit:
-            self._make_room(lane, size)
-        if expiration_ms or correlation_id or key:
-            size += lane.add(topic, body, expiration_ms, correlation_id, key)
-        elif topic == lane.topic:
+        try:
+            lane = self._lanes[topic]
+        except KeyError:
+            lane = self._find_lane(topic)
+        size = lane.size + len(body) + message_cost_bytes
+        if size > lane.limit:
+            self._make_room(lane, size - lane.size)
+            size = lane.size + len(body) + message_cost_bytes
+        if topic == lane.topic and not (expiration_ms or correlation_id or key):
             lane.bodies.append(body)
         else:
-            lane.add(topic, body)
-        lane.size = size = lane.size + size
-        sequence = None
+            size += lane.add(topic, body, expiration_ms, correlation_id, key)
+        lane.size = size
         if lane.sequenced:
             sequence = self._next_sequence
             self._next_sequence = sequence + 1
+        else:
+            sequence = None
         if lane.idle or size >= batch_bytes_target:
             self._flush_lane(lane)
         return sequence

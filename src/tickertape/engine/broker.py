@@ -7,7 +7,6 @@ touch a socket or file; a misbehaving peer is a `Goodbye` and a close, never an 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tickertape.base.errors import (
     AlreadyLoggedOn,
@@ -34,14 +33,14 @@ from tickertape.engine.effects import (
     Fatal,
     LoggedOnNow,
     PauseReading,
-    Read,
     ResumeReading,
     Send,
 )
-from tickertape.engine.points import Extent, ExtentSearch, close_extent
+from tickertape.engine.points import Extent, close_extent
 from tickertape.engine.publishing import Publishing, last_sequence
 from tickertape.engine.registry import Registry
 from tickertape.engine.requests import check_subscribe, extent_search
+from tickertape.engine.searches import Searches
 from tickertape.engine.sessions import Session, Sessions
 from tickertape.engine.subscription import Subscription
 from tickertape.engine.unrecorded import LiveSubscription, Unrecorded
@@ -68,17 +67,6 @@ from tickertape.wire.commands import (
 from tickertape.wire.frames import encode_frame
 
 
-class _Lookup:
-    """A search in progress, and what to do with its outcome."""
-
-    def __init__(
-        self, search: ExtentSearch, found: Callable[[Extent], None], failed: Callable[[TickertapeError], None]
-    ) -> None:
-        self.search = search
-        self.found = found
-        self.failed = failed
-
-
 class Broker:
     """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
     `read_done`, `wake`, `close`; after each one drain `effects()`; while `has_work`, call `work` between
@@ -103,7 +91,7 @@ class Broker:
         self._publishing = Publishing(journal, registry, recorded)
         self._delivery = Delivery(journal, self._effects, self._new_token)
         self._unrecorded = Unrecorded(self._effects)
-        self._lookups: dict[int, _Lookup] = {}
+        self._searches = Searches(self._effects, self._new_token)
         self._strangers: set[int] = set()
         self._paused: set[int] = set()
         self._failed = False
@@ -162,9 +150,7 @@ class Broker:
     def read_done(self, token: int, data: bytes | TickertapeError, now: Now) -> None:
         """The answer to a `Read`."""
         if not self._delivery.read_done(token, data):
-            lookup = self._lookups.pop(token, None)
-            if lookup is not None:
-                self._search(lookup, data)
+            self._searches.read_done(token, data)
         self._journal_moved(now)
 
     def wake(self, now: Now) -> None:
@@ -343,7 +329,8 @@ class Broker:
         target = self.journal.accepted_end
 
         def found(extent: Extent) -> None:
-            if sub.session.subscriptions.get(sub.sub_id) is not sub:
+            if session.subscriptions.get(sub.sub_id) is not sub:
+                failed(SubscriptionUnknown(f"subscription {sub.sub_id!r} was ended before it began"))
                 return
             if command.until_caught_up:
                 extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
@@ -352,10 +339,11 @@ class Broker:
             self._delivery.begin(sub)
 
         def failed(error: TickertapeError) -> None:
-            session.subscriptions.pop(sub.sub_id, None)
+            if session.subscriptions.get(sub.sub_id) is sub:
+                del session.subscriptions[sub.sub_id]
             self._send(session.conn, Ack(id=command.id, code=error.code, text=str(error)))
 
-        self._search(_Lookup(extent_search(self.journal, command, options, now), found, failed))
+        self._searches.begin(session, extent_search(self.journal, command, options, now), found, failed)
 
     def _unsubscribe(self, session: Session, command: Unsubscribe) -> None:
         unknown = [s for s in command.sub_ids if s not in session.subscriptions and s not in session.live]
@@ -383,7 +371,7 @@ class Broker:
             self._send(session.conn, Ack(id=command.id, code=error.code, text=str(error)))
 
         search = extent_search(self.journal, command, options, now)
-        self._search(_Lookup(close_extent(self.journal, search), found, failed))
+        self._searches.begin(session, close_extent(self.journal, search), found, failed)
 
     def _credit(self, session: Session, command: Credit) -> None:
         if not 0 < command.bytes <= credit_bytes_max:
@@ -398,26 +386,12 @@ class Broker:
 
     # -- helpers --------------------------------------------------------------------------------------
 
-    def _search(self, lookup: _Lookup, data: bytes | TickertapeError | None = None) -> None:
-        try:
-            if isinstance(data, TickertapeError):
-                raise data
-            request = next(lookup.search) if data is None else lookup.search.send(data)
-        except StopIteration as done:
-            lookup.found(_extent(done.value))
-            return
-        except TickertapeError as error:
-            lookup.failed(error)
-            return
-        token = self._new_token()
-        self._lookups[token] = lookup
-        self._effects.append(Read(token, request))
-
     def _new_token(self) -> int:
         self._token += 1
         return self._token
 
     def _drop_subscriptions(self, session: Session) -> None:
+        self._searches.drop(session)
         for sub in list(session.subscriptions.values()):
             self._delivery.remove(sub)
         for live in list(session.live.values()):
@@ -431,8 +405,3 @@ class Broker:
         self._send(conn, Goodbye(code=error.code, text=str(error)))
         self._effects.append(Close(conn, error.code))
         self.disconnected(conn)
-
-
-def _extent(value: Any) -> Extent:
-    assert isinstance(value, Extent)
-    return value

@@ -57,20 +57,25 @@ class Unrecorded:
             if chosen is None:
                 continue
             for sub in list(subs or ()):
-                sub.backlog.append(chosen)
+                if not sub.backlog and self._send(sub, chosen):
+                    continue
+                # A selection is a view of what was published: kept as it is, a few bytes would hold a whole
+                # frame.
+                sub.backlog.append(MessageBatch.parse(chosen.encode()))
                 sub.backlog_bytes += chosen.nbytes
-                self.drain(sub)
                 if sub.backlog_bytes > unrecorded_backlog_bytes_max:
                     slow[sub.session.conn] = sub.session
         return list(slow.values())
 
     def drain(self, sub: LiveSubscription) -> None:
         """Send what credit and the connection allow."""
-        while sub.backlog and sub.session.writable:
-            batch = sub.backlog[0]
-            if batch.cost > sub.credit and sub.credit < sub.window:
-                return
-            sub.backlog.popleft()
-            sub.backlog_bytes -= batch.nbytes
-            sub.credit -= batch.cost
-            self._effects.append(Send(sub.session.conn, encode_frame(Deliver(sub_id=sub.sub_id), batch)))
+        while sub.backlog and self._send(sub, sub.backlog[0]):
+            sub.backlog_bytes -= sub.backlog.popleft().nbytes
+
+    def _send(self, sub: LiveSubscription, batch: MessageBatch) -> bool:
+        """Send a batch unless credit or the connection forbid it; whether it was sent."""
+        if not sub.session.writable or (batch.cost > sub.credit and sub.credit < sub.window):
+            return False
+        sub.credit -= batch.cost
+        self._effects.append(Send(sub.session.conn, encode_frame(Deliver(sub_id=sub.sub_id), batch)))
+        return True

@@ -388,7 +388,7 @@ class GroupCommit:
     def _ask_segment(self, number: int, needed: int) -> None:
         blocks = -(-max(self._next_capacity, needed) // _ALLOCATION_BYTES)
         self._preparing = PrepareSegment(number=number, bytes=blocks * _ALLOCATION_BYTES)
-        self._retry_at = None
+        self._prepared = self._retry_at = None  # the same file, when it is enlarged: not to be begun meanwhile
         self._jobs.append(self._preparing)
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:

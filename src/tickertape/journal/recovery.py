@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalCorrupt, JournalVersion, WrongJournal
-from tickertape.base.limits import MIB, commit_header_bytes, segment_header_bytes
+from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
 from tickertape.base.ports import Buffer, Disk
 from tickertape.batch import MessageBatch
 from tickertape.journal.active import Active, LogEnd, make_seal
@@ -33,6 +33,7 @@ from tickertape.journal.format import (
 from tickertape.journal.index import SegmentIndex, publisher_spans
 from tickertape.journal.segment import Ending, ReadAt, SegmentScan, Verdict, read_seal
 
+_SEARCH_BYTES = 256 * KIB
 _COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
 
 
@@ -146,9 +147,10 @@ def _look_at(disk: Disk, number: int, journal_id: bytes) -> Seen:
 
 def _without_header(read: ReadAt, size: int) -> Head:
     blank = True
-    for start in range(0, size, 4 * MIB):
-        data = read(start, 4 * MIB + commit_header_bytes)
-        if not data.strip(b"\x00"):
+    zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
+    for start in range(0, size, _SEARCH_BYTES):
+        data = read(start, len(zeros))
+        if data == zeros or not data.strip(b"\x00"):
             continue
         blank = False
         at = data.find(_COMMIT_MAGIC_BYTES)
@@ -271,7 +273,8 @@ def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]]) -> None:
 
 
 def _use(disk: Disk, file: Seen, publishers: dict[int, int]) -> Segment:
-    assert file.header is not None and file.seal is not None
+    assert file.header is not None
+    assert file.seal is not None
     index = file.blocks
     highest = index.highest_sequences() if index is not None else None
     if index is None or highest is None:

@@ -186,6 +186,14 @@ def test_refused_messages_are_raised_by_the_flush(client: Client) -> None:
     client.publish_flush()
 
 
+def test_refused_messages_that_nobody_asked_about_are_told_at_the_close(server: SocketServer) -> None:
+    told: list[BaseException] = []
+    with Client("pricing-1", server.uri) as client:
+        client.set_exception_listener(told.append)
+        client.publish("rec/refused", b"1")
+    assert [type(error) for error in told] == [PublishRejected]
+
+
 def test_a_failed_write_handler_hears_of_refused_messages_instead(server: SocketServer) -> None:
     told: list[tuple[TickertapeError, MessageBatch | None]] = []
     with Client("pricing-1", server.uri, publish_store=MemoryPublishStore()) as client:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.client.peer import Peer
-from tickertape.base.errors import BookmarkUnknown, SubscriptionExists
+from tickertape.base.errors import BookmarkUnknown, CorruptBatch, SubscriptionExists
 from tickertape.base.limits import credit_linger_seconds
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.effects import CaughtUp, End, Hand
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.effects import CaughtUp, End, Hand, Hangup, Resolve
 from tickertape.client.requests import make_request
-from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, Subscribe
+from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, Subscribe, Unsubscribe
 
 BODY = b"x" * 68  # with its 32 bytes of cost, 100
 
@@ -150,6 +151,21 @@ def test_what_was_on_its_way_when_a_subscription_ended_is_dropped() -> None:
     peer.core.consumed("sub", 100)
     assert peer.took(Hand) == []
     assert len(peer.took(End)) == 1
+
+
+def test_a_batch_that_does_not_match_its_publishers_checksum_ends_the_subscription() -> None:
+    peer = subscribed(depth=10_000)
+    damaged = bytearray(batch_from_bodies("orders", [BODY] * 8, publisher=3, first_sequence=1).encode())
+    damaged[-100] ^= 1
+    peer.say(Deliver(sub_id="sub"), MessageBatch.parse(damaged))
+    assert peer.took(Hand) == []
+    ((sink, reason, error),) = peer.took(End)
+    assert (sink, reason, type(error)) == ("sink", "corrupt_batch", CorruptBatch)
+    assert peer.sent() == [(Unsubscribe(id=2, sub_ids=("sub",)), None)]
+    peer.say(Deliver(sub_id="sub"), MessageBatch.parse(damaged))
+    peer.say(Ack(id=2))
+    assert [effect.token for effect in peer.took(Resolve)] == ["logon", "s"]
+    assert peer.took(Hangup) == []
 
 
 def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:

@@ -266,3 +266,39 @@ def test_resolve_answers_with_positions_of_this_journal(scene: Scene) -> None:
     assert heard == [3, 4, 5, 6]
     scene.subscriber.subscribe("foreign", "t", positions=positions, journal="00" * 16)
     assert scene.answer().code == "wrong_journal"
+
+
+def test_searches_of_one_connection_are_bounded_and_the_next_is_refused_alone() -> None:
+    from tickertape.base.limits import searches_per_connection_max
+    from tickertape.wire.commands import Resolve
+
+    scene = Scene(2)
+    scene.world.broker.journal.view.tail.clear()
+    for number in range(searches_per_connection_max + 1):
+        scene.subscriber.send(
+            Resolve(id=20_000 + number, topic="t", bookmark=f"[{scene.bookmark(0)}:{scene.time(1)}]")
+        )
+    answer = scene.subscriber.answers[20_000 + searches_per_connection_max]
+    assert isinstance(answer, Ack)
+    assert answer.code == "not_ready"
+    scene.world.settle()
+    found = [c for c, _ in scene.subscriber.received if isinstance(c, Resolved)]
+    assert len(found) == searches_per_connection_max
+    scene.subscriber.subscribe("after", "t", bookmark="0")
+    scene.world.settle()
+    assert len(scene.subscriber.heard["after"]) == 2
+
+
+def test_a_subscription_ended_before_it_began_is_answered() -> None:
+    from tickertape.wire.commands import Unsubscribe
+
+    scene = Scene(2)
+    scene.world.broker.journal.view.tail.clear()
+    command = scene.subscriber.subscribe("gone", "t", bookmark=scene.bookmark(0))
+    scene.subscriber.send(Unsubscribe(id=30_000, sub_ids=("gone",)))
+    scene.world.settle()
+    answer = scene.subscriber.answers[command]
+    assert isinstance(answer, Ack)
+    assert answer.code == "subscription_unknown"
+    assert scene.subscriber.heard["gone"] == []
+    assert scene.subscriber.marks["gone"] == []

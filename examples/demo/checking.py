@@ -1,0 +1,152 @@
+"""Comparing what the log gives back with what the source file has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+import tickertape as tt
+from examples.demo.flights import CarrierTruth, Digests, Flight
+from examples.demo.screen import count
+
+
+class CheckFailed(Exception):
+    """Something did not come out as promised; the text says what."""
+
+
+class LogReading(NamedTuple):
+    """One reading of a topic's log, compared with the messages that should be in it."""
+
+    messages: int
+    missing: int
+    """Messages of the source that the log does not have."""
+    doubled: int
+    """Messages that came again."""
+    unknown: int
+    """Messages that the source does not have."""
+    out_of_order: int
+    """Messages that came after a later one of the same publisher."""
+    publishers: int
+    order: list[int]
+    """For each message, in the order of the log, its place in the source; -1 for an unknown one."""
+    bookmarks: list[str]
+    """Bookmarks of the messages that were asked for."""
+
+    def check(self, what: str) -> None:
+        """Raise `CheckFailed` unless the log has every message exactly once, in order."""
+        wrong = [
+            f"{number:,} {name}"
+            for number, name in (
+                (self.missing, "missing"),
+                (self.doubled, "more than once"),
+                (self.unknown, "not from the source"),
+                (self.out_of_order, "out of order"),
+            )
+            if number
+        ]
+        if wrong:
+            raise CheckFailed(f"{what}: of {self.messages:,} messages in the log {', '.join(wrong)}")
+
+
+def read_log(
+    batches: Iterable[tt.MessageBatch],
+    source: Sequence[bytes],
+    *,
+    bookmarks_at: Sequence[int] = (),
+    digests: Digests | None = None,
+) -> LogReading:
+    """Compare `batches` with `source`, whose messages are all different.
+
+    `bookmarks_at`: places in the log, rising, whose bookmarks are wanted. `digests`: takes every message, by
+    the carrier that it names.
+    """
+    places = {body: place for place, body in enumerate(source)}
+    seen = bytearray(len(source))
+    newest: dict[int, int] = {}
+    order: list[int] = []
+    bookmarks: list[str] = []
+    unknown = doubled = out_of_order = 0
+    for batch in batches:
+        publishers = batch.publishers.tolist()
+        bodies = batch.bodies_list()
+        wanted = [at - len(order) for at in bookmarks_at if len(order) <= at < len(order) + len(bodies)]
+        bookmarks += [str(tt.Bookmark(publishers[i], int(batch.sequences[i]))) for i in wanted]
+        for publisher, body in zip(publishers, bodies, strict=True):
+            place = places.get(body, -1)
+            order.append(place)
+            if digests is not None:
+                digests.add(carrier_of(body), body)
+            if place < 0:
+                unknown += 1
+            elif seen[place]:
+                doubled += 1
+            else:
+                seen[place] = 1
+                out_of_order += newest.get(publisher, -1) > place
+                newest[publisher] = place
+    missing = seen.count(0)
+    return LogReading(len(order), missing, doubled, unknown, out_of_order, len(newest), order, bookmarks)
+
+
+class _Carrier(msgspec.Struct):
+    carrier: str
+
+
+_decode = msgspec.json.Decoder(_Carrier).decode
+
+
+def carrier_of(body: bytes) -> str:
+    """The carrier that a flight's message names. Raises `CheckFailed` for a message without one."""
+    try:
+        return _decode(body).carrier
+    except msgspec.DecodeError as error:
+        raise CheckFailed(f"a message in the log names no carrier ({error}): {body[:80]!r}") from None
+
+
+def digests_of(flights: Iterable[Flight]) -> Digests:
+    """The digests of the source."""
+    digests = Digests()
+    for flight in flights:
+        digests.add(flight.carrier, flight.body)
+    return digests
+
+
+def check_digests(source: Digests, log: Digests) -> list[list[str]]:
+    """Rows of carrier, flights in the file, flights in the log, digest; raises `CheckFailed` when they differ."""
+    ours, theirs = source.texts(), log.texts()
+    for carrier in sorted(ours.keys() | theirs.keys()):
+        if ours.get(carrier) != theirs.get(carrier):
+            raise CheckFailed(
+                f"carrier {carrier}: {count(source.counts.get(carrier, 0), 'flight')} in the file with digest "
+                f"{ours.get(carrier)}, {log.counts.get(carrier, 0):,} in the log with {theirs.get(carrier)}"
+            )
+    by_size = sorted(source.counts.items(), key=lambda item: -item[1])
+    return [[carrier, f"{size:,}", f"{log.counts[carrier]:,}", ours[carrier]] for carrier, size in by_size]
+
+
+class SparkRow(msgspec.Struct, frozen=True):
+    """What the Spark job found for one carrier."""
+
+    carrier: str
+    flights: int
+    departed: int
+    delay_minutes: int | None
+    mean_delay: float | None
+
+
+def check_spark(truth: Mapping[str, CarrierTruth], rows: Sequence[SparkRow]) -> None:
+    """Raise `CheckFailed` unless Spark found exactly what the file says, carrier by carrier."""
+    found = {row.carrier: row for row in rows}
+    if len(found) != len(rows) or found.keys() != truth.keys():
+        raise CheckFailed(f"Spark found carriers {sorted(found)}, the file has {sorted(truth)}")
+    for carrier, known in truth.items():
+        row = found[carrier]
+        theirs = (row.flights, row.departed, row.delay_minutes or 0, row.mean_delay)
+        ours = (known.flights, known.departed, known.delay_minutes, known.mean_delay)
+        if theirs != ours:
+            raise CheckFailed(
+                f"carrier {carrier}: (flights, departed, sum and mean of the delays) are {theirs} in Spark "
+                f"and {ours} in the file"
+            )

@@ -1,0 +1,80 @@
+"""The blocking client and a real server process: what a user types, and a server that is killed meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import tickertape as tt
+from tickertape.testing.server import RunningServer, running_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server() as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_publish_flush_replay(server: RunningServer) -> None:
+    with tt.Client("pricing-1", server.uri) as client:
+        for i in range(1000):
+            client.publish("orders", {"id": i})
+        messages = list(client.replay("orders"))
+        assert [message.json()["id"] for message in messages] == list(range(1000))
+        assert all(message.bookmark and message.timestamp for message in messages)
+        middle = messages[499].bookmark
+        assert middle is not None
+        rest = list(client.replay("orders", middle))
+        assert [message.json()["id"] for message in rest] == list(range(500, 1000))
+        journal, start, end = client.resolve("orders", tt.EPOCH)
+        batches = list(client.read_positions("orders", start, end, journal).batches())
+        assert sum(len(batch) for batch in batches) == 1000
+
+
+@pytest.mark.slow
+def test_a_stream_goes_from_replay_to_live(server: RunningServer) -> None:
+    with tt.Client("pricing-2", server.uri) as client:
+        client.publish_batch("quotes", [b"%d" % i for i in range(50_000)])
+        client.publish_flush(timeout=30)
+        stream = client.bookmark_subscribe("quotes", tt.EPOCH, depth="64KB")
+        stream.wait_caught_up(timeout=30)
+        client.publish("quotes", b"50000")
+        assert [stream.get(timeout=30).data for _ in range(50_001)] == [b"%d" % i for i in range(50_001)]
+
+
+@pytest.mark.slow
+def test_a_publisher_with_a_store_loses_and_doubles_nothing_when_the_server_is_killed() -> None:
+    back = threading.Semaphore(0)
+    down = threading.Semaphore(0)
+    up = threading.Event()
+
+    def reconnect(client: tt.Client) -> None:
+        down.release()
+        up.wait(30)
+        client.connect(timeout=30)
+        back.release()
+
+    with (
+        running_server() as server,
+        tt.Client("pricing-1", server.uri, publish_store=tt.MemoryPublishStore()) as client,
+    ):
+        client.set_disconnect_handler(reconnect)
+        sequences: list[int | None] = []
+        for _ in range(2):
+            up.clear()
+            for _ in range(5000):
+                sequences.append(client.publish("orders", b"%d" % len(sequences)))
+            server.kill()
+            assert down.acquire(timeout=30)
+            for _ in range(500):
+                sequences.append(client.publish("orders", b"%d" % len(sequences)))
+            server.restart()
+            up.set()
+            assert back.acquire(timeout=30)
+        client.publish_flush(timeout=30)
+        assert client.unpersisted_count() == 0
+        stored = [(message.sequence, message.data) for message in client.replay("orders")]
+    assert stored == [(sequence, b"%d" % i) for i, sequence in enumerate(sequences)]

@@ -1,0 +1,110 @@
+"""One flipped bit in every byte of a journal: never altered data, never a log that is silently shorter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import pytest
+
+from tests.simulation.journal_log import Log, Message, messages_in, reopened, small_log
+from tickertape.base.errors import JournalCorrupt, JournalError, WrongJournal
+from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.journal.format import decode_footer, footer_bytes, segment_path
+
+SEED = 11
+Outcome = Literal["refused", "read refused", "nothing lost"]
+
+
+def flipped(contents: bytes, offset: int) -> bytes:
+    """`contents` with one bit of the byte at `offset` turned; which one goes round with the offset."""
+    return contents[:offset] + bytes([contents[offset] ^ (1 << offset % 8)]) + contents[offset + 1 :]
+
+
+def outcome(log: Log, path: str, offset: int, expected: list[Message]) -> Outcome:
+    """Open and read the log with one flip; whatever is served must be what was written, in order."""
+    try:
+        journal, disk, _ = reopened(log.with_file(path, flipped(log.files[path], offset)))
+    except JournalCorrupt as error:
+        assert error.file, "it names the file"
+        assert error.file in str(error)
+        return "refused"
+    except (JournalError, WrongJournal):
+        return "refused"
+    try:
+        found = messages_in(journal, disk)
+    except JournalCorrupt as error:
+        assert error.file == path
+        assert error.offset <= offset, "it names where the damaged commit begins"
+        return "read refused"
+    assert found == expected
+    return "nothing lost"
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    return small_log(SEED, marks=True)
+
+
+@pytest.fixture(scope="module")
+def expected(log: Log) -> list[Message]:
+    return log.sealed + [message for _, messages in log.commits for message in messages]
+
+
+@pytest.mark.slow
+def test_every_byte_of_a_sealed_segment(log: Log, expected: list[Message]) -> None:
+    path = segment_path(1)
+    contents = log.files[path]
+    footer = decode_footer(contents[-footer_bytes:])
+    assert footer is not None
+    seen: dict[str, Counter[Outcome]] = {"header": Counter(), "commits": Counter(), "seal": Counter()}
+    for offset in range(len(contents)):
+        part = "header" if offset < segment_header_bytes else "commits"
+        part = part if offset < footer.seal_offset else "seal"
+        seen[part][outcome(log, path, offset, expected)] += 1
+    # A segment that another one follows has no dead byte but those between its commits, and it has none of those.
+    assert set(seen["header"]) == {"refused"}
+    assert set(seen["commits"]) == {"read refused"}
+    assert set(seen["seal"]) == {"refused"}
+
+
+@pytest.mark.slow
+def test_every_byte_of_the_active_segment(log: Log, expected: list[Message]) -> None:
+    path = segment_path(log.last_segment)
+    last_mark = log.used - commit_header_bytes
+    seen: dict[str, Counter[Outcome]] = {"whole": Counter(), "mark": Counter(), "dead": Counter()}
+    for offset in [*range(log.used + 64), len(log.files[path]) - 1]:
+        part = "whole" if offset < last_mark else "mark" if offset < log.used else "dead"
+        seen[part][outcome(log, path, offset, expected)] += 1
+    assert set(seen["whole"]) == {"refused"}, "a mark follows: damage is never taken for an unfinished write"
+    # A damaged last mark says nothing any more, and nothing was in it; behind it stand reserved zeros.
+    assert set(seen["mark"]) == {"nothing lost"}
+    assert set(seen["dead"]) == {"nothing lost"}
+
+
+@pytest.mark.slow
+def test_every_byte_of_a_log_that_was_stopped(expected: list[Message], log: Log) -> None:
+    """After a clean stop the last segment is sealed: damage is found by readers, and in the seal it costs nothing."""
+    journal, disk, _ = reopened(log.files)
+    files = disk.contents()
+    sealed = log._replace(files={name: data for name, data in files.items() if "quarantine" not in name})
+    path = segment_path(log.last_segment)
+    contents = sealed.files[path]
+    footer = decode_footer(contents[-footer_bytes:])
+    assert footer is not None
+    del sealed.files[segment_path(log.last_segment + 1)]
+    seen: dict[str, Counter[Outcome]] = {"commits": Counter(), "seal": Counter()}
+    for offset in range(segment_header_bytes, len(contents)):
+        part = "commits" if offset < footer.seal_offset else "seal"
+        seen[part][outcome(sealed, path, offset, expected)] += 1
+    assert set(seen["commits"]) == {"read refused"}
+    assert set(seen["seal"]) == {"nothing lost"}
+
+
+@pytest.mark.slow
+def test_every_byte_of_the_identity(log: Log, expected: list[Message]) -> None:
+    contents = log.files["identity.json"]
+    seen = Counter(outcome(log, "identity.json", offset, expected) for offset in range(len(contents)))
+    assert set(seen) <= {"refused", "nothing lost"}
+    # Blanks, and the case of a hexadecimal digit, mean nothing.
+    assert seen["nothing lost"] < 16

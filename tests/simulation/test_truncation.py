@@ -1,0 +1,120 @@
+"""A small log cut or overwritten at every byte: what was whole before the damage stays, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from tests.simulation.journal_log import Log, Message, messages_in, reopened, small_log
+from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.batch import batch_from_bodies
+from tickertape.journal.format import CommitHeader, CommitKind, decode_commit, encode_commit, segment_path
+
+SEED = 7
+BODY_AT = commit_header_bytes + batch_from_bodies("topic11", [b"x"]).head_bytes
+"""Where the body of a commit's only message stands in it."""
+
+
+class Cut(NamedTuple):
+    """The last segment as somebody may find it, and how many bytes of it are as they were written."""
+
+    contents: bytes
+    whole: int
+
+
+def tails(contents: bytes, offset: int, filler: bytes) -> Iterator[Cut]:
+    yield Cut(contents[:offset], offset)
+    yield Cut(contents[:offset] + bytes(len(contents) - offset), offset)
+    yield Cut(contents[:offset] + filler[: len(contents) - offset], offset)
+
+
+def survivors(log: Log, whole: int) -> list[Message]:
+    """The messages of commits that lie wholly before the damage."""
+    return [message for end, messages in log.commits if end <= whole for message in messages]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cut", "zeros", "noise"])
+def test_every_offset_of_the_tail(kind: str) -> None:
+    log = small_log(SEED, marks=False)
+    path = segment_path(log.last_segment)
+    contents = log.files[path]
+    filler = Random(SEED).randbytes(len(contents))
+    at = ("cut", "zeros", "noise").index(kind)
+    for offset in range(segment_header_bytes, log.used + 1):
+        cut = list(tails(contents, offset, filler))[at]
+        whole = offset if kind == "cut" else _unchanged(contents, cut.contents, offset)
+        expected = log.sealed + survivors(log, whole)
+        journal, disk, report = reopened(log.with_file(path, cut.contents))
+        assert messages_in(journal, disk) == expected, f"{kind} at {offset}"
+        assert report, "an unclean stop is reported"
+
+
+def _unchanged(before: bytes, after: bytes, offset: int) -> int:
+    """The first byte that differs: damage may write what was there."""
+    while offset < len(before) and before[offset] == after[offset]:
+        offset += 1
+    return offset
+
+
+@pytest.mark.slow
+def test_what_was_lost_is_published_again_and_everything_is_there_once() -> None:
+    log = small_log(SEED, marks=False)
+    path = segment_path(log.last_segment)
+    everything = [*log.sealed, *survivors(log, log.used)]
+    for offset in range(segment_header_bytes, log.used + 1, 5):
+        damaged = log.with_file(path, log.files[path][:offset])
+        journal, disk, _ = reopened(damaged, publish=everything)
+        found = messages_in(journal, disk)
+        assert sorted(found) == sorted(everything), f"cut at {offset}"
+        for publisher in {message.publisher for message in everything}:
+            mine = [message.sequence for message in found if message.publisher == publisher]
+            assert mine == sorted(mine)
+
+
+@pytest.mark.slow
+def test_look_alike_headers_in_payloads_change_nothing() -> None:
+    """Bodies hold commit headers, valid but for the salt, which is secret, at the very offsets where they stand."""
+
+    def look_alike(offset: int) -> bytes:
+        headers = []
+        first = offset + BODY_AT
+        for place in range(first, first + 3 * commit_header_bytes, commit_header_bytes):
+            header = CommitHeader(
+                kind=CommitKind.MARK,
+                flags=0,
+                codec=0,
+                salt=0x1234,
+                offset=place,
+                number=99,
+                first_position=0,
+                messages=0,
+                body_bytes=0,
+                synced_through=98,
+                timestamp=0,
+                body_crc=0,
+                chain=0,
+                epoch=1,
+            )
+            headers.append(encode_commit(header)[0])
+        return b"".join(headers)
+
+    log = small_log(SEED, marks=False, body=look_alike)
+    path = segment_path(log.last_segment)
+    contents = log.files[path]
+    starts = [segment_header_bytes, *(end for end, _ in log.commits[:-1])]
+    for start in starts:
+        forged = decode_commit(contents, start + BODY_AT)
+        assert forged is not None
+        assert forged.offset == start + BODY_AT, "it stands where it says it stands"
+    for offset in range(segment_header_bytes, log.used, 3):
+        kept = log.files[path][: log.used]
+        damaged = kept[:offset] + bytes([kept[offset] ^ 0xFF]) + kept[offset + 1 :]
+        first_hit = next(end for end, _ in log.commits if end > offset)
+        if first_hit != log.commits[-1][0]:
+            continue  # a later real commit proves that this one was durable: see the bit flips
+        journal, disk, _ = reopened(log.with_file(path, damaged))
+        assert messages_in(journal, disk) == log.sealed + survivors(log, offset)

@@ -1,0 +1,59 @@
+"""Owns the Spark session and the server that all Spark tests share: starting them is what takes long.
+
+Must never leave a Java machine behind.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tickertape
+from tickertape.testing.server import RunningServer, running_server
+
+SOURCES = Path(tickertape.__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One small local session of two cores, whose workers find this checkout like an installation."""
+    scratch = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("tickertape tests")
+            .config("spark.driver.memory", "1g")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server that records the topics named here and no others."""
+    directory = tmp_path_factory.mktemp("server")
+    topics = "".join(f'[[journal.topic]]\nname = "{name}"\n' for name in ("flights", "large", "quiet"))
+    with running_server(directory / "data", f"[journal]\n{topics}") as running:
+        yield running
+
+
+@pytest.fixture
+def unused() -> Iterator[str]:
+    """An address at which nobody listens, held so that nobody else takes it."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield f"tcp://127.0.0.1:{holder.getsockname()[1]}"

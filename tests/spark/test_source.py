@@ -1,0 +1,178 @@
+"""The batch source in a real Spark session, over a real server: what it reads, how it says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tickertape.client.blocking import Client
+from tickertape.spark import register
+from tickertape.testing.server import RunningServer
+
+pytestmark = pytest.mark.spark
+
+CARRIERS = ("UA", "B6", "EV", "DL", "AA")
+COUNT = 20_000
+COLUMNS = ["topic", "bookmark", "publisher", "sequence", "timestamp", "data"]
+
+Row = tuple[Any, ...]
+Load = Callable[..., DataFrame]
+
+
+@pytest.fixture(scope="session")
+def rows(server: RunningServer) -> list[Row]:
+    """What was published, as a replay gives it: five publishers, and a second topic between them."""
+    publishers = [Client(f"carrier-{carrier}", server.uri) for carrier in CARRIERS]
+    for n in range(20):
+        for client, carrier in zip(publishers, CARRIERS, strict=True):
+            some = range(n * 1000, n * 1000 + COUNT // 20 // len(CARRIERS))
+            client.publish_batch("flights", [{"carrier": carrier, "flight": i} for i in some])
+            client.publish("quiet", {"n": n})
+            client.publish_flush()
+    with publishers[0] as client:
+        replayed = [
+            (m.topic, m.bookmark, m.publisher, m.sequence, m.timestamp, m.data)
+            for m in client.replay("flights")
+        ]
+    for client in publishers[1:]:
+        client.close()
+    assert len(replayed) == COUNT
+    return replayed
+
+
+@pytest.fixture
+def load(spark: SparkSession, server: RunningServer, rows: list[Row]) -> Load:
+    """`load(topic=..., schema=..., option=...)`: a frame of the published topic."""
+
+    def loaded(*, schema: str | None = None, **options: str | int) -> DataFrame:
+        reader = spark.read.format("tickertape")
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.options(**({"servers": server.uri, "topic": "flights"} | options)).load()
+
+    return loaded
+
+
+def collected(frame: DataFrame) -> list[Row]:
+    """Rows as tuples that compare with those of a replay."""
+    return [
+        tuple(
+            bytes(value)
+            if isinstance(value, bytearray)
+            else value.astimezone(UTC)
+            if name == "timestamp"
+            else value
+            for name, value in row.asDict().items()
+        )
+        for row in frame.collect()
+    ]
+
+
+def test_it_is_found_by_its_short_name_and_reads_what_a_replay_gives(load: Load, rows: list[Row]) -> None:
+    frame = load()
+    assert frame.columns == COLUMNS
+    assert collected(frame) == rows
+
+
+def test_registering_it_as_well_does_no_harm(spark: SparkSession, load: Load) -> None:
+    register(spark)
+    assert load().count() == COUNT
+
+
+def test_spark_computes_on_the_bodies(load: Load) -> None:
+    flights = load(schema="data binary").selectExpr("from_json(cast(data as string), 'carrier string') as f")
+    counts = {row["carrier"]: row["count"] for row in flights.groupBy("f.carrier").count().collect()}
+    assert counts == dict.fromkeys(CARRIERS, COUNT // len(CARRIERS))
+
+
+def test_a_user_schema_gives_its_columns_in_its_order(load: Load, rows: list[Row]) -> None:
+    frame = load(schema="data binary, publisher string")
+    assert frame.columns == ["data", "publisher"]
+    assert collected(frame) == [(row[5], row[2]) for row in rows]
+
+
+def test_partitions_cover_the_range_once_and_in_order(load: Load, rows: list[Row]) -> None:
+    frame = load(schema="bookmark string", minPartitions=7)
+    parts = frame.rdd.glom().collect()
+    assert len(parts) == 7
+    assert [row["bookmark"] for part in parts for row in part] == [row[1] for row in rows]
+    assert all(parts)
+    assert load(maxRowsPerPartition=3000).rdd.getNumPartitions() == 7  # 20,000 flights and 100 others
+
+
+def test_ranges_put_end_to_end_neither_overlap_nor_leave_a_gap(load: Load, rows: list[Row]) -> None:
+    first, second = rows[4321][1], rows[15_000][1]
+    parts = [
+        load(endingBookmark=first),
+        load(startingBookmark=first, endingBookmark=second),
+        load(startingBookmark=second),
+    ]
+    assert [len(collected(part)) for part in parts] == [4322, 15_000 - 4321, COUNT - 15_001]
+    assert [row for part in parts for row in collected(part)] == rows
+
+
+def test_exact_01_a_plain_timestamp_begins_strictly_after_and_a_starting_timestamp_at_its_moment(
+    load: Load, rows: list[Row]
+) -> None:
+    moment = rows[COUNT // 2][4]
+    text = moment.strftime("%Y%m%dT%H%M%S.%fZ")
+    assert collected(load(startingBookmark=text)) == [row for row in rows if row[4] > moment]
+    assert collected(load(startingTimestamp=text)) == [row for row in rows if row[4] >= moment]
+    assert collected(load(endingTimestamp=text)) == [row for row in rows if row[4] < moment]
+    assert collected(load(endingBookmark=text)) == [row for row in rows if row[4] <= moment]
+
+
+def test_an_empty_range_is_an_empty_table(load: Load) -> None:
+    assert load(startingBookmark="now").count() == 0
+    assert load(topic="large").collect() == []
+    assert load(endingTimestamp="20000101T000000").count() == 0
+
+
+def test_the_next_server_is_asked_when_one_does_not_answer(
+    load: Load, server: RunningServer, unused: str
+) -> None:
+    assert load(servers=f"{unused},{server.uri}").count() == COUNT
+
+
+def test_reading_publishes_nothing_and_leaves_the_log_as_it_was(load: Load, server: RunningServer) -> None:
+    with Client("observer", server.uri) as client:
+        before = client.resolve("flights", "0")
+        load(minPartitions=4).count()
+        assert client.resolve("flights", "0") == before
+
+
+def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> None:
+    assert [row["bookmark"] for row in load().limit(5).collect()] == [row[1] for row in rows[:5]]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"servers": "UNUSED"}, "Disconnected: none of the servers answers: cannot connect to UNUSED"),
+        ({"topic": "elsewhere"}, "TopicNotRecorded: topic 'elsewhere' is not recorded"),
+        ({"startingBookmark": "1|1|"}, "BookmarkUnknown: the log does not hold the bookmark"),
+        (
+            {"endingBookmark": "1|1|"},
+            "BookmarkUnknown: the bookmark at the end of the range is not in the log",
+        ),
+        ({"startingBookmark": "soon"}, "BadBookmark: option startingBookmark: 'soon' is not a timestamp"),
+        ({"filter": "/carrier = 'UA'"}, "BadOption: option filter is not built yet; leave it out"),
+        ({"path": "flights"}, "BadOption: there is no option 'path'"),
+        ({"schema": "carrier string"}, "UsageError: there is no column 'carrier'"),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_is_told_in_one_line_and_once(
+    load: Load, unused: str, options: dict[str, str], line: str
+) -> None:
+    given: dict[str, Any] = {name: value.replace("UNUSED", unused) for name, value in options.items()}
+    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
+        load(**given).collect()
+    told = [text for text in str(caught.value).splitlines() if "tickertape.base.errors." in text]
+    assert len(told) == 1, str(caught.value)
+    assert line.replace("UNUSED", unused) in told[0]
