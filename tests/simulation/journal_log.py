@@ -1,6 +1,7 @@
 """Owns a small finished log as plain bytes, for tests that damage it, and opening it again.
 
-Must never share its expectations with the journal: messages and where their commits end are kept here in lists.
+Must never share its expectations with the journal: messages and where their commits end are kept here in
+lists.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Driver:
 
 
 def small_log(seed: int, *, marks: bool, body: Callable[[int], bytes] | None = None) -> Log:
-    """A log of one sealed segment and an active one with several commits, each followed by a mark if asked."""
+    """A log of one sealed segment and an active one with several commits, each followed by a mark if
+    asked."""
     rng = Random(seed)
     disk = StrictDisk(rng)
     sequences = {11: 0, 12: 0}

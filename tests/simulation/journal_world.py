@@ -1,4 +1,5 @@
-"""Owns simulated lives of one journal: publishers append, the disk obeys or not, the power fails, it opens again.
+"""Owns simulated lives of one journal: publishers append, the disk obeys or not, the power fails, it opens
+again.
 
 Must never share its expectations with the journal: what was acknowledged is kept here in plain lists.
 """
@@ -41,7 +42,8 @@ class PowerLost(Exception):
 
 
 class FailingDisk:
-    """A disk that stops the machine before its n-th operation that changes anything, and keeps a trace of them."""
+    """A disk that stops the machine before its n-th operation that changes anything, and keeps a trace of
+    them."""
 
     def __init__(self, disk: StrictDisk, operations: int, trace: Trace) -> None:
         self._disk = disk
@@ -136,9 +138,9 @@ def read_log(
 class World:
     """One journal through many lives. Each opening holds what is in the log against what must be there.
 
-    The log must be what it was at the last opening, then a beginning of what was accepted since, in that order; at
-    least everything that was reported persisted, or for the policies `interval` and `never`, after power loss,
-    everything that was synced. Once shown after an opening, nothing may go again.
+    The log must be what it was at the last opening, then a beginning of what was accepted since, in that
+    order; at least everything that was reported persisted, or for the policies `interval` and `never`, after
+    power loss, everything that was synced. Once shown after an opening, nothing may go again.
     """
 
     def __init__(
@@ -184,7 +186,8 @@ class World:
     # -- one life -------------------------------------------------------------------------------------
 
     def live(self, steps: int, operations: int = 10**9) -> bool:
-        """Open and work for some steps; False when the power failed after `operations` operations of the disk."""
+        """Open and work for some steps; False when the power failed after `operations` operations of the
+        disk."""
         disk = FailingDisk(self.disk, operations, self.trace)
         opened = False
         try:

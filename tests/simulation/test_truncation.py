@@ -1,4 +1,5 @@
-"""A small log cut or overwritten at every byte: what was whole before the damage stays, and nothing else changes."""
+"""A small log cut or overwritten at every byte: what was whole before the damage stays, and nothing else
+changes."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def test_what_was_lost_is_published_again_and_everything_is_there_once() -> None
 
 @pytest.mark.slow
 def test_look_alike_headers_in_payloads_change_nothing() -> None:
-    """Bodies hold commit headers, valid but for the salt, which is secret, at the very offsets where they stand."""
+    """Bodies hold commit headers, valid but for the salt, which is secret, at the very offsets where they
+    stand."""
 
     def look_alike(offset: int) -> bytes:
         headers = []

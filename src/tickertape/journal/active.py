@@ -1,6 +1,7 @@
 """Owns the segment that is being written: where it stands, what still fits, and the seal that ends it.
 
-Must never let a commit take the room that its seal, or a mark before that, will need: neither may meet a full disk.
+Must never let a commit take the room that its seal, or a mark before that, will need: neither may meet a full
+disk.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Active:
 
 
 def _reserve_bytes(index: SegmentIndex) -> int:
-    """What a mark and the seal may take: their room is reserved with the segment, so neither meets a full disk."""
+    """What a mark and the seal may take: their room is reserved with the segment, so neither meets a full
+    disk."""
     return 2 * commit_header_bytes + index.encoded_bytes_max + footer_bytes + 8
 
 

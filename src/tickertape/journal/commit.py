@@ -1,8 +1,9 @@
-"""Owns group commit: what was accepted becomes commits, one in flight, and persisted only after its job succeeded.
+"""Owns group commit: what was accepted becomes commits, one in flight, and persisted only after its job
+succeeded.
 
-A pure machine. Must never report anything as persisted before the disk answered, send a second commit while one is in
-flight, or go on after the first failure (it latches). Running out of room while a segment is *prepared* is no
-failure: publishes are refused until a retry succeeds.
+A pure machine. Must never report anything as persisted before the disk answered, send a second commit while
+one is in flight, or go on after the first failure (it latches). Running out of room while a segment is
+*prepared* is no failure: publishes are refused until a retry succeeds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _TOPIC_INDEX_BYTES: Final = 4
 
 
 class SyncPolicy(Enum):
-    """When a commit is synced. `ALWAYS` before it is acknowledged; `INTERVAL` every so often; `NEVER` by the system."""
+    """When a commit is synced. `ALWAYS` before it is acknowledged; `INTERVAL` every so often; `NEVER` by the
+    system."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -88,7 +90,8 @@ class _InFlight(NamedTuple):
 
 
 class GroupCommit:
-    """The machine. Drivers call `jobs()` after every input, carry them out in order, and answer with `done`."""
+    """The machine. Drivers call `jobs()` after every input, carry them out in order, and answer with
+    `done`."""
 
     def __init__(
         self, log_end: LogEnd, *, policy: SyncPolicy, interval_seconds: float, segment_bytes: int, now: Now
@@ -252,7 +255,8 @@ class GroupCommit:
         return False
 
     def _gather(self) -> _Next:
-        """One batch of what is pending, as much as a commit may hold; the first is taken whatever its size."""
+        """One batch of what is pending, as much as a commit may hold; the first is taken whatever its
+        size."""
         parts: list[tuple[MessageBatch, Stamp]] = []
         total = messages = columns = 0
         topics, index_bytes = self._pending[0][0].topics, 0
@@ -361,7 +365,8 @@ class GroupCommit:
             self._mark_at = self._sync_at = None
 
     def _latch(self, job: Job, error: OSError) -> None:
-        """The first failed write or sync: what is on the disk is unknown from here on, so nothing more is said."""
+        """The first failed write or sync: what is on the disk is unknown from here on, so nothing more is
+        said."""
         what = type(job).__name__
         self.failure = JournalFailed(
             f"{what} failed: {error}. Nothing more is acknowledged; stop, mend the disk, and start again."
@@ -372,7 +377,8 @@ class GroupCommit:
     # -- segments -------------------------------------------------------------------------------------
 
     def _prepare_ahead(self, now: Now) -> None:
-        """Reserve the segment after the active one when half of that is used, or when the next commit needs it."""
+        """Reserve the segment after the active one when half of that is used, or when the next commit needs
+        it."""
         if self._preparing is not None or (self._closing and self._next is None):
             return
         if self._retry_at is not None and now.mono < self._retry_at:
@@ -388,7 +394,9 @@ class GroupCommit:
     def _ask_segment(self, number: int, needed: int) -> None:
         blocks = -(-max(self._next_capacity, needed) // _ALLOCATION_BYTES)
         self._preparing = PrepareSegment(number=number, bytes=blocks * _ALLOCATION_BYTES)
-        self._prepared = self._retry_at = None  # the same file, when it is enlarged: not to be begun meanwhile
+        self._prepared = self._retry_at = (
+            None  # the same file, when it is enlarged: not to be begun meanwhile
+        )
         self._jobs.append(self._preparing)
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
@@ -447,7 +455,8 @@ class GroupCommit:
         self._send(SealSegment(segment=active.header.number, seal_offset=offset, seal=seal, end=used), None)
 
     def _make_seal(self, active: Active) -> tuple[list[Buffer], int, int]:
-        """The seal's bytes, its checksum (to which the next segment is chained) and the length of the file."""
+        """The seal's bytes, its checksum (to which the next segment is chained) and the length of the
+        file."""
         buffers, header = make_seal(active, self._commit, self._written_end, self._synced_through, self._end)
         self._commit += 1
         active.offset = header.end

@@ -1,4 +1,5 @@
-"""Owns the bytes of the journal: segment headers, commit headers and the seal footer (docs/formats/journal.md).
+"""Owns the bytes of the journal: segment headers, commit headers and the seal footer
+(docs/formats/journal.md).
 
 Must never open a file or decide what a damaged byte means: it encodes, and it decodes or says why it cannot.
 """
@@ -175,7 +176,8 @@ def encode_commit(header: CommitHeader) -> tuple[bytes, int]:
 
 
 def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
-    """The commit header at `at`, or None when those bytes are none (checksum, magic, kind or length wrong)."""
+    """The commit header at `at`, or None when those bytes are none (checksum, magic, kind or length
+    wrong)."""
     if at + commit_header_bytes > len(data):
         return None
     fields = _COMMIT.unpack_from(data, at)

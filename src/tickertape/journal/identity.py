@@ -1,6 +1,7 @@
 """Owns the identity of a data directory: creating it once, reading it back, and holding it for one process.
 
-Must never create an identity in a directory that holds anything else, or hand out one that it cannot read whole.
+Must never create an identity in a directory that holds anything else, or hand out one that it cannot read
+whole.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ def open_identity(disk: Disk, *, owner: str, create: bool, new_id: bytes) -> Ide
     """Hold the directory and read its identity, creating it in an empty directory when `create`.
 
     `owner` names this process to whoever tries next; `new_id` is 16 random bytes for a new journal. Raises
-    `NotAJournal`, `JournalLocked`, `JournalVersion`, `JournalCorrupt`; nothing of the directory is changed then.
+    `NotAJournal`, `JournalLocked`, `JournalVersion`, `JournalCorrupt`; nothing of the directory is changed
+    then.
     """
     names = set(disk.names("."))
     if IDENTITY_FILE not in names:
         foreign = sorted(names - _KNOWN)
         if foreign:
             raise NotAJournal(
-                f"the data directory is not empty and has no {IDENTITY_FILE} (found {', '.join(foreign[:3])}): "
-                "point to the directory of a journal, or to an empty one"
+                f"the data directory is not empty and has no {IDENTITY_FILE} "
+                f"(found {', '.join(foreign[:3])}): point to the directory of a journal, or to an empty one"
             )
         if JOURNAL_DIRECTORY in names and disk.names(JOURNAL_DIRECTORY):
             raise NotAJournal(f"the data directory has segments but no {IDENTITY_FILE}: restore that file")
@@ -91,6 +93,7 @@ def read_identity(disk: Disk) -> Identity:
         raise JournalCorrupt(f"{IDENTITY_FILE} holds no journal id", file=IDENTITY_FILE)
     if identity.format > FORMAT_VERSION:
         raise JournalVersion(
-            f"the journal has format {identity.format}, this program knows up to {FORMAT_VERSION}: use a newer one"
+            f"the journal has format {identity.format}, this program knows up to {FORMAT_VERSION}: "
+            "use a newer one"
         )
     return identity

@@ -1,8 +1,9 @@
 """Owns the index of one segment: from position, time, publisher and topic to the blocks worth reading.
 
-A block is a run of whole commits of at least `index_block_bytes`. The index is advisory: it may name a block too
-many, never one too few, and it is rebuilt from the commits when in doubt. Must never read a file or grow above
-`index_bytes_max`: when rows get too many they are merged into coarser ones, then given up (None = read everything).
+A block is a run of whole commits of at least `index_block_bytes`. The index is advisory: it may name a block
+too many, never one too few, and it is rebuilt from the commits when in doubt. Must never read a file or grow
+above `index_bytes_max`: when rows get too many they are merged into coarser ones, then given up (None = read
+everything).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class _Stored(msgspec.Struct, array_like=True):
 class SegmentIndex:
     """Index of one segment, grown commit by commit while it is active and stored in its seal.
 
-    Attributes: `offsets`, `positions`, `times` of the blocks: where each begins in the file, the position of its
-    first message, the log time before it (so that a message later than `times[i]` may stand in block i).
+    Attributes: `offsets`, `positions`, `times` of the blocks: where each begins in the file, the position of
+    its first message, the log time before it (so that a message later than `times[i]` may stand in block i).
     `bytes_max` bounds what publishers and topics take in memory.
     """
 
@@ -180,7 +181,8 @@ class SegmentIndex:
             yield from self._members(rows[row])
 
     def next_block_with(self, topic: str, block: int) -> int | None:
-        """The first block at or after `block` that may hold `topic`; None when no more of this segment does."""
+        """The first block at or after `block` that may hold `topic`; None when no more of this segment
+        does."""
         if block >= self.blocks:
             return None
         if self._topics is None:
@@ -192,7 +194,8 @@ class SegmentIndex:
         return None if at == len(groups) else max(block, groups[at] * self._stride)
 
     def highest_sequences(self) -> dict[int, int] | None:
-        """Highest sequence of each publisher in this segment; None when that was given up and must be read."""
+        """Highest sequence of each publisher in this segment; None when that was given up and must be
+        read."""
         if self._publishers is None:
             return None
         return {publisher: rows[-1] for publisher, rows in self._publishers.items()}

@@ -1,7 +1,7 @@
 """Owns what the journal asks of a disk: jobs as data, and the one executor that carries them out in order.
 
-This is the only module that writes journal files. Must never decide what to write, retry, or swallow an error:
-the first failure goes back to the machine that sent the job.
+This is the only module that writes journal files. Must never decide what to write, retry, or swallow an
+error: the first failure goes back to the machine that sent the job.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class StartSegment(Job, frozen=True, kw_only=True):
 class RollSegment(Job, frozen=True, kw_only=True):
     """Seal the active segment, cut it to its length, and put the header into the prepared next one.
 
-    The seal is durable before the header is written, so a valid header proves that the segment before is sealed."""
+    The seal is durable before the header is written, so a valid header proves that the segment before is
+    sealed."""
 
     old: int
     seal_offset: int
@@ -73,7 +74,8 @@ class SealSegment(Job, frozen=True, kw_only=True):
 
 
 class PrepareSegment(Job, frozen=True, kw_only=True):
-    """Create and reserve the next segment (or enlarge it): zeros, durable, not yet a segment. May run beside writes."""
+    """Create and reserve the next segment (or enlarge it): zeros, durable, not yet a segment. May run beside
+    writes."""
 
     number: int
     bytes: int
@@ -92,8 +94,8 @@ class Executor:
     def run(self, job: Job) -> int:
         """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
 
-        `NoRoom` is raised only by the reserve itself: a sync that fails for want of room has failed like any other,
-        for what it should have written may be gone from the cache as well."""
+        `NoRoom` is raised only by the reserve itself: a sync that fails for want of room has failed like any
+        other, for what it should have written may be gone from the cache as well."""
         if isinstance(job, WriteCommit):
             handle = self._handle(job.segment)
             self._disk.write(handle, job.offset, job.buffers)

@@ -1,4 +1,5 @@
-"""Owns the running journal: what is persisted, what is accepted, who published what, and the way there and back.
+"""Owns the running journal: what is persisted, what is accepted, who published what, and the way there and
+back.
 
 Ties the group commit to the view that readers have. Pure: the disk is reached through jobs and read requests.
 Must never show a reader anything above the persisted end.

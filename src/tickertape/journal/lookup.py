@@ -1,7 +1,7 @@
 """Owns finding a position in the log by bookmark or by time.
 
-Each search is a generator: it yields `ReadRequest`s, is sent the bytes, and returns the position. Must never guess: a
-bookmark that no persisted message has is None.
+Each search is a generator: it yields `ReadRequest`s, is sent the bytes, and returns the position. Must never
+guess: a bookmark that no persisted message has is None.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Owns reading the log by position: what to ask of the disk next, and what an answer holds.
 
-A pure machine: reads are data (`ReadRequest`), answered with bytes. Must never hand out a message above the persisted
-end, or one whose commit does not match its checksum.
+A pure machine: reads are data (`ReadRequest`), answered with bytes. Must never hand out a message above the
+persisted end, or one whose commit does not match its checksum.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class LogView:
         del self.tail[:count]
 
     def tail_at(self, position: int) -> int | None:
-        """Index in `tail` of the part that holds `position`, its length at the end; None when that is older."""
+        """Index in `tail` of the part that holds `position`, its length at the end; None when that is
+        older."""
         if not self.tail or position < self.tail[0].first_position:
             return None
         if position >= self.end_position:
@@ -191,9 +192,9 @@ def _corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
 class LogReader:
     """Reads forward from a position, optionally only blocks that may hold one topic.
 
-    Use: `poll()` gives parts from memory, a `ReadRequest`, or None at the persisted end; a request is answered with
-    `answer(data)`. Parts may begin before `position` at the start: the caller cuts. After each call `position` is
-    where the next part begins at the earliest."""
+    Use: `poll()` gives parts from memory, a `ReadRequest`, or None at the persisted end; a request is
+    answered with `answer(data)`. Parts may begin before `position` at the start: the caller cuts. After each
+    call `position` is where the next part begins at the earliest."""
 
     def __init__(self, view: LogView, position: int, topic: str | None = None) -> None:
         self._view = view
@@ -245,7 +246,8 @@ class LogReader:
         return parts
 
     def _seek(self) -> bool:
-        """Stand on a commit boundary from which to read; False when `position` moved instead (nothing for us here)."""
+        """Stand on a commit boundary from which to read; False when `position` moved instead (nothing for us
+        here)."""
         if self._segment is None:
             segment = self._view.segment_of(self.position)
             assert segment is not None

@@ -1,8 +1,8 @@
 """Owns what happens when a journal is opened: look, decide by a table, then do exactly that.
 
-`decide` is pure and is the table of docs/formats/journal.md. Recovery must never delete: what is not part of the log is
-renamed or copied into `quarantine/`; a torn tail is cut only after its copy is durable; damage to what was durable
-refuses the start and changes nothing.
+`decide` is pure and is the table of docs/formats/journal.md. Recovery must never delete: what is not part of
+the log is renamed or copied into `quarantine/`; a torn tail is cut only after its copy is durable; damage to
+what was durable refuses the start and changes nothing.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
 
 def _refuse(path: str, offset: int, what: str) -> NoReturn:
     raise JournalCorrupt(
-        f"{path} at {offset}: {what}. The start is refused and nothing was changed; `tickertape journal verify` shows "
-        "the extent; restore the file from a copy",
+        f"{path} at {offset}: {what}. The start is refused and nothing was changed; "
+        "`tickertape journal verify` shows the extent; restore the file from a copy",
         file=path,
         offset=offset,
     )
@@ -260,7 +260,8 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
 
 
 def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]]) -> None:
-    """After a killed process, what was read may live in the page cache only: nothing may stand on it before a sync."""
+    """After a killed process, what was read may live in the page cache only: nothing may stand on it before a
+    sync."""
     for file, step in steps:
         if step in (Step.USE, Step.FINISH):
             handle = disk.open(segment_path(file.number))
@@ -333,7 +334,8 @@ def _read_through(disk: Disk, file: Seen) -> _Through:
 
 
 def _finish(disk: Disk, file: Seen, log_time: int, publishers: dict[int, int], report: list[str]) -> Segment:
-    """The segment that was active when the last run ended without a clean stop; `log_time` is that before it."""
+    """The segment that was active when the last run ended without a clean stop; `log_time` is that before
+    it."""
     header = file.header
     assert header is not None
     index, ending, highest, unproven = _read_through(disk, file)
@@ -355,8 +357,8 @@ def _finish(disk: Disk, file: Seen, log_time: int, publishers: dict[int, int], r
                 disk.truncate(handle, max(ending.tail_end, seal.end))
             _copy_tail(disk, handle, file.number, ending)
             report.append(
-                f"segment {file.number}: {ending.tail_end - ending.end} bytes of an unfinished write at {ending.end}, "
-                f"never acknowledged, set aside in {QUARANTINE_DIRECTORY}/"
+                f"segment {file.number}: {ending.tail_end - ending.end} bytes of an unfinished write at "
+                f"{ending.end}, never acknowledged, set aside in {QUARANTINE_DIRECTORY}/"
             )
         elif ending.verdict is Verdict.CLEAN:
             report.append(f"segment {file.number}: no clean stop; everything up to {ending.end} is whole")
@@ -385,10 +387,11 @@ def _make_seal(
 
 
 def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
-    """Write the header of the last segment, and what none of its commits proves to be durable, once more and sync.
+    """Write the header of the last segment, and what none of its commits proves to be durable, once more and
+    sync.
 
-    After a failed sync the page cache may hold, as if it were clean, what never reached the disk: a process that
-    starts again reads it, and no sync writes it. Only writing it again does."""
+    After a failed sync the page cache may hold, as if it were clean, what never reached the disk: a process
+    that starts again reads it, and no sync writes it. Only writing it again does."""
     handle = disk.open(segment_path(number))
     try:
         disk.write(handle, 0, [disk.read(handle, 0, segment_header_bytes)])
@@ -402,7 +405,8 @@ def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
 def _copy_tail(disk: Disk, handle: int, number: int, ending: Ending) -> None:
     """Copy an unfinished write to quarantine. A copy under its final name is whole and durable.
 
-    When it is there already, a recovery was interrupted after it, and what stands now is mixed with its seal."""
+    When it is there already, a recovery was interrupted after it, and what stands now is mixed with its
+    seal."""
     disk.make_directory(QUARANTINE_DIRECTORY)
     disk.sync_directory(".")
     names = disk.names(QUARANTINE_DIRECTORY)

@@ -1,6 +1,8 @@
-"""Owns reading a segment: the walk over its commits and the judgement of what stands after the last valid one.
+"""Owns reading a segment: the walk over its commits and the judgement of what stands after the last valid
+one.
 
-Must never write, and never call damage a torn tail while a later commit proves that the damaged one was durable.
+Must never write, and never call damage a torn tail while a later commit proves that the damaged one was
+durable.
 """
 
 from __future__ import annotations
@@ -158,13 +160,15 @@ class SegmentScan:
             tail_end = max(tail_end, at + len(stripped))
             proof = proof or self._later_commit(data, at, salt, number)
         if proof is not None:
-            detail = f"commit {number} is damaged, commit {proof.number} at offset {proof.offset} proves it was durable"
+            later = f"commit {proof.number} at offset {proof.offset}"
+            detail = f"commit {number} is damaged, {later} proves it was durable"
             return Ending(Verdict.CORRUPT, offset, self._chain, last, tail_end, detail)
         verdict = Verdict.CLEAN if tail_end == offset else Verdict.TORN
         return Ending(verdict, offset, self._chain, last, tail_end)
 
     def _later_commit(self, data: bytes, start: int, salt: bytes, number: int) -> CommitHeader | None:
-        """A valid later header of this segment which says that commit `number` was durable when it was written."""
+        """A valid later header of this segment which says that commit `number` was durable when it was
+        written."""
         found = data.find(salt)
         while found >= 0:
             at = found - 8

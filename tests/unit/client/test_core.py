@@ -113,7 +113,7 @@ def test_resolve_gives_the_positions() -> None:
     peer = Peer().connect()
     peer.core.resolve("r", "orders", "0")
     ((command, _),) = peer.sent()
-    assert command == ResolvePositions(id=1, topic="orders", bookmark="0")
+    assert command == ResolvePositions(id=1, topic="orders", bookmark="0", options="bookmark_not_found=fail")
     answer = Resolved(id=1, journal="j1", start=0, end=9)
     peer.say(answer)
     assert peer.outcome("r") == answer

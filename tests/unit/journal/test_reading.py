@@ -1,0 +1,276 @@
+"""Readers and lookups against brute force, on logs made at random: every position, bookmark and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from tests.simulation.journal_log import JOURNAL_ID
+from tests.simulation.journal_world import drive, read_log
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.limits import index_block_bytes, read_bytes_target, tail_cache_bytes
+from tickertape.base.ports import Now
+from tickertape.batch import Stamp, batch_from_bodies
+from tickertape.journal.format import segment_path
+from tickertape.journal.jobs import Executor
+from tickertape.journal.journal import Journal
+from tickertape.journal.lookup import find_bookmark, find_time
+from tickertape.journal.reading import LogReader, ReadRequest
+from tickertape.journal.recovery import recover
+from tickertape.testing.disk import StrictDisk
+
+
+class Written(NamedTuple):
+    """A message as it was appended."""
+
+    publisher: int
+    sequence: int
+    timestamp: int
+    topic: str
+    body: bytes
+
+
+class Fixture(NamedTuple):
+    """A log and what is in it."""
+
+    journal: Journal
+    disk: StrictDisk
+    written: list[Written]
+
+
+@cache
+def random_log(seed: int, *, messages: int = 400, sizes: tuple[int, ...] = (0, 40, 3000)) -> Fixture:
+    """Several segments, several blocks in each, the last ones of an earlier run."""
+    rng = Random(seed)
+    disk = StrictDisk(rng)
+    disk.make_directory("journal")
+    written: list[Written] = []
+    sequences = dict.fromkeys(range(1, 6), 0)
+    time = 5_000
+    for _ in range(2):
+        moment = Now(0.0, 0)
+        journal = Journal(recover(disk, JOURNAL_ID), moment, segment_bytes=256 * 1024)
+        executor = Executor(disk, lambda: rng.getrandbits(64))
+        target = len(written) + messages
+        while len(written) < target:
+            time += rng.choice((0, 0, 3, 100))
+            publisher = rng.choice((1, 1, 1, 2, 3, 4, 5))
+            first = sequences[publisher] + rng.choice((1, 1, 1, 4))
+            bodies = [rng.randbytes(rng.choice(sizes)) for _ in range(rng.choice((1, 1, 5)))]
+            # A topic that is rare, and only for a while, so that blocks can be passed over.
+            topic = "rare" if len(written) % 500 < 15 else f"t{publisher % 2}"
+            batch = batch_from_bodies(topic, bodies, first_sequence=first)
+            sequences[publisher] = first + len(bodies) - 1
+            journal.append(batch, Stamp(publisher, first, time), sequences[publisher], moment)
+            written += [Written(publisher, first + i, time, topic, body) for i, body in enumerate(bodies)]
+            if rng.random() < 0.7:
+                _run(journal, executor, moment)
+        _run(journal, executor, moment)
+        disk.close_all()
+    return Fixture(journal, disk, written)
+
+
+def _run(journal: Journal, executor: Executor, moment: Now) -> None:
+    while jobs := journal.jobs():
+        for job in jobs:
+            journal.done(job, None, executor.run(job), moment)
+    journal.take_persisted()
+
+
+def read(log: Fixture, start: int = 0, topic: str | None = None) -> list[tuple[int, Written]]:
+    found = []
+    for first, batch in read_log(log.journal, log.disk, start, topic):
+        stamps = batch.timestamps.tolist()
+        for i in range(batch.count):
+            key = int(batch.publishers[i]), int(batch.sequences[i])
+            found.append((first + i, Written(*key, stamps[i], batch.topic(i), bytes(batch.body(i)))))
+    return found
+
+
+@pytest.fixture(params=[1, 100_000, tail_cache_bytes], ids=["no tail", "half a tail", "all in memory"])
+def log(request: pytest.FixtureRequest) -> Iterator[Fixture]:
+    """The same log with less or more of its end in memory."""
+    made = random_log(1)
+    view = made.journal.view
+    everything = list(view.tail)
+    while len(view.tail) > 1 and sum(part.batch.nbytes for part in view.tail) > request.param:
+        del view.tail[0]
+    yield made
+    view.tail[:] = everything
+
+
+def test_the_log_is_worth_reading() -> None:
+    log = random_log(1)
+    view = log.journal.view
+    assert len(view.segments) > 3
+    assert max(segment.index.blocks for segment in view.segments) > 2
+    assert sum(part.batch.nbytes for part in view.tail) > 200_000
+
+
+def test_everything_from_every_position(log: Fixture) -> None:
+    for start in range(0, len(log.written) + 1, 97):
+        found = [(at, message) for at, message in read(log, start) if at >= start]
+        assert found == list(enumerate(log.written))[start:]
+
+
+@pytest.mark.parametrize("topic", ["rare", "t0", "t1", "none"])
+def test_topic_skipping_equals_filtering(log: Fixture, topic: str) -> None:
+    wanted = [(at, message) for at, message in enumerate(log.written) if message.topic == topic]
+    for start in (0, 300, 900):
+        found = [(at, message) for at, message in read(log, start, topic) if message.topic == topic]
+        assert [pair for pair in found if pair[0] >= start] == [pair for pair in wanted if pair[0] >= start]
+
+
+def test_blocks_without_the_topic_are_not_read() -> None:
+    log = random_log(1)
+    log.journal.view.tail, tail = [], log.journal.view.tail
+    try:
+        everything = sum(len(batch.bodies) for _, batch in read_log(log.journal, log.disk))
+        some = sum(len(batch.bodies) for _, batch in read_log(log.journal, log.disk, topic="rare"))
+    finally:
+        log.journal.view.tail = tail
+    assert 0 < some < everything / 3
+
+
+@pytest.mark.slow
+def test_every_bookmark_is_found_where_it_is(log: Fixture) -> None:
+    for position, message in list(enumerate(log.written))[::2]:
+        assert (
+            drive(log.disk, find_bookmark(log.journal.view, message.publisher, message.sequence)) == position
+        )
+
+
+def test_no_other_bookmark_is_found(log: Fixture) -> None:
+    known = {(message.publisher, message.sequence) for message in log.written}
+    for publisher in range(7):
+        for sequence in (*range(0, 400, 7), 2**64 - 1):
+            if (publisher, sequence) not in known:
+                assert drive(log.disk, find_bookmark(log.journal.view, publisher, sequence)) is None
+
+
+@pytest.mark.slow
+def test_every_time_is_found_where_it_is(log: Fixture) -> None:
+    stamps = [message.timestamp for message in log.written]
+    for micros in sorted({s + d for s in stamps[::5] for d in (-1, 0, 1)} | {0, stamps[-1], 2**62}):
+        for inclusive in (True, False):
+            wanted = next(
+                (at for at, stamp in enumerate(stamps) if (stamp >= micros if inclusive else stamp > micros)),
+                len(stamps),
+            )
+            assert drive(log.disk, find_time(log.journal.view, micros, inclusive=inclusive)) == wanted
+
+
+def test_a_bookmark_costs_few_reads_and_no_walk_through_memory() -> None:
+    log = random_log(1)
+    for message in log.written[:: len(log.written) // 50]:
+        search = find_bookmark(log.journal.view, message.publisher, message.sequence)
+        requests, data = 0, None
+        try:
+            while True:
+                request = next(search) if data is None else search.send(data)
+                requests += 1
+                handle = log.disk.open(segment_path(request.segment), write=False)
+                data = log.disk.read(handle, request.offset, request.size)
+                assert request.size < 4 * index_block_bytes
+        except StopIteration:
+            assert requests <= 1
+
+
+def test_a_commit_larger_than_a_read_is_read_whole() -> None:
+    log = random_log(2, messages=20, sizes=(3 * read_bytes_target,))
+    log.journal.view.tail.clear()
+    assert read(log) == list(enumerate(log.written))
+
+
+def test_a_reader_that_falls_out_of_memory_gets_nothing_twice() -> None:
+    made = random_log(3, messages=150)
+    journal, disk = made.journal, made.disk
+    executor = Executor(disk, lambda: 77)
+    moment = Now(0.0, 0)
+    reader = journal.reader(0)
+    positions: list[int] = []
+
+    def poll() -> bool:
+        step = reader.poll()
+        if step is None:
+            return False
+        if isinstance(step, ReadRequest):
+            handle = disk.open(segment_path(step.segment), write=False)
+            step = reader.answer(disk.read(handle, step.offset, step.size))
+        for part in step:
+            positions.extend(range(part.first_position, part.end_position))
+        return True
+
+    while poll():
+        pass
+    journal.view.tail_bytes_max = 1
+    for sequence in range(10_001, 10_061):
+        batch = batch_from_bodies("t", [bytes(100)], first_sequence=sequence)
+        journal.append(batch, Stamp(1, sequence, 10**9), sequence, moment)
+        _run(journal, executor, moment)
+        if sequence % 7 == 0:
+            while poll():
+                pass
+    while poll():
+        pass
+    assert positions == list(range(journal.persisted_end))
+
+
+def test_the_tail_is_bounded_and_cut_in_pieces() -> None:
+    made = random_log(4, messages=30)
+    view, moment = made.journal.view, Now(0.0, 0)
+    view.tail_bytes_max = 20_000
+    executor = Executor(made.disk, lambda: 78)
+    sizes = []
+    for sequence in range(20_001, 20_301):
+        batch = batch_from_bodies("t", [bytes(500)], first_sequence=sequence)
+        made.journal.append(batch, Stamp(1, sequence, 10**9), sequence, moment)
+        _run(made.journal, executor, moment)
+        sizes.append(sum(part.batch.nbytes for part in view.tail))
+        assert view.tail[-1].end_position == made.journal.persisted_end
+    assert max(sizes) <= 20_000
+    cuts = sum(after < before for before, after in pairwise(sizes))
+    assert 0 < cuts < 60
+
+
+def test_damage_is_named_and_nothing_of_the_read_is_served() -> None:
+    made = random_log(5, messages=60)
+    made.journal.view.tail.clear()
+    path = segment_path(1)
+    handle = made.disk.open(path)
+    made.disk.write(handle, 2000, [b"\xff\xff\xff"])
+    reader = made.journal.reader(0)
+    request = reader.poll()
+    assert isinstance(request, ReadRequest)
+    with pytest.raises(JournalCorrupt, match=path) as caught:
+        reader.answer(made.disk.read(handle, request.offset, request.size))
+    assert caught.value.file == path
+    assert caught.value.offset <= 2000
+
+
+def test_a_file_that_became_shorter_is_damage() -> None:
+    made = random_log(6, messages=60)
+    made.journal.view.tail.clear()
+    reader: LogReader = made.journal.reader(0)
+    request = reader.poll()
+    assert isinstance(request, ReadRequest)
+    with pytest.raises(JournalCorrupt, match="shorter"):
+        reader.answer(bytes(10))
+
+
+def test_nothing_above_the_persisted_end_is_found() -> None:
+    made = random_log(7, messages=30)
+    journal, moment = made.journal, Now(0.0, 0)
+    end = journal.persisted_end
+    batch = batch_from_bodies("t0", [b"new"], first_sequence=50_000)
+    journal.append(batch, Stamp(1, 50_000, 10**12), 50_000, moment)
+    assert journal.jobs(), "it is being written"
+    journal.take_persisted()
+    assert drive(made.disk, find_bookmark(journal.view, 1, 50_000)) is None
+    assert drive(made.disk, find_time(journal.view, 10**12, inclusive=True)) == end
+    assert journal.reader(end).poll() is None

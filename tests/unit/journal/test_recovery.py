@@ -1,0 +1,352 @@
+"""The table of docs/formats/journal.md, one test for each row, on real files of a small log."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from crc32c import crc32c
+
+from tests.simulation.journal_log import JOURNAL_ID, Driver, Log, disk_with, messages_in, small_log
+from tickertape.base.errors import (
+    JournalCorrupt,
+    JournalError,
+    JournalLocked,
+    JournalVersion,
+    NotAJournal,
+    WrongJournal,
+)
+from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.journal.format import (
+    decode_commit,
+    decode_footer,
+    decode_segment_header,
+    encode_commit,
+    encode_segment_header,
+    footer_bytes,
+    segment_path,
+)
+from tickertape.journal.identity import open_identity
+from tickertape.journal.recovery import Step, decide, look, recover
+from tickertape.testing.disk import StrictDisk
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "journal.md"
+Files = dict[str, bytes]
+FIRST, ACTIVE, RESERVED = segment_path(1), segment_path(2), segment_path(3)
+
+LOG: Log = small_log(3, marks=True)
+EVERYTHING = LOG.sealed + [message for _, messages in LOG.commits for message in messages]
+
+
+def stopped() -> Files:
+    """The same log after a clean stop."""
+    disk = disk_with(LOG.files)
+    driver = Driver(disk)
+    driver.journal.close(driver.now())
+    driver.run()
+    return {path: data for path, data in disk.contents().items() if not path.startswith("quarantine")}
+
+
+def patched(data: bytes, at: int, new: bytes) -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
+def relinked(data: bytes, **changes: int | bytes) -> bytes:
+    """A segment with another header, valid."""
+    header, _ = decode_segment_header(data[:segment_header_bytes])
+    return patched(data, 0, encode_segment_header(header._replace(**changes))[0])  # type: ignore[arg-type]
+
+
+def without_readable_index(data: bytes) -> bytes:
+    """A sealed segment whose index is nonsense, under checksums that hold."""
+    footer = decode_footer(data[-footer_bytes:])
+    assert footer is not None
+    seal = decode_commit(data, footer.seal_offset)
+    assert seal is not None
+    body = bytearray(data[footer.seal_offset + commit_header_bytes :])
+    body[: footer.index_bytes] = bytes([0xC1]) * footer.index_bytes
+    encoded, _ = encode_commit(seal._replace(body_crc=crc32c(bytes(body))))
+    return patched(data, footer.seal_offset, encoded + bytes(body))
+
+
+class Row(NamedTuple):
+    """A row of the table: what the files are made to be, and what must come of it."""
+
+    seen: str
+    """As the document has it."""
+    make: Callable[[], Files]
+    outcome: type[Exception] | str
+    """The refusal, or what the report says (empty: nothing)."""
+    kept: bool = True
+    """Everything that was written is there."""
+
+
+def files(**changes: bytes | None) -> Files:
+    """The killed log, some of its files replaced or (None) removed."""
+    names = {"first": FIRST, "active": ACTIVE, "reserved": RESERVED, "identity": "identity.json"}
+    made = dict(LOG.files)
+    for name, data in changes.items():
+        made.pop(names[name], None)
+        if data is not None:
+            made[names[name]] = data
+    return made
+
+
+LAST_DATA = LOG.commits[-2][0] - 40
+"""A byte inside the last commit of messages; its mark follows."""
+HALF_WRITE = bytes(commit_header_bytes) + Random(1).randbytes(300)
+ACTIVE_DATA = LOG.files[ACTIVE]
+USED = ACTIVE_DATA[: LOG.used]
+
+ROWS = [
+    Row("identity missing, directory empty", dict, "", kept=False),
+    Row("identity missing, directory not empty", lambda: files(identity=None), NotAJournal),
+    Row("header of a newer format", lambda: files(active=_newer(ACTIVE_DATA)), JournalVersion),
+    Row(
+        "header of another journal, or another number than the name",
+        lambda: files(active=relinked(ACTIVE_DATA, journal_id=bytes(16))),
+        WrongJournal,
+    ),
+    Row(
+        "header of another journal, or another number than the name",
+        lambda: files(active=relinked(ACTIVE_DATA, number=7)),
+        WrongJournal,
+    ),
+    Row(
+        "a number missing: the first, or one between two segments", lambda: files(first=None), JournalCorrupt
+    ),
+    Row(
+        "a number missing: the first, or one between two segments",
+        lambda: {**files(active=None), segment_path(4): relinked(ACTIVE_DATA, number=4)},
+        JournalCorrupt,
+    ),
+    Row(
+        "a segment whose header does not continue the seal before it",
+        lambda: files(active=relinked(ACTIVE_DATA, previous_chain=1)),
+        JournalCorrupt,
+    ),
+    Row(
+        "a segment whose header does not continue the seal before it",
+        lambda: files(active=relinked(ACTIVE_DATA, first_position=1)),
+        JournalCorrupt,
+    ),
+    Row(
+        "an unsealed segment before a begun one",
+        lambda: files(first=LOG.files[FIRST][:-1]),
+        JournalCorrupt,
+    ),
+    Row(
+        "no valid header, but commits in the file or a later begun segment",
+        lambda: files(active=patched(ACTIVE_DATA, 20, b"\xff")),
+        JournalCorrupt,
+    ),
+    Row(
+        "no valid header, but commits in the file or a later begun segment",
+        lambda: files(first=bytes(4096)),
+        JournalCorrupt,
+    ),
+    Row("sealed segment: header, link, seal and length agree", stopped, ""),
+    Row("last segment unsealed, zeros after its last valid commit", files, "no clean stop"),
+    Row(
+        "last segment unsealed, other bytes after its last valid commit, "
+        "and no later commit says that they were durable",
+        lambda: files(active=patched(ACTIVE_DATA, LOG.used, HALF_WRITE)),
+        f"{len(HALF_WRITE)} bytes of an unfinished write at {LOG.used}",
+    ),
+    Row(
+        "last segment unsealed, an invalid commit k, "
+        "and a later valid commit with `synced through` of at least k",
+        lambda: files(active=patched(ACTIVE_DATA, LAST_DATA, b"\xff\x00\xff")),
+        JournalCorrupt,
+    ),
+    Row("last segment sealed but not cut", lambda: _with_last(stopped(), lambda data: data + bytes(900)), ""),
+    Row("last file all zeros", lambda: {**files(reserved=bytes(8192))}, "no clean stop"),
+    Row(
+        "last file without a valid header and without commits",
+        lambda: {**stopped(), RESERVED: Random(2).randbytes(700)},
+        "segment 3: interrupted creation",
+    ),
+    Row(
+        "last file without a valid header and without commits",
+        lambda: {**stopped(), RESERVED: b"TKT"},
+        "segment 3",
+    ),
+    Row(
+        "index in a seal unreadable though its checksum holds",
+        lambda: _with_last(stopped(), without_readable_index),
+        "",
+    ),
+]
+ELSEWHERE = {"directory held by another process"}
+"""Rows that are about more than files, with tests of their own below."""
+
+
+def _with_last(made: Files, change: Callable[[bytes], bytes]) -> Files:
+    path = max(path for path, data in made.items() if path.endswith(".segment") and data.strip(b"\0"))
+    return {**made, path: change(made[path])}
+
+
+def _newer(data: bytes) -> bytes:
+    head = bytearray(data[: segment_header_bytes - 4])
+    head[8] = 1
+    return patched(data, 0, bytes(head) + crc32c(bytes(head)).to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.seen[:60])
+def test_row(row: Row) -> None:
+    made = row.make()
+    disk = disk_with(made)
+    before = disk.contents()
+    if not isinstance(row.outcome, str):
+        with pytest.raises((JournalError, WrongJournal)) as caught:
+            Driver(disk)
+        assert type(caught.value) is row.outcome
+        after = {path: data for path, data in disk.contents().items() if path != "lock"}
+        assert after == {path: data for path, data in before.items() if path != "lock"}, "nothing was changed"
+        return
+    driver = Driver(disk)
+    if row.outcome:
+        assert row.outcome in "\n".join(driver.recovered.report)
+    else:
+        assert driver.recovered.report == []
+    assert messages_in(driver.journal, disk) == (EVERYTHING if row.kept else [])
+    _nothing_is_deleted(before, disk.contents())
+    disk.close_all()
+    again = Driver(disk)
+    assert messages_in(again.journal, disk) == (EVERYTHING if row.kept else [])
+
+
+def _nothing_is_deleted(before: Files, after: Files) -> None:
+    """Every byte that was not zero is still somewhere: in its file, or in quarantine."""
+    aside = [data for path, data in after.items() if path.startswith("quarantine/")]
+    for path, data in before.items():
+        kept = after.get(path, b"")
+        same = next(
+            (i for i, (a, b) in enumerate(zip(data, kept, strict=False)) if a != b), min(len(data), len(kept))
+        )
+        rest = data[same:].strip(b"\0")
+        assert not rest or any(rest in copy for copy in aside), path
+
+
+def test_every_row_of_the_document_has_a_test() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8").split("## What recovery sees and does")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| .+ \|$", text, re.MULTILINE)[1:]
+    assert {row.seen for row in ROWS} | ELSEWHERE == set(rows)
+
+
+def test_a_directory_held_by_another_process() -> None:
+    disk = disk_with(LOG.files)
+    Driver(disk)
+    before = disk.contents()
+    with pytest.raises(JournalLocked, match="test"):
+        open_identity(disk, owner="second", create=True, new_id=JOURNAL_ID)
+    assert disk.contents() == before
+
+
+def test_sealed_segments_are_not_read_through_at_start() -> None:
+    disk = disk_with({path: data for path, data in stopped().items() if path != RESERVED})
+    read: list[range] = []
+    original = disk.read
+
+    def counted(handle: int, offset: int, size: int) -> bytes:
+        read.append(range(offset, offset + size))
+        return original(handle, offset, size)
+
+    disk.read = counted  # type: ignore[method-assign]
+    recover(disk, JOURNAL_ID)
+    assert read
+    assert not any(segment_header_bytes in part for part in read), (
+        "no first commit: only headers, seals, footers"
+    )
+
+
+def test_decide_is_pure_and_says_what_is_done() -> None:
+    disk = disk_with({**files(), RESERVED: bytes(4096)})
+    seen, unknown = look(disk, JOURNAL_ID)
+    assert unknown == []
+    assert [step for _, step in decide(seen)] == [Step.USE, Step.FINISH, Step.ADOPT]
+
+
+def test_unknown_names_are_listed_and_left() -> None:
+    disk = disk_with({**files(), "journal/notes.txt": b"mine", "journal/3.segment": b"x"})
+    driver = Driver(disk)
+    assert driver.recovered.unknown == ["3.segment", "notes.txt"]
+    assert disk.contents()["journal/notes.txt"] == b"mine"
+
+
+def test_a_missing_journal_directory_is_damage() -> None:
+    disk = StrictDisk(Random(0))
+    handle = disk.open("identity.json", create=True)
+    disk.write(handle, 0, [LOG.files["identity.json"]])
+    with pytest.raises(JournalCorrupt, match="journal"):
+        Driver(disk)
+
+
+def test_recovery_on_a_full_disk_needs_no_room_for_the_seal() -> None:
+    disk = disk_with(LOG.files)
+    disk.space_bytes = disk.used_bytes
+    open_identity(disk, owner="x", create=False, new_id=JOURNAL_ID)
+    recovered = recover(disk, JOURNAL_ID)
+    assert recovered.end.segment == 2
+
+
+def test_an_unfinished_write_is_set_aside_once_however_often_recovery_is_cut_short() -> None:
+    made = files(active=patched(ACTIVE_DATA, LOG.used, HALF_WRITE))
+    for nth in range(1, 40):
+        disk = disk_with(made)
+        for operation in ("write", "sync", "truncate", "rename", "sync_directory"):
+            disk.fail(operation, nth, errno.EIO)
+        starts = 0
+        while True:
+            starts += 1
+            assert starts < 10
+            try:
+                driver = Driver(disk)
+                break
+            except OSError:
+                disk = disk.kill_clone(Random(nth)).crash_clone(Random(nth))
+        tails = [data for path, data in disk.contents().items() if path.endswith(".tail")]
+        assert tails == [HALF_WRITE]
+        assert messages_in(driver.journal, disk) == EVERYTHING
+
+
+def test_log_time_does_not_follow_the_clock_of_a_segment_without_messages() -> None:
+    """The wall clock steps back by an hour, a segment is begun, the power fails: time in the log does not go
+    back."""
+    disk = disk_with(stopped())
+    driver = Driver(disk)
+    last = driver.recovered.end.timestamp
+    disk.close_all()
+    path = max(driver_path for driver_path in disk.contents() if driver_path.endswith(".segment"))
+    handle = disk.open(path)
+    header, _ = decode_segment_header(disk.read(handle, 0, segment_header_bytes))
+    disk.write(handle, 0, [encode_segment_header(header._replace(created=last - 3_600_000_000))[0]])
+    assert recover(disk, JOURNAL_ID).end.timestamp == last
+
+
+@pytest.mark.parametrize("nth", range(1, 12))
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_what_a_failed_sync_left_in_the_cache_is_written_again(operation: str, nth: int) -> None:
+    """A sync fails, the process ends and starts again, the power fails: what the second one showed is
+    there."""
+    for seed in range(6):
+        disk = disk_with(LOG.files)
+        driver = Driver(disk)
+        disk.fail(operation, nth, errno.EIO)
+        messages = [EVERYTHING[0]._replace(publisher=50, sequence=n, body=bytes(900)) for n in range(1, 30)]
+        for message in messages:
+            try:
+                driver.publish([message])
+            except OSError:  # the driver does not report it: the process ends here
+                break
+        else:
+            pytest.fail("the fault did not happen")
+        disk = disk.kill_clone(Random(seed))
+        shown = messages_in(Driver(disk).journal, disk)
+        disk = disk.crash_clone(Random(seed))
+        assert messages_in(Driver(disk).journal, disk) == shown
