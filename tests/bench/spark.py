@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,7 @@ def _session() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", source_environment()["PYTHONPATH"])
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         cores = min(2, len(os.sched_getaffinity(0)))
         builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", "2g")
@@ -84,13 +86,11 @@ def _against_parquet(room: Room, schema: str | None) -> Reading:
     )
 
 
-@bench(
-    "spark", "speed of sum(length(data)) against Parquet (snappy), schema `data binary`", unit="x", repeat=1
-)
+@bench("spark", "sum(length(data)) against Parquet (snappy), schema `data binary`", unit="x", repeat=1)
 def scan_bodies(room: Room) -> Reading:
     return _against_parquet(room, "data binary")
 
 
-@bench("spark", "speed of sum(length(data)) against Parquet (snappy), all columns", unit="x", repeat=1)
+@bench("spark", "sum(length(data)) against Parquet (snappy), all columns", unit="x", repeat=1)
 def scan_all_columns(room: Room) -> Reading:
     return _against_parquet(room, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from tickertape.testing.server import RunningServer, running_server
+from tickertape.testing.server import RunningServer, running_server, wait_until
 
 STEP_SECONDS_MAX: Final = 30
 COMMAND: Final = (sys.executable, "-m", "tickertape")
@@ -171,28 +172,37 @@ def test_a_publisher_whose_server_dies_does_not_end_well(tmp_path: Path) -> None
         publisher.stdin.flush()
         reader = run("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch", "--count", "1")
         assert reader.stdout == b"1\n"
+        listener = begin("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch")
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == b"1\n"
         running.kill()
-        code, out, errors = end_after_input(publisher, b"2\n3\n")
-        assert (code, out) == (1, b"")
-        assert errors.startswith(b"tickertape: ")
-        assert errors.endswith(b"messages may not be persisted\n")
-        assert errors.count(b"\n") == 1
+        wait_until(
+            lambda: not takes_a_line(publisher), STEP_SECONDS_MAX
+        )  # it does not wait for the last line
+        with contextlib.suppress(BrokenPipeError):
+            publisher.stdin.close()
+        publisher.stdin = None
+        for process, says in ((publisher, b"messages may not be persisted"), (listener, b"")):
+            code, out, errors = end(process)
+            assert (code, out) == (1, b"")
+            assert errors.startswith(b"tickertape: ")
+            assert errors.endswith(says + b"\n")
+            assert errors.count(b"\n") == 1
         # what recovery has to do is no damage
         assert run("journal", "verify", str(running.data)).returncode == 0
         running.start()
         assert everything(running, "orders") == b"1\n"
 
 
-def end_after_input(process: subprocess.Popen[bytes], data: bytes) -> tuple[int, bytes, bytes]:
-    """Hand over the last input and wait for the end; the process may be gone already."""
+def takes_a_line(process: subprocess.Popen[bytes]) -> bool:
+    """Write a line to a process; False when it has ended."""
     assert process.stdin is not None
     try:
-        process.stdin.write(data)
-        process.stdin.close()
+        process.stdin.write(b"more\n")
+        process.stdin.flush()
     except BrokenPipeError:
-        pass
-    process.stdin = None
-    return end(process)
+        return False
+    return process.poll() is None
 
 
 def serve(*arguments: str) -> subprocess.Popen[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.simulation.journal_log import JOURNAL_ID, Driver, Log, disk_with, messages_in, small_log
+from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
 from tickertape.base.errors import (
     JournalCorrupt,
     JournalError,
@@ -350,3 +352,17 @@ def test_what_a_failed_sync_left_in_the_cache_is_written_again(operation: str, n
         shown = messages_in(Driver(disk).journal, disk)
         disk = disk.crash_clone(Random(seed))
         assert messages_in(Driver(disk).journal, disk) == shown
+
+
+def test_names_that_a_killed_process_gave_are_made_durable() -> None:
+    """Killed at any operation of the first start, the next one works on: power loss then takes nothing of it."""
+    for operations in range(1, 18):
+        for seed in range(4):
+            disk = StrictDisk(Random(seed))
+            with contextlib.suppress(PowerLost):
+                Driver(FailingDisk(disk, operations, Trace()))
+            disk = disk.kill_clone(Random(seed))
+            Driver(disk).publish(EVERYTHING)
+            disk = disk.crash_clone(Random(seed))
+            driver = Driver(disk)
+            assert messages_in(driver.journal, disk) == EVERYTHING

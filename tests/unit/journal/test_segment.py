@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.active import Active, LogEnd, make_seal
-from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, encode_commit
+from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, encode_commit
 from tickertape.journal.segment import Commit, Ending, SegmentScan, Verdict, read_seal
 
 SALT = 0xA1B2C3D4E5F60718
@@ -176,3 +176,18 @@ def test_no_seal_is_found_where_none_is_whole() -> None:
         assert seal_in(bytes(bad)) is None
     for size in (0, 10, 40, 512, len(data) - 8):
         assert seal_in(data[:size]) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"chain": 5}, {"number": 9}, {"offset": 8}, {"epoch": 1}, {"salt": 1}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_valid_commit_that_does_not_belong_here_ends_the_walk(wrong: dict[str, int]) -> None:
+    parts = commits(BODIES)
+    header = decode_commit(parts[2])
+    assert header is not None
+    parts[2] = encode_commit(header._replace(**wrong))[0] + BODIES[2]  # type: ignore[arg-type]
+    numbers, ending = scanned(file_of(parts[:3]))
+    assert numbers == [1, 2]
+    assert ending.verdict is Verdict.TORN

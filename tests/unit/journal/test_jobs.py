@@ -1,0 +1,126 @@
+"""The executor: each job's calls in their order, and which failures are only a lack of room."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from tests.simulation.journal_world import FailingDisk, Trace
+from tickertape.journal.format import segment_path
+from tickertape.journal.jobs import (
+    Executor,
+    Job,
+    NoRoom,
+    PrepareSegment,
+    RollSegment,
+    SealSegment,
+    StartSegment,
+    SyncSegment,
+    WriteCommit,
+)
+from tickertape.testing.disk import StrictDisk
+
+
+class Calls(Trace):
+    """Keeps the calls themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+
+    def note(self, *call: object) -> None:
+        self.made.append(str(call[0]))
+
+
+PREPARE = PrepareSegment(number=1, bytes=4096)
+START = StartSegment(number=1, header=b"h" * 512)
+WRITE = WriteCommit(segment=1, offset=512, buffers=[b"a", b"b"], sync=True, number=1)
+LAZY = WriteCommit(segment=1, offset=514, buffers=[b"c"], sync=False, number=2)
+SYNC = SyncSegment(segment=1, number=2)
+SEAL = SealSegment(segment=1, seal_offset=515, seal=[b"s"], end=516)
+ROLL = RollSegment(old=1, seal_offset=515, seal=[b"s"], old_end=516, new=2, header=b"i" * 512)
+
+
+def bench() -> tuple[StrictDisk, Executor, Calls]:
+    disk, calls = StrictDisk(Random(1)), Calls()
+    disk.make_directory("journal")
+    return disk, Executor(FailingDisk(disk, 10**9, calls), lambda: 42), calls
+
+
+@pytest.mark.parametrize(
+    ("before", "job", "calls"),
+    [
+        ([], PREPARE, ["create", "preallocate", "sync", "sync_directory"]),
+        ([PREPARE], PrepareSegment(number=1, bytes=9000), ["preallocate", "sync", "sync_directory"]),
+        ([PREPARE], START, ["write", "sync"]),
+        ([PREPARE, START], WRITE, ["write", "sync"]),
+        ([PREPARE, START], LAZY, ["write"]),
+        ([PREPARE, START], SYNC, ["sync"]),
+        ([PREPARE, START], SEAL, ["write", "truncate", "sync"]),
+        (
+            [PREPARE, START, PrepareSegment(number=2, bytes=4096)],
+            ROLL,
+            ["write", "truncate", "sync", "write", "sync"],
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Job) else "",
+)
+def test_calls_of_each_job_in_order(before: list[Job], job: Job, calls: list[str]) -> None:
+    _, executor, trace = bench()
+    for earlier in before:
+        executor.run(earlier)
+    trace.made.clear()
+    assert executor.run(job) == (42 if isinstance(job, PrepareSegment) else 0)
+    assert trace.made == calls
+
+
+def test_what_the_jobs_leave() -> None:
+    disk, executor, _ = bench()
+    for job in (PREPARE, START, WRITE, LAZY, PrepareSegment(number=2, bytes=4096), ROLL):
+        executor.run(job)
+    executor.close()
+    contents = disk.contents()
+    assert contents[segment_path(1)] == b"h" * 512 + b"abcs"
+    assert contents[segment_path(2)] == b"i" * 512 + bytes(4096 - 512)
+
+
+def test_a_reserve_left_by_an_earlier_run_is_taken() -> None:
+    disk, executor, _ = bench()
+    executor.run(PREPARE)
+    assert Executor(disk, lambda: 43).run(PREPARE) == 43
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("operation", ["open", "preallocate"])
+def test_no_room_for_a_reserve_may_be_tried_again(operation: str, number: int) -> None:
+    disk, executor, _ = bench()
+    disk.fail(operation, 1, number)
+    with pytest.raises(NoRoom) as caught:
+        executor.run(PREPARE)
+    assert caught.value.errno == number
+    assert executor.run(PREPARE) == 42
+
+
+@pytest.mark.parametrize(
+    ("job", "operation"),
+    [(PREPARE, "sync"), (PREPARE, "sync_directory"), (START, "write"), (START, "sync"), (SEAL, "truncate")],
+)
+def test_no_room_anywhere_else_is_a_failure_like_any_other(job: Job, operation: str) -> None:
+    """A failed sync may have dropped what it should have written: a retry would only look like success."""
+    disk, executor, _ = bench()
+    for earlier in [] if job is PREPARE else [PREPARE, START]:
+        executor.run(earlier)
+    disk.fail(operation, 1, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space") as caught:
+        executor.run(job)
+    assert not isinstance(caught.value, NoRoom)
+
+
+def test_another_failure_of_the_reserve_is_a_failure() -> None:
+    disk, executor, _ = bench()
+    disk.fail("preallocate", 1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output") as caught:
+        executor.run(PREPARE)
+    assert not isinstance(caught.value, NoRoom)
