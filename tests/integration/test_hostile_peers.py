@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
 from collections.abc import Iterator
@@ -11,15 +10,13 @@ from random import Random
 import pytest
 
 import tickertape as tt
-from tests.helpers.wire import batch_of, joined
+from tests.helpers.peer import Peer, frame
+from tests.helpers.wire import batch_of
 from tickertape.testing import RunningServer, running_server, wait_until
-from tickertape.wire.commands import PREFACE, Command, Flush, Goodbye, LoggedOn, Logon, Publish, Subscribe
-from tickertape.wire.connection import Connection, Received
-from tickertape.wire.frames import encode_frame
+from tickertape.wire.commands import PREFACE, Ack, Command, Flush, Goodbye, Logon, Publish, Subscribe
 
 SECONDS = 20.0
-BEFORE_LOGON = PREFACE
-LOGON = joined(encode_frame(Logon(name="stranger")))
+LOGON = frame(Logon(name="stranger"))
 GIGABYTE = 2**30
 
 pytestmark = pytest.mark.slow
@@ -29,11 +26,7 @@ def damaged(frame: bytes, at: int) -> bytes:
     return frame[:at] + bytes([frame[at] ^ 0xFF]) + frame[at + 1 :]
 
 
-def frame(command: Command) -> bytes:
-    return joined(encode_frame(command))
-
-
-PUBLISH = joined(encode_frame(Publish(frame=1), batch_of(3)))
+PUBLISH = frame(Publish(frame=1), batch_of(3))
 
 STRANGERS: dict[str, tuple[bytes, str]] = {
     "garbage": (Random(7).randbytes(5000), "not_tickertape"),
@@ -41,13 +34,13 @@ STRANGERS: dict[str, tuple[bytes, str]] = {
     "an HTTP request": (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "not_tickertape"),
     "a TLS hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), "not_tickertape"),
     "another version": (b"tktape/9" + LOGON, "bad_version"),
-    "no common version": (BEFORE_LOGON + frame(Logon(name="stranger", versions=(7, 9))), "bad_version"),
-    "an oversized frame": (BEFORE_LOGON + struct.pack("<IIII", GIGABYTE, 32, 0, 0), "frame_too_large"),
-    "a command before logon": (BEFORE_LOGON + frame(Flush(id=1)), "logon_required"),
-    "a publish before logon": (BEFORE_LOGON + PUBLISH, "logon_required"),
-    "a damaged logon": (BEFORE_LOGON + damaged(LOGON, 20), "bad_frame"),
-    "a command of the server": (BEFORE_LOGON + frame(Goodbye(code="x", text="y")), "bad_command"),
-    "a name that cannot be": (BEFORE_LOGON + frame(Logon(name="a\nb")), "bad_name"),
+    "no common version": (PREFACE + frame(Logon(name="stranger", versions=(7, 9))), "bad_version"),
+    "an oversized frame": (PREFACE + struct.pack("<IIII", GIGABYTE, 32, 0, 0), "frame_too_large"),
+    "a command before logon": (PREFACE + frame(Flush(id=1)), "logon_required"),
+    "a publish before logon": (PREFACE + PUBLISH, "logon_required"),
+    "a damaged logon": (PREFACE + damaged(LOGON, 20), "bad_frame"),
+    "a command of the server": (PREFACE + frame(Goodbye(code="x", text="y")), "bad_command"),
+    "a name that cannot be": (PREFACE + frame(Logon(name="a\nb")), "bad_name"),
 }
 
 MEMBERS: dict[str, tuple[bytes, str]] = {
@@ -107,34 +100,6 @@ def witness(server: RunningServer) -> Iterator[Witness]:
     watching.check()
 
 
-def converse(uri: str, data: bytes, *, log_on: bool) -> list[Command]:
-    """Send `data` and read until the server closes; what it said, in order."""
-    host, port = uri.removeprefix("tcp://").split(":")
-    core = Connection("client")
-    said: list[Command] = []
-    with socket.create_connection((host, int(port)), timeout=SECONDS) as peer:
-        if log_on:
-            peer.sendall(PREFACE + LOGON)
-            while not said:
-                said += commands(core, peer.recv(65536))
-            assert isinstance(said[0], LoggedOn)
-            core.logged_on()
-        peer.sendall(data)
-        try:
-            while received := peer.recv(65536):
-                said += commands(core, received)
-        except ConnectionResetError:
-            pass  # it closed with bytes of ours unread; what it said has arrived before
-    return said[1:] if log_on else said
-
-
-def commands(core: Connection, data: bytes) -> list[Command]:
-    assert data, "the server closed without a word"
-    events = core.feed(data)
-    assert all(isinstance(event, Received) for event in events), events
-    return [event.command for event in events if isinstance(event, Received)]
-
-
 def check_goodbye(said: list[Command], code: str) -> None:
     assert [type(command) for command in said] == [Goodbye], said
     (goodbye,) = said
@@ -148,7 +113,9 @@ def test_a_stranger_is_told_why_and_nobody_else_notices(
     server: RunningServer, witness: Witness, what: str
 ) -> None:
     data, code = STRANGERS[what]
-    check_goodbye(converse(server.uri, data, log_on=False), code)
+    with Peer(server.uri) as peer:
+        peer.send(data)
+        check_goodbye(peer.until_closed(), code)
 
 
 @pytest.mark.parametrize("what", list(MEMBERS))
@@ -156,16 +123,17 @@ def test_a_client_that_breaks_the_rules_is_told_why_and_nobody_else_notices(
     server: RunningServer, witness: Witness, what: str
 ) -> None:
     data, code = MEMBERS[what]
-    check_goodbye(converse(server.uri, data, log_on=True), code)
+    with Peer(server.uri, "stranger") as peer:
+        peer.send(data)
+        check_goodbye(peer.until_closed(), code)
 
 
 def test_a_connection_cut_in_the_middle_of_a_frame_leaves_nothing(
     server: RunningServer, witness: Witness
 ) -> None:
-    host, port = server.uri.removeprefix("tcp://").split(":")
     for size in (3, len(PREFACE) + 5, len(PREFACE + LOGON) + 30):
-        with socket.create_connection((host, int(port)), timeout=SECONDS) as peer:
-            peer.sendall((PREFACE + LOGON + PUBLISH)[:size])
+        with Peer(server.uri) as peer:
+            peer.send((PREFACE + LOGON + PUBLISH)[:size])
     with tt.Client("after", server.uri, timeout=SECONDS) as client:
         assert list(client.replay("orders")) == []
 
@@ -192,7 +160,9 @@ def test_the_server_judges_for_itself(server: RunningServer, witness: Witness) -
         Subscribe(id=2, sub_id="b", topic="orders", bookmark="0", options="no_such_option", credit=1000),
         Subscribe(id=3, sub_id="c", topic="", credit=1000),
     ]
-    data = b"".join(map(frame, subscriptions)) + frame(Goodbye(code="closed", text="done"))
-    said = converse(server.uri, data, log_on=True)
-    codes = {getattr(command, "id", None): getattr(command, "code", "") for command in said[:-1]}
-    assert codes == {1: "bad_bookmark", 2: "bad_option", 3: "bad_topic"}
+    with Peer(server.uri, "careless") as peer:
+        peer.send(b"".join(map(frame, subscriptions)))
+        peer.send(frame(Flush(id=4)))
+        answers = [command for _ in range(4) for command in peer.until(Ack)]
+    codes = {answer.id: answer.code for answer in answers if isinstance(answer, Ack)}
+    assert codes == {1: "bad_bookmark", 2: "bad_option", 3: "bad_topic", 4: ""}

@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 import tickertape as tt
+from tests.helpers.peer import Peer, frame
 from tests.helpers.processes import files_of, run_tickertape
+from tickertape.batch import batch_from_bodies
 from tickertape.testing import RunningServer, running_server, wait_until
+from tickertape.wire.commands import Ack, Flush, Publish
 
 SECONDS = 30.0
 EXIT_DISK_FAILED = 4
@@ -135,20 +138,20 @@ class Publisher(threading.Thread):
         wait_until(connected, SECONDS)
 
 
-def test_promise_3_what_is_published_again_is_stored_once(server: RunningServer) -> None:
-    """The acknowledgement was lost with the publisher's memory of it: it sends everything again."""
-    batch = tt.MemoryPublishStore()
-    with tt.Client("again", server.uri, publish_store=batch, timeout=SECONDS) as first:
-        assert first.publish_batch("again", numbered(100)) is not None
-        sent = batch.held()
-        first.publish_flush()
-    forgetful = tt.MemoryPublishStore()
-    for stored in sent:
-        forgetful.put(stored)
-    with tt.Client("again", server.uri, publish_store=forgetful, timeout=SECONDS) as second:
-        second.publish_batch("again", numbered(100, 100))
-        second.publish_flush()
-        assert bodies(second.replay("again")) == numbered(200)
+def test_promise_3_what_comes_again_is_stored_once(server: RunningServer) -> None:
+    """Our client does not send what the server says it has; another one may. So this is said on the wire."""
+
+    def publish(number: int, first: int, count: int) -> bytes:
+        batch = batch_from_bodies("again", numbered(count, first), publisher=1, first_sequence=100 + first)
+        return frame(Publish(frame=number, sequenced=True), batch)
+
+    for _ in range(2):
+        with Peer(server.uri, "again") as peer:
+            peer.send(publish(1, 0, 100) + publish(2, 0, 100) + publish(3, 50, 100) + publish(4, 10, 5))
+            peer.send(frame(Flush(id=1)))
+            peer.until(Ack)
+    with tt.Client("reader of again", server.uri, timeout=SECONDS) as reader:
+        assert bodies(reader.replay("again")) == numbered(150)
 
 
 # -- 5 and 6: from anywhere, and on into live ---------------------------------------------------------
