@@ -114,13 +114,14 @@ def digests_of(flights: Iterable[Flight]) -> Digests:
 
 
 def check_digests(source: Digests, log: Digests) -> list[list[str]]:
-    """Rows of carrier, flights in the file, flights in the log, digest; raises `CheckFailed` when they differ."""
+    """Rows of carrier, flights in the file and in the log, digest. Raises `CheckFailed` when they differ."""
     ours, theirs = source.texts(), log.texts()
     for carrier in sorted(ours.keys() | theirs.keys()):
         if ours.get(carrier) != theirs.get(carrier):
+            in_file, in_log = source.counts.get(carrier, 0), log.counts.get(carrier, 0)
             raise CheckFailed(
-                f"carrier {carrier}: {count(source.counts.get(carrier, 0), 'flight')} in the file with digest "
-                f"{ours.get(carrier)}, {log.counts.get(carrier, 0):,} in the log with {theirs.get(carrier)}"
+                f"carrier {carrier}: {count(in_file, 'flight')} in the file with digest {ours.get(carrier)}, "
+                f"{in_log:,} in the log with {theirs.get(carrier)}"
             )
     by_size = sorted(source.counts.items(), key=lambda item: -item[1])
     return [[carrier, f"{size:,}", f"{log.counts[carrier]:,}", ours[carrier]] for carrier, size in by_size]

@@ -28,13 +28,13 @@ class Outage(NamedTuple):
     waiting: int
     """Messages in the store: sent and not acknowledged, or not sent yet."""
     on_disk: int
-    """Of these on the server's disk already: only the acknowledgement was lost. The others are sent again."""
+    """Of these on the server's disk already: only the acknowledgement was lost."""
 
 
 class Desk:
     """One publisher: its messages in order, on a thread of its own, in its own time.
 
-    It comes back by itself when the connection is lost, and sends what the server does not have from its store.
+    It comes back by itself when the connection is lost. The store then sends what the server does not have.
     """
 
     def __init__(self, name: str, topic: str, bodies: Sequence[bytes], uri: str) -> None:
@@ -82,7 +82,7 @@ class Desk:
 
     def abandon(self) -> None:
         """Stop at once; what is not acknowledged is given up."""
-        self._client.set_disconnect_handler(None)
+        self._client.set_exception_listener(lambda _: None)  # why it is given up is told elsewhere
         self._client.close(timeout=0)
 
     # -- on the desk's threads --------------------------------------------------------------------------
@@ -113,7 +113,8 @@ class Desk:
             newest = self._store.last_sequence
             acknowledged = held[0].first - 1 if held else newest
             reconnect(client)
-            assert client.server is not None
+            if client.server is None:
+                return  # lost again at once: this handler is called again
             on_disk = client.server.last_persisted
             self.outages.append(Outage(newest - acknowledged, max(0, on_disk - acknowledged)))
             self._back.set()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import heapq
 import io
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
@@ -112,14 +113,38 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def to_json(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[bytes]:
-    """Each row as a JSON object with the columns of `header` as its fields, in that order."""
+Row = Sequence[str]
+
+
+def encoder(header: Row) -> Callable[[Row], bytes]:
+    """What makes of a row a JSON object with the columns of `header` as its fields, in that order."""
     cells = [_Cells(column) for column in header]
-    fields = (f"{msgspec.json.encode(column).decode()}:%s" for column in header)
-    template = "{" + ",".join(fields) + "}"
-    for row in rows:
-        values = (known[cell] for known, cell in zip(cells, row, strict=True))
-        yield (template % tuple(values)).encode()
+    names = (msgspec.json.encode(column).decode().replace("%", "%%") for column in header)
+    template = "{" + ",".join(f"{name}:%s" for name in names) + "}"
+
+    def encode(row: Row) -> bytes:
+        values = [known[cell] for known, cell in zip(cells, row, strict=True)]
+        return (template % tuple(values)).encode()
+
+    return encode
+
+
+def scheduled(header: Row) -> Callable[[Row], int]:
+    """What gives the scheduled departure of a row as a number that rises with time: 201301010515."""
+    columns = itemgetter(*map(header.index, ("year", "month", "day", "sched_dep_time")))
+
+    def moment(row: Row) -> int:
+        year, month, day, time = map(int, columns(row))
+        return ((year * 100 + month) * 100 + day) * 10_000 + time
+
+    return moment
+
+
+def _flight_rows(limit: int | None) -> tuple[Row, Iterable[Row]]:
+    """The header and all rows, or the first `limit` rows by schedule."""
+    rows = read_rows(FLIGHTS_FILE)
+    header = next(rows)
+    return header, rows if limit is None else heapq.nsmallest(limit, rows, key=scheduled(header))
 
 
 def read_flights(limit: int | None = None) -> list[Flight]:
@@ -127,22 +152,17 @@ def read_flights(limit: int | None = None) -> list[Flight]:
 
     `limit`: only the first so many. Raises `NoData`.
     """
-    rows = read_rows(FLIGHTS_FILE)
-    header = next(rows)
-    ordered = _by_schedule(header, rows)[:limit]
-    carrier = header.index("carrier")
-    return [Flight(row[carrier], body) for row, body in zip(ordered, to_json(header, ordered), strict=True)]
-
-
-def _by_schedule(header: Sequence[str], rows: Iterable[list[str]]) -> list[list[str]]:
-    columns = itemgetter(*(header.index(name) for name in ("year", "month", "day", "sched_dep_time")))
-    return sorted(rows, key=lambda row: tuple(map(int, columns(row))))
+    header, rows = _flight_rows(limit)
+    moment, encode, carrier = scheduled(header), encoder(header), header.index("carrier")
+    found = [(moment(row), row[carrier], encode(row)) for row in rows]
+    found.sort(key=itemgetter(0))
+    return [Flight(name, body) for _, name, body in found]
 
 
 def read_weather() -> list[bytes]:
     """The hourly weather at the three airports, in the order of the file. Raises `NoData`."""
     rows = read_rows(WEATHER_FILE)
-    return list(to_json(next(rows), rows))
+    return list(map(encoder(next(rows)), rows))
 
 
 # -- what is known about them -------------------------------------------------------------------------
@@ -153,12 +173,10 @@ def truth_by_carrier(limit: int | None = None) -> dict[str, CarrierTruth]:
 
     `limit` means the same flights as in `read_flights`. Raises `NoData`.
     """
-    rows = read_rows(FLIGHTS_FILE)
-    header = next(rows)
-    chosen: Iterable[list[str]] = rows if limit is None else _by_schedule(header, rows)[:limit]
+    header, rows = _flight_rows(limit)
     carrier, delay = header.index("carrier"), header.index("dep_delay")
     found: dict[str, CarrierTruth] = {}
-    for row in chosen:
+    for row in rows:
         truth = found.setdefault(row[carrier], CarrierTruth())
         truth.flights += 1
         if row[delay] != MISSING:

@@ -106,7 +106,7 @@ def cross_into_live(uri: str, bodies: Sequence[bytes]) -> Crossing:
 
 
 class _Writer(threading.Thread):
-    """Publishes the rest of the arrivals, chunk by chunk. A part of them waits until the subscriber has crossed."""
+    """Publishes the rest of the arrivals, chunk by chunk; the last half when the subscriber has crossed."""
 
     def __init__(self, client: tt.Client, bodies: Sequence[bytes], begin: int) -> None:
         super().__init__(name="demo-arrivals", daemon=True)

@@ -33,10 +33,6 @@ class Screen:
         seconds = time.monotonic() - self._began
         self._console.print(f"\n[bold cyan]{self._step}. {text}[/]  [dim]({seconds:.0f} s)[/]")
 
-    def say(self, text: str) -> None:
-        """A line as it is."""
-        self._console.print(text, markup=False)
-
     def fact(self, text: str) -> None:
         """Something that was done or seen."""
         self._console.print(f"   {text}", markup=False)
@@ -73,11 +69,6 @@ class Screen:
         with Progress(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=done)
-
-    @property
-    def seconds(self) -> float:
-        """Since the start."""
-        return time.monotonic() - self._began
 
 
 def _unseen(done: int) -> None:

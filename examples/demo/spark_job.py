@@ -15,11 +15,12 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-import tickertape.spark
-
 
 def delay_by_carrier(spark: SparkSession, server: str) -> DataFrame:
-    """A row for each carrier: flights, flights that departed, sum and mean of their delays in minutes."""
+    """A row for each carrier: flights, flights that departed, sum and mean of their delays in minutes.
+
+    Spark finds the source by its short name, because the package is installed in Spark's Python.
+    """
     log = (
         spark.read.format("tickertape")
         .schema("data binary")  # bookmarks and times are not needed, so they are not made
@@ -58,7 +59,6 @@ def main() -> None:
         .config("spark.pyspark.python", sys.executable)
         .getOrCreate()
     )
-    tickertape.spark.register(spark)
     ready = time.monotonic()
     table = delay_by_carrier(spark, arguments.server)
     rows = [row.asDict() for row in table.collect()]

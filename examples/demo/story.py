@@ -105,13 +105,15 @@ class Story:
         waiting, on_disk = sum(o.waiting for o in outages), sum(o.on_disk for o in outages)
         say = self._screen.fact
         say(
-            f"killed when {kill.acknowledged:,} of {count(total, 'message')} were acknowledged; back after {kill.seconds_down:.1f} s"
+            f"killed when {kill.acknowledged:,} of {count(total, 'message')} were acknowledged; "
+            f"back after {kill.seconds_down:.1f} s"
         )
         say(
             f"{count(len(outages), 'publisher')} came back with {count(waiting, 'message')} not acknowledged:"
         )
         say(
-            f"{on_disk:,} of them were on the disk already, {waiting - on_disk:,} were sent again from the stores"
+            f"{on_disk:,} of them were on the disk already, "
+            f"{waiting - on_disk:,} came from the publish stores"
         )
         rate = total / max(0.001, seconds - kill.seconds_down)
         say(f"all acknowledged after {seconds:.1f} s: {rate:,.0f} a second while the server was there")
@@ -157,7 +159,8 @@ class Story:
         began = time.monotonic()
         messages = following.replay_range(self._server.uri, "flights", begin, end, expected)
         self._screen.passed(
-            f"{count(messages, 'message')} in {time.monotonic() - began:.2f} s, the same as at that place of the whole log"
+            f"{count(messages, 'message')} in {time.monotonic() - began:.2f} s, "
+            f"the same as at that place of the whole log"
         )
 
     def cross_into_live(self) -> None:
@@ -167,13 +170,16 @@ class Story:
         crossing = following.cross_into_live(self._server.uri, bodies)
         say = self._screen.fact
         say(
-            f"{count(crossing.published_before, 'arrival')} were in the log; the subscriber started after number {crossing.start:,}"
+            f"{count(crossing.published_before, 'arrival')} were in the log; "
+            f"the subscriber started after number {crossing.start:,}"
         )
         say(
-            f"the replay had caught up when {crossing.published_at_crossing:,} were published; the others came live"
+            f"the replay had caught up when {crossing.published_at_crossing:,} were published; "
+            f"the others came live"
         )
         self._screen.passed(
-            f"{count(crossing.received, 'arrival')}, number {crossing.start + 1:,} to {crossing.last:,}: no gap, none twice, all in order"
+            f"{count(crossing.received, 'arrival')}, number {crossing.start + 1:,} to {crossing.last:,}: "
+            f"no gap, none twice, all in order"
         )
 
     def run_spark(self) -> None:
@@ -206,10 +212,10 @@ class Story:
         code = self._server.stop()
         if code != 0:
             raise CheckFailed(f"the server ended with exit code {code}: {self._server.errors()[-500:]}")
-        self._screen.heading(f"Done after {self._screen.seconds:.0f} s. The log stays. Try next:")
+        self._screen.heading("Every check holds. The log stays; try next")
         for command in next_commands(self._server.data):
-            self._screen.say(f"   {command}")
-        self._screen.fact("(the third in a second terminal, while the server of the second runs)")
+            self._screen.fact(command)
+        self._screen.fact("(the last one in a second terminal, while the server runs)")
 
 
 def spark_rows(server: RunningServer) -> tuple[float, float, list[SparkRow]]:

@@ -5,18 +5,14 @@ Must never leave a Java machine behind.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-import tickertape
+from tests.helpers.processes import source_environment
 from tickertape.testing.server import RunningServer, running_server
-
-SOURCES = Path(tickertape.__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +20,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small local session of two cores, whose workers find this checkout like an installation."""
     scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("PYTHONPATH", source_environment()["PYTHONPATH"])
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         session = (
             SparkSession.builder.master("local[2]")

@@ -40,9 +40,9 @@ def list_segments(directory: str, as_json: bool) -> None:
     """List the segments of the journal in DIR.
 
     For each its state, epoch (which start of the server wrote it), the positions of its first message and
-    after its last one, messages, publishers, bytes in use, when it was begun and the log time of its last
-    commit. A segment is sealed, active (being written, or left by a killed server), reserved (empty, prepared
-    ahead) or unreadable.
+    after its last one, messages (control records included), publishers, bytes in use, when it was begun and
+    the log time of its last commit. A segment is sealed, active (being written, or left by a killed server),
+    reserved (empty, prepared ahead) or unreadable.
 
     \b
     tickertape journal ls data

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import click
@@ -119,17 +119,22 @@ def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
         yield message
 
 
-def _paced(messages: Iterator[bytes], rate: float | None) -> Iterator[bytes]:
+def _paced(
+    messages: Iterator[bytes],
+    rate: float | None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Iterator[bytes]:
     """The messages, each no earlier than `rate` a second allows; lateness is not made up in a burst."""
     if rate is None:
         yield from messages
         return
-    due = time.monotonic()
+    due = clock()
     for message in messages:
-        wait = due - time.monotonic()
+        wait = due - clock()
         if wait > 0:
-            time.sleep(wait)
-        due = max(due, time.monotonic() - 1 / rate) + 1 / rate
+            sleep(wait)
+        due = max(due, clock() - 1 / rate) + 1 / rate
         yield message
 
 

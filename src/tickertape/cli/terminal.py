@@ -7,40 +7,40 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
+from typing import Final
 
 Advance = Callable[[int], object]
-"""Called with how much more is done."""
+"""Called with how many more bytes are done."""
+
+_SHOW_SECONDS: Final = 0.05
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[Advance]:
-    """Show how far `what` is, of `total` (None: nobody knows), in `bytes` or another `unit` by its name."""
+def progress(what: str, total_bytes: int | None) -> Iterator[Advance]:
+    """Show how many bytes of `what` are done, of `total_bytes` (None: nobody knows how many there are)."""
     if not sys.stderr.isatty():
         yield _nothing
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-    done = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        done,
-        TextColumn("" if unit == "bytes" else unit),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda more: bar.advance(task, more)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total_bytes)
+        done, shown_at = 0, 0.0
+
+        def advance(more: int) -> None:
+            nonlocal done, shown_at
+            done += more
+            now = time.monotonic()
+            if now >= shown_at + _SHOW_SECONDS:  # drawing costs more than publishing a message
+                shown_at = now
+                bar.update(task, completed=done)
+
+        yield advance
+        bar.update(task, completed=done)
 
 
 def remark(text: str) -> None:

@@ -173,6 +173,7 @@ class Client(SubscribingClient):
             refused = self._core.publishing.take_rejection()
             self._core.close()
             later = self._sends()
+            self._room.notify_all()
         if refused is not None:
             self._handlers.tell(refused)
         self._carry_out(link, later)
@@ -214,9 +215,9 @@ class Client(SubscribingClient):
         `expiration`: the message's life, in seconds or text (`"5m"`). `correlation_id`, `sow_key`: handed on.
         Returns the sequence it gave the message, or None without a publish store or where the topic is not
         recorded. It never waits for the network unless a bound is reached, and then as long as the client's
-        `timeout`. Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected` (without a publish
-        store),
-        `StoreFull`, `TimedOut`, `Closed`; the message is then not published.
+        `timeout`; through a lost connection too when there is a disconnect handler, which may connect again.
+        Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected` (without a publish store, or with
+        a full one), `StoreFull`, `TimedOut`, `Closed`; the message is then not published.
         """
         body = data if type(data) is bytes else encode(data)
         link = self._link
@@ -427,7 +428,9 @@ class Client(SubscribingClient):
             publishing = self._core.publishing
             if not publishing.starved:
                 return
-            if self._core.logged_on is None:
+            if self._core.logged_on is None and (self._disconnect_handler is None or deadline is None):
+                # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
+                # long as the connection.
                 raise Disconnected(f"there is no connection, and {full}") from full
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:

@@ -166,7 +166,9 @@ class SegmentWalk:
             self._damaged(body, f"{_name(header)}: {error}")
             return
         if batch.count != header.messages:
-            self._damaged(header.offset, f"{_name(header)} holds {batch.count} messages")
+            self._damaged(
+                header.offset, f"{_name(header)} holds {batch.count} messages, not {header.messages}"
+            )
         for publisher, low, high in publisher_spans(batch):
             known = self.highest.get(publisher, self._before.get(publisher, 0))
             if low <= known:

@@ -7,17 +7,19 @@ range and cuts them into parts, and each part is read by position from that log 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tickertape.base.errors import Disconnected, TickertapeError
-from tickertape.client.blocking import Client
 from tickertape.spark.options import Wanted, read_options
 from tickertape.spark.partitions import LogPart, split
 from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batches
+
+if TYPE_CHECKING:
+    from tickertape.client.blocking import Client
 
 DEPTH_BYTES: Final = 8 * 1024 * 1024
 """What may be on its way to a task: two record batches, so that the server works while Spark takes one."""
@@ -87,6 +89,9 @@ def connect(servers: tuple[str, ...], timeout_seconds: float) -> tuple[Client, s
 
     Raises `Disconnected` with the reason of each when none does.
     """
+    # Spark starts a Python process for each step of planning; the first of them needs no client.
+    from tickertape.client.blocking import Client
+
     name = f"spark-{uuid4().hex}"
     reasons = []
     for uri in servers:

@@ -240,6 +240,49 @@ def test_a_publish_that_waits_for_room_ends_with_the_connection(server: SocketSe
     client.close()
 
 
+def test_a_full_store_waits_through_a_lost_connection_when_somebody_may_connect_again(
+    server: SocketServer,
+) -> None:
+    server.mute = True
+    lost, again = threading.Event(), threading.Event()
+
+    def come_back(client: Client) -> None:
+        lost.set()
+        assert again.wait(10)
+        client.connect()
+
+    with Client("pricing-1", server.uri, publish_store=MemoryPublishStore(4000)) as client:
+        client.set_disconnect_handler(come_back)
+        publisher = threading.Thread(
+            target=client.publish_batch, args=("orders", [b"%03d" % i + b"x" * 100 for i in range(100)])
+        )
+        publisher.start()
+        server.drop()
+        assert lost.wait(10)
+        server.mute = False
+        publisher.join(0.05)
+        assert publisher.is_alive()  # full, without a connection: it waits
+        again.set()
+        publisher.join(10)
+        client.publish_flush()
+    assert [body[:3] for body in server.bodies()] == [b"%03d" % i for i in range(100)]
+
+
+def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(server: SocketServer) -> None:
+    server.mute = True
+    client = Client("pricing-1", server.uri, publish_store=MemoryPublishStore(1000))
+    client.publish_batch("orders", [b"x" * 300] * 2)
+    server.drop()
+    with pytest.raises(Disconnected, match="there is no connection, and the publish store holds"):
+        client.publish_batch("orders", [b"x" * 300] * 5)
+    client.set_disconnect_handler(lambda _: None)
+    closing = threading.Timer(0.05, client.close)
+    closing.start()
+    with pytest.raises(Closed):
+        client.publish_batch("orders", [b"x" * 300] * 5)
+    closing.join()
+
+
 def test_a_server_that_does_not_read_makes_publishers_wait() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client("a", f"tcp://127.0.0.1:{listener.getsockname()[1]}", connect=False, timeout=0.2)

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from tests.unit.journal.written import START_MICROS, Written
 from tickertape.base.errors import NotAJournal
@@ -17,9 +18,16 @@ from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.format import (
     CommitHeader,
     CommitKind,
+    Footer,
+    SegmentHeader,
     decode_segment_header,
+    encode_commit,
+    encode_footer,
+    encode_segment_header,
+    footer_bytes,
     segment_path,
 )
+from tickertape.journal.index import SegmentIndex
 from tickertape.journal.segment import SegmentScan
 from tickertape.journal.verify import segment_bytes, survey, verify
 from tickertape.testing.disk import StrictDisk
@@ -229,6 +237,118 @@ def _merge_with_a_wrong_body(batches: Any, stamps: Any) -> Any:
     encoded = bytearray(merge(batches, stamps).encode())
     encoded[-20] ^= 1
     return MessageBatch.parse(bytes(encoded))
+
+
+# -- what no checksum can know ------------------------------------------------------------------------
+
+Change = Callable[[CommitHeader, bytes], tuple[CommitHeader, bytes]]
+
+
+def unchanged(header: CommitHeader, body: bytes) -> tuple[CommitHeader, bytes]:
+    return header, body
+
+
+def reforge(
+    disk: StrictDisk,
+    number: int,
+    change: Change = unchanged,
+    head: Callable[[SegmentHeader], SegmentHeader] = lambda header: header,
+) -> None:
+    """Write a segment again with other contents and right checksums, as a bug in the writer would have."""
+    path = segment_path(number)
+    data = read_all(disk, path)
+    header, crc = decode_segment_header(data[:segment_header_bytes])
+    scan = SegmentScan(lambda o, n: data[o : o + n], len(data), header, crc)
+    encoded, chain = encode_segment_header(head(header))
+    forged, at = [encoded], segment_header_bytes
+    for old, view in scan.commits():
+        new, body = change(old, bytes(view))
+        new = new._replace(offset=at, chain=chain, body_bytes=len(body), body_crc=crc32c(body))
+        encoded, chain = encode_commit(new)
+        forged += [encoded, body]
+        at = new.end
+    truncate(disk, path, 0)
+    overwrite(disk, path, 0, b"".join(forged))
+
+
+def one_segment() -> Written:
+    """A stopped journal of one segment: its commits 1 to 3 have 3, 3 and 2 messages, 4 is the seal."""
+    written = Written(segment_bytes=65536)
+    for count in (3, 3, 2):
+        written.publish(count)
+    written.stop()
+    return written
+
+
+def other_index(header: CommitHeader, body: bytes) -> bytes:
+    """A seal's body with an index that knows nothing."""
+    index = SegmentIndex().encode()
+    padding = bytes(-len(index) % 8)
+    end = header.offset + commit_header_bytes + len(index) + len(padding) + footer_bytes
+    return index + padding + encode_footer(Footer(header.offset, end, header.salt, len(index)))
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "what"),
+    [
+        (2, lambda h, b: (h._replace(timestamp=START_MICROS), b), "commit 2: log time goes back"),
+        (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 calls itself durable"),
+        (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 begins at position 7, not 6"),
+        (3, lambda h, b: (h._replace(messages=5), b), "commit 3 holds 2 messages, not 5"),
+        (4, lambda h, b: (h, other_index(h, b)), "the index does not agree with the commits"),
+    ],
+)
+def test_what_contradicts_itself_is_damage_whatever_its_checksums(
+    number: int, change: Change, what: str
+) -> None:
+    disk = one_segment().disk
+    assert verify(disk).whole
+    offset = commits_of(disk, 1)[number - 1].offset
+    reforge(disk, 1, lambda h, b: change(h, b) if h.number == number else (h, b))
+    first = verify(disk).damage[0]
+    assert (first.file, first.what[: len(what)]) == (segment_path(1), what)
+    assert first.offset in (offset, offset + commit_header_bytes)
+
+
+def test_a_message_that_is_in_the_log_twice_is_damage() -> None:
+    disk = one_segment().disk
+    first, second, *_ = commits_of(disk, 1)
+    data = read_all(disk, segment_path(1))
+    body = data[first.offset + commit_header_bytes : first.end]
+    reforge(disk, 1, lambda h, b: (h, body) if h.number == 2 else (h, b))
+    assert [str(finding) for finding in verify(disk).damage] == [
+        (
+            f"{segment_path(1)} at {second.offset + commit_header_bytes}: "
+            "commit 2: publisher 7 has sequence 1 after 3"
+        )
+    ]
+
+
+def test_a_message_that_came_again_in_a_later_segment_is_damage() -> None:
+    written = Written(segment_bytes=65536)
+    written.publish()
+    written.stop()
+    data = read_all(written.disk, segment_path(1))
+    first = commits_of(written.disk, 1)[0]
+    body = data[first.offset + commit_header_bytes : first.end]
+    written.start()
+    written.publish()
+    written.stop()
+    reforge(written.disk, 2, lambda h, b: (h, body) if h.kind is CommitKind.DATA else (h, b))
+    assert "commit 3: publisher 7 has sequence 1 after 3" in verify(written.disk).damage[0].what
+
+
+def test_a_segment_whose_positions_do_not_go_on_is_damage() -> None:
+    written = Written(segment_bytes=65536)
+    written.publish()
+    written.stop()
+    written.start()
+    written.stop()
+    reforge(written.disk, 2, head=lambda header: header._replace(first_position=99))
+    assert [str(finding) for finding in verify(written.disk).damage] == [
+        f"{segment_path(2)} at 0: its positions do not continue those of segment 1",
+        f"{segment_path(2)} at {segment_header_bytes}: commit 3 begins at position 3, not 99",
+    ]
 
 
 # -- files --------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tests.helpers.processes import source_environment
 from tickertape.base.errors import UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.spark import schema as columns
@@ -155,3 +158,21 @@ def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> Non
 def test_a_schema_that_is_not_ours_is_refused(ddl: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         arrow_schema(struct(ddl))
+
+
+def test_nothing_slow_is_imported_for_a_column() -> None:
+    """Spark starts four Python processes for the first query, and each one would wait for pandas."""
+    code = (
+        "import sys; from pyspark.sql.types import StructType;"
+        "from tickertape.batch import batch_from_bodies; from tickertape.spark.schema import *;"
+        "kinds = {'data': 'binary', 'sequence': 'long', 'timestamp': 'timestamp'};"
+        "names = ['topic', 'bookmark', 'publisher', 'sequence', 'timestamp', 'data'];"
+        "schema = StructType(); [schema.add(name, kinds.get(name, 'string')) for name in names];"
+        "batches = [batch_from_bodies('a', [b'x']), batch_from_bodies('b', [b'y'])];"
+        "record_batch(batches, arrow_schema(schema));"
+        "print([name for name in ('pandas', 'uvloop', 'asyncio', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=source_environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

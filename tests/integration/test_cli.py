@@ -1,0 +1,268 @@
+"""The command line against a real server: what scripts rely on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tickertape.testing.server import RunningServer, running_server, wait_until
+
+STEP_SECONDS_MAX: Final = 30
+COMMAND: Final = (sys.executable, "-m", "tickertape")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for all tests that only use topics of their own."""
+    with running_server(tmp_path_factory.mktemp("cli") / "data") as running:
+        yield running
+
+
+def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*COMMAND, *arguments], input=stdin, capture_output=True, timeout=STEP_SECONDS_MAX, check=False
+    )
+
+
+def begin(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    """Exit code and the rest of the output."""
+    try:
+        out, errors = process.communicate(timeout=STEP_SECONDS_MAX)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, errors
+
+
+def publish(server: RunningServer, topic: str, data: bytes, *arguments: str) -> None:
+    done = run("publish", topic, "--server", server.uri, *arguments, stdin=data)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def everything(server: RunningServer, topic: str, *arguments: str) -> bytes:
+    done = run(
+        "subscribe", topic, "--server", server.uri, "--bookmark", "epoch", "--until-caught-up", *arguments
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+def test_what_is_published_is_read_back(server: RunningServer, tmp_path: Path) -> None:
+    publish(server, "read-back", b'{"id": 1}\nplain\n', "--name", "loader-1")
+    file = tmp_path / "more.txt"
+    file.write_bytes(b"last")
+    done = run("publish", "read-back", str(file), "--server", server.uri, "--name", "loader-1")
+    assert done.returncode == 0
+    assert everything(server, "read-back") == b'{"id": 1}\nplain\nlast\n'
+    rows = [json.loads(line) for line in everything(server, "read-back", "--output", "json").splitlines()]
+    assert [row.get("data", row.get("text")) for row in rows] == [{"id": 1}, "plain", "last"]
+    assert len({row["publisher"] for row in rows}) == 1
+    assert [row["sequence"] for row in rows] == sorted({row["sequence"] for row in rows})
+    # each of its bookmarks is a place to go on from
+    from_there = run(
+        "subscribe",
+        "read-back",
+        "--server",
+        server.uri,
+        "--bookmark",
+        rows[1]["bookmark"],
+        "--until-caught-up",
+    )
+    assert from_there.stdout == b"last\n"
+    whole = f"[{rows[0]['bookmark']}:{rows[1]['bookmark']}]"
+    ranged = run("subscribe", "read-back", "--server", server.uri, "--bookmark", whole, "--timeout", "20s")
+    assert (ranged.returncode, ranged.stdout) == (0, b'{"id": 1}\nplain\n')
+
+
+def test_a_line_that_is_not_json_ends_with_1_and_what_stands_before_it_is_there(
+    server: RunningServer,
+) -> None:
+    done = run(
+        "publish", "checked", "--server", server.uri, "--format", "json", stdin=b'{"id": 1}\n[2]\n{\n[3]\n'
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"tickertape: <stdin>: line 3 is not JSON: ")
+    assert done.stderr.endswith(b"; what stands before it is published (messages: 2)\n")
+    assert everything(server, "checked") == b'{"id": 1}\n[2]\n'
+
+
+def test_live_messages_are_printed_as_they_come(server: RunningServer) -> None:
+    publish(server, "live", b"0\n")
+    reader = begin("subscribe", "live", "--server", server.uri, "--bookmark", "epoch", "--count", "3")
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == b"0\n"  # so it is subscribed
+    publish(server, "live", b"1\n")
+    assert reader.stdout.readline() == b"1\n"
+    publish(server, "live", b"2\n3\n")
+    assert end(reader) == (0, b"2\n", b"")
+
+
+def test_silence_is_exit_code_3(server: RunningServer) -> None:
+    done = run("subscribe", "silent", "--server", server.uri, "--timeout", "200ms")
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert b"within 0.2 s" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(server: RunningServer) -> None:
+    publish(server, "much", b"x" * 99 + b"\n" + b"%0100d\n" % 0 * 20_000)
+    with begin(
+        "subscribe", "much", "--server", server.uri, "--bookmark", "epoch", "--until-caught-up"
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        assert reader.stdout.readline() == b"x" * 99 + b"\n"
+        reader.stdout.close()
+        assert reader.stderr.read() == b""
+        assert reader.wait(STEP_SECONDS_MAX) == 0
+
+
+def test_ctrl_c_ends_a_subscription_without_a_traceback(server: RunningServer) -> None:
+    publish(server, "interrupted", b"0\n")
+    reader = begin("subscribe", "interrupted", "--server", server.uri, "--bookmark", "epoch")
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == b"0\n"
+    reader.send_signal(signal.SIGINT)
+    assert end(reader) == (130, b"", b"")
+
+
+def test_errors_of_the_server_are_one_line(server: RunningServer) -> None:
+    done = run("subscribe", "nothing", "--server", server.uri, "--bookmark", "1|1|", "--until-caught-up")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"tickertape: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_the_journal_of_a_running_server_is_listed_and_whole(server: RunningServer) -> None:
+    publish(server, "listed", b"1\n2\n")
+    done = run("journal", "verify", str(server.data))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"whole: ")
+    report = json.loads(run("journal", "ls", str(server.data), "--json").stdout)
+    assert [s["state"] for s in report["segments"] if s["state"] != "reserved"] == ["active"]
+    assert (report["damage"], report["notes"]) == ([], [])
+
+
+# -- servers of their own -----------------------------------------------------------------------------
+
+
+def test_a_publisher_whose_server_dies_does_not_end_well(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data") as running:
+        publisher = begin("publish", "orders", "--server", running.uri)
+        assert publisher.stdin is not None
+        publisher.stdin.write(b"1\n")
+        publisher.stdin.flush()
+        reader = run("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch", "--count", "1")
+        assert reader.stdout == b"1\n"
+        listener = begin("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch")
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == b"1\n"
+        running.kill()
+        wait_until(
+            lambda: not takes_a_line(publisher), STEP_SECONDS_MAX
+        )  # it does not wait for the last line
+        with contextlib.suppress(BrokenPipeError):
+            publisher.stdin.close()
+        publisher.stdin = None
+        for process, says in ((publisher, b"messages may not be persisted"), (listener, b"")):
+            code, out, errors = end(process)
+            assert (code, out) == (1, b"")
+            assert errors.startswith(b"tickertape: ")
+            assert errors.endswith(says + b"\n")
+            assert errors.count(b"\n") == 1
+        # what recovery has to do is no damage
+        assert run("journal", "verify", str(running.data)).returncode == 0
+        running.start()
+        assert everything(running, "orders") == b"1\n"
+
+
+def takes_a_line(process: subprocess.Popen[bytes]) -> bool:
+    """Write a line to a process; False when it has ended."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(b"more\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return False
+    return process.poll() is None
+
+
+def serve(*arguments: str) -> subprocess.Popen[bytes]:
+    return begin("serve", *arguments)
+
+
+def stop(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    process.terminate()
+    return end(process)
+
+
+def test_serve_says_one_line_when_it_is_ready_and_stops_cleanly(tmp_path: Path) -> None:
+    socket_path = tmp_path / "tt.sock"
+    server = serve(
+        "--data", str(tmp_path / "data"), "--listen", "tcp://127.0.0.1:0", "--listen", f"unix://{socket_path}"
+    )
+    assert server.stdout is not None
+    word, tcp, unix = server.stdout.readline().split()
+    assert (word, unix) == (b"ready", f"unix://{socket_path}".encode())
+    assert tcp.startswith(b"tcp://127.0.0.1:")
+    assert not tcp.endswith(b":0")
+    assert run("publish", "orders", "--server", unix.decode(), stdin=b"1\n").returncode == 0
+    again = run("serve", "--data", str(tmp_path / "data"), "--listen", "tcp://127.0.0.1:0")
+    assert (again.returncode, again.stdout) == (5, b"")
+    assert f"process {server.pid}".encode() in again.stderr
+    assert again.stderr.count(b"\n") == 1
+    assert stop(server) == (0, b"", b"")
+
+
+def test_serve_refuses_a_directory_that_is_not_ours_and_an_address_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("...")
+    done = run("serve", "--data", str(tmp_path / "letters"), "--listen", "tcp://127.0.0.1:0")
+    assert (done.returncode, done.stdout) == (5, b"")
+    assert b"dear.txt" in done.stderr
+    assert os.listdir(tmp_path / "letters") == ["dear.txt"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        uri = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        done = run("serve", "--data", str(tmp_path / "data"), "--listen", uri)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert uri.encode() in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_serve_takes_its_configuration_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "topics.toml").write_text('[[journal.topic]]\nname = "${TOPIC}"\n')
+    config = tmp_path / "server.toml"
+    config.write_text(
+        'include = ["topics.toml"]\n[[transport]]\nlisten = "tcp://127.0.0.1:0"\n[journal]\nsync = "never"\n'
+    )
+    environment = os.environ | {"TOPIC": "orders"}
+    server = subprocess.Popen(
+        [*COMMAND, "serve", str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert server.stdout is not None
+    uri = server.stdout.readline().split()[1].decode()
+    assert (tmp_path / "data" / "identity.json").exists()  # beside the file
+    run("publish", "orders", "--server", uri, stdin=b"1\n")
+    replay = ("--bookmark", "epoch", "--until-caught-up")
+    assert run("subscribe", "orders", "--server", uri, *replay).stdout == b"1\n"
+    refused = run("subscribe", "fills", "--server", uri, *replay)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert stop(server)[0] == 0

@@ -1,0 +1,100 @@
+"""The demonstration, in small: real processes, a real kill, every check; and the commands it ends with."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.helpers.processes import source_environment
+from tickertape.testing import running_server
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO_SECONDS_MAX = 100
+SPARK_DEMO_SECONDS_MAX = 220
+NUMBER = r"([\d,]+)"
+
+
+def run(*command: str, directory: Path = ROOT, seconds: float = DEMO_SECONDS_MAX) -> tuple[int, str, str]:
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=source_environment(),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def demo(*arguments: str, seconds: float = DEMO_SECONDS_MAX) -> tuple[int, str, str]:
+    return run(sys.executable, "-m", "examples.demo", *arguments, seconds=seconds)
+
+
+def numbers(pattern: str, text: str) -> tuple[int, ...]:
+    found = re.search(pattern.replace("#", NUMBER), text)
+    assert found, f"{pattern!r} is not in\n{text}"
+    return tuple(int(number.replace(",", "")) for number in found.groups())
+
+
+def next_commands(text: str) -> list[list[str]]:
+    """The three commands at the end, as words, without what stands for the program."""
+    lines = [shlex.split(line) for line in text.splitlines()[-4:-1]]
+    return [words[next(i for i, word in enumerate(words) if "tickertape" in word) + 1 :] for words in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEMO_SECONDS_MAX + 50)
+def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
+    data = tmp_path / "log"
+    code, text, errors = demo("--flights", "3000", "--no-spark", "--data", str(data))
+    assert (code, errors) == (0, ""), text
+    acknowledged, total = numbers("killed when # of # messages were acknowledged", text)
+    assert total == 6000
+    assert 0.4 * total <= acknowledged <= 0.7 * total
+    assert numbers("# publishers came back", text) == (5,)
+    assert numbers("flights: # messages, # missing, # twice, # out of the order", text) == (3000, 0, 0, 0)
+    assert numbers("weather: # messages, # missing, # twice, # out of the order", text) == (3000, 0, 0, 0)
+    assert numbers("# messages in [0-9.]+ s, the same as at that place", text) == (301,)
+    before, start = numbers("# arrivals were in the log; the subscriber started after number #", text)
+    (published,) = numbers("the replay had caught up when # were published", text)
+    received, first, last = numbers("# arrivals, number # to #: no gap", text)
+    assert start < before <= published < last, "some came from the log and some live"
+    assert (first, received) == (start + 1, last - start)
+    assert "\x1b" not in text, "no colours where there is no terminal"
+
+    verify, serve, subscribe = next_commands(text)
+    code, text, errors = run(sys.executable, "-m", "tickertape", *verify)
+    assert (code, errors) == (0, "")
+    assert "whole: " in text
+    assert serve == ["serve", "--data", str(data)]
+    with running_server(data) as server:
+        code, text, errors = run(sys.executable, "-m", "tickertape", *subscribe, "--server", server.uri)
+    assert (code, errors) == (0, "")
+    lines = [msgspec.json.decode(line) for line in text.splitlines()]
+    assert len(lines) == 3
+    assert all(line["data"]["year"] == 2013 for line in lines)
+
+
+@pytest.mark.full  # the quick start of the README runs Spark every time
+@pytest.mark.spark
+@pytest.mark.timeout(SPARK_DEMO_SECONDS_MAX + 20)
+def test_the_demo_with_spark_agrees_with_the_file(tmp_path: Path) -> None:
+    arguments = ("--flights", "1500", "--data", str(tmp_path / "log"))
+    code, text, errors = demo(*arguments, seconds=SPARK_DEMO_SECONDS_MAX)
+    assert (code, errors) == (0, ""), text
+    assert "1,500 flights of 14 carriers, exactly as in the source file" in text
+
+
+def test_the_demo_leaves_a_directory_alone_that_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "letters").write_text("dear aunt")
+    code, text, errors = demo("--no-spark", "--data", str(tmp_path))
+    assert (code, text) == (2, "")
+    assert errors == f"demo: {tmp_path}: not empty; the demo wants a new or empty directory\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["letters"]
