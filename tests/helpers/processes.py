@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -12,3 +14,22 @@ def source_environment() -> dict[str, str]:
     """The environment, with this source tree importable whether or not the package is installed."""
     path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path}
+
+
+def run_tickertape(*arguments: str, seconds: float = 60.0) -> tuple[int, str, str]:
+    """Run the command to its end; its exit code, standard output and standard error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tickertape", *arguments],
+        env=source_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def files_of(directory: Path) -> dict[Path, bytes]:
+    """Every file below `directory` and what is in it."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

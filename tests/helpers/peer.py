@@ -1,0 +1,77 @@
+"""Owns a peer on a real socket that sends whatever bytes it is given, and understands what the server says.
+
+Must never put right what it was told to send.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from types import TracebackType
+from typing import Final, Self
+
+from tests.helpers.wire import joined
+from tickertape.batch import MessageBatch
+from tickertape.wire.commands import PREFACE, Command, LoggedOn, Logon
+from tickertape.wire.connection import Connection, Received
+from tickertape.wire.frames import encode_frame
+
+PEER_SECONDS: Final = 20.0
+
+
+def frame(command: Command, batch: MessageBatch | None = None) -> bytes:
+    """The bytes of one frame."""
+    return joined(encode_frame(command, batch))
+
+
+class Peer:
+    """A connection to the server at `uri`; with a `name` it logs on first."""
+
+    def __init__(self, uri: str, name: str | None = None) -> None:
+        host, port = uri.removeprefix("tcp://").split(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=PEER_SECONDS)
+        self._core = Connection("client")
+        self._said: deque[Command] = deque()
+        if name is not None:
+            self.send(PREFACE + frame(Logon(name=name)))
+            self.until(LoggedOn)
+            self._core.logged_on()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send the bytes as they are."""
+        self._socket.sendall(data)
+
+    def until(self, kind: type[Command]) -> list[Command]:
+        """What the server says up to the next command of this kind."""
+        said: list[Command] = []
+        while not said or not isinstance(said[-1], kind):
+            while not self._said:
+                assert self._read(), f"the server closed; it said {said}"
+            said.append(self._said.popleft())
+        return said
+
+    def until_closed(self) -> list[Command]:
+        """What the server says before it closes."""
+        try:
+            while self._read():
+                pass
+        except ConnectionResetError:
+            pass  # it closed while bytes of ours were unread; what it said came before that
+        said = list(self._said)
+        self._said.clear()
+        return said
+
+    def _read(self) -> bool:
+        data = self._socket.recv(65536)
+        events = self._core.feed(data)
+        assert all(isinstance(event, Received) for event in events), events
+        self._said += [event.command for event in events if isinstance(event, Received)]
+        return bool(data)
