@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import TickertapeError
@@ -141,8 +141,8 @@ class Peer:
         self.heard[sub_id], self.marks[sub_id] = [], []
         self.owed_credit[sub_id] = self.outstanding[sub_id] = 0
         self.credit[sub_id] = credit
-        command = Subscribe(id=self.ids, sub_id=sub_id, topic=topic, bookmark=bookmark, credit=credit, **more)  # type: ignore[arg-type]
-        self.send(command)
+        fields: dict[str, Any] = {"bookmark": bookmark, "credit": credit, **more}
+        self.send(Subscribe(id=self.ids, sub_id=sub_id, topic=topic, **fields))
         return self.ids
 
     def give_credit(self, sub_id: str) -> None:

@@ -56,7 +56,7 @@ class Peer(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._instance.writable(self._conn, writable=True)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (a lost peer is no error of ours)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (no error of ours)
         self._instance.disconnected(self._conn)
 
     # -- called by the instance -----------------------------------------------------------------------

@@ -355,7 +355,7 @@ def test_what_a_failed_sync_left_in_the_cache_is_written_again(operation: str, n
 
 
 def test_names_that_a_killed_process_gave_are_made_durable() -> None:
-    """Killed at any operation of the first start, the next one works on: power loss then takes nothing of it."""
+    """Killed at any operation of the first start, the next one works on: power loss takes nothing of that."""
     for operations in range(1, 18):
         for seed in range(4):
             disk = StrictDisk(Random(seed))
