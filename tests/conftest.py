@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, settings
 TIERS = ("unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark")
 """Directories of tests, fastest first; files beside them (tidy, documentation) run before all."""
 
+FULL_SECONDS_MAX = 900
+"""A test with the long counts."""
 SPARK_SECONDS_MAX = 240
 """A Spark test may have to start a Java machine and workers first."""
 
@@ -23,7 +25,7 @@ settings.register_profile(
     "ci", parent=settings.get_profile("dev"), max_examples=200, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "full", parent=settings.get_profile("ci"), max_examples=5_000, derandomize=False, print_blob=True
+    "full", parent=settings.get_profile("ci"), max_examples=1_000, derandomize=False, print_blob=True
 )
 
 
@@ -58,7 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.hook.pytest_deselected(items=dropped)
             items[:] = [item for item in items if not item.get_closest_marker("full")]
     for item in items:
-        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+        if item.get_closest_marker("timeout"):
+            continue
+        if config.getoption("--full"):
+            item.add_marker(pytest.mark.timeout(FULL_SECONDS_MAX))
+        elif item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS_MAX))
     items.sort(
         key=lambda item: (

@@ -7,6 +7,7 @@ carries out `effects`. Publishing and subscribing have modules of their own. Eve
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -76,7 +77,6 @@ Input = Opened | Arrived | Lost | bytes
 class _Call(NamedTuple):
     token: object  # None when nobody waits
     command: Command
-    frame: int = 0
 
 
 class ClientCore:
@@ -100,6 +100,8 @@ class ClientCore:
         self._logon_token: object = None
         self._goodbye: TickertapeError | None = None
         self._calls: dict[int, _Call] = {}
+        self._flushes: deque[tuple[int, object]] = deque()
+        """Who waits until the frames up to a number have their answers."""
         self._last_id = 0
         self._closed = False
         self.logged_on: LoggedOn | None = None
@@ -164,8 +166,13 @@ class ClientCore:
             raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
         self._check_ready()
         frame = self.publishing.flush_lanes()
+        if level == "persisted":
+            # Every frame has its answer; asking for another one would only cost a round trip.
+            self._flushes.append((frame, token))
+            self._settle_flushes()
+            return
         command = Flush(id=self._new_id(), level=level)
-        self._call(command.id, _Call(token, command, frame if level == "persisted" else 0))
+        self._call(command.id, _Call(token, command))
 
     def subscribe(self, token: object, request: Request, sink: object) -> None:
         """Resolved with the `Ack` when the subscription stands.
@@ -262,6 +269,11 @@ class ClientCore:
         self._calls[call_id] = call
         self._effects.append(frame)
 
+    def _settle_flushes(self) -> None:
+        oldest = self.publishing.oldest_unsettled() if self._flushes else None
+        while self._flushes and (oldest is None or self._flushes[0][0] < oldest):
+            self._effects.append(Resolve(self._flushes.popleft()[1], None))
+
     def _take(self, events: Sequence[Received | Violation], now: Now) -> None:
         for event in events:
             if self._goodbye is not None:
@@ -286,10 +298,13 @@ class ClientCore:
                 self._deliver(command, batch, now)
         elif isinstance(command, Persisted):
             self.publishing.persisted(command)
+            self._settle_flushes()
         elif isinstance(command, Processed):
             self.publishing.processed(command)
+            self._settle_flushes()
         elif isinstance(command, Rejected):
             self.publishing.rejected(command)
+            self._settle_flushes()
         elif isinstance(command, Completed):
             self.subscriptions.completed(command)
         elif isinstance(command, Ended):
@@ -334,9 +349,6 @@ class ClientCore:
             return
         outcome: object = answer
         if isinstance(call.command, Flush):
-            if call.frame:
-                # Everything sent before is persisted, whether or not its own notice has come yet.
-                self.publishing.settle_recorded(call.frame)
             outcome = None
         elif isinstance(call.command, Unsubscribe):
             for sub_id in call.command.sub_ids:
@@ -367,7 +379,9 @@ class ClientCore:
         self.publishing.lost(refusal)
         self.subscriptions.lost(reason, refusal)
         calls = [call.token for call in self._calls.values()]
+        calls.extend(token for _, token in self._flushes)
         self._calls.clear()
+        self._flushes.clear()
         if self._logon_token is not None:
             self._effects.append(Resolve(self._logon_token, Closed("closed") if self._closed else error))
             self._logon_token = None

@@ -148,6 +148,11 @@ class Publishing:
             return 0
         return self._store.unpersisted_count() + self._recorded.count
 
+    def oldest_unsettled(self) -> int | None:
+        """Number of the oldest frame of this connection that has no answer yet; None when all have."""
+        frames = [next(iter(lane.in_flight)) for lane in (self._recorded, self._unrecorded) if lane.in_flight]
+        return min(frames, default=None)
+
     def unsettled(self) -> bool:
         """Whether anything gathered or sent on this connection has no answer yet."""
         return any(lane.size or lane.in_flight for lane in (self._recorded, self._unrecorded))
@@ -222,13 +227,9 @@ class Publishing:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
         if command.frame:
             self._check_frame(command.frame)
-        self.settle_recorded(command.frame, command.sequence)
-
-    def settle_recorded(self, frame: int, sequence: int = 0) -> None:
-        """Settle the recorded frames up to `frame`: they are persisted."""
+        sequence = command.sequence
         lane = self._recorded
-        settled = [number for number in lane.in_flight if number <= frame]
-        for number in settled:
+        while lane.in_flight and (number := next(iter(lane.in_flight))) <= command.frame:
             sequence = max(sequence, lane.in_flight.pop(number).last)
         if self._store is not None and sequence:
             self._store.discard(sequence)

@@ -18,6 +18,7 @@ from tickertape.base.limits import (
     receive_buffer_bytes,
     step_bytes_max,
 )
+from tickertape.base.ports import Buffer
 from tickertape.engine.effects import (
     Close,
     DiskJob,
@@ -62,6 +63,8 @@ class Instance:
         self._disk = DiskThread(opened.executor, self._disk_answers)
         self._readers = Readers(opened.disk, self._read_answers)
         self._reads: dict[int, ReadRequest] = {}
+        self._outgoing: dict[int, list[Buffer]] = {}
+        """What the effects of one flush want written, by connection."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._working = False
@@ -155,6 +158,7 @@ class Instance:
             while effects := self.broker.effects():
                 for effect in effects:
                     budget -= self._carry_out(effect, budget)
+            self._write()
         finally:
             self._flushing = False
         if self.broker.has_work and not self._working:
@@ -167,9 +171,7 @@ class Instance:
     def _carry_out(self, effect: Effect, budget: int) -> int:
         """Carry out one effect; returns the bytes read on the event loop."""
         if isinstance(effect, Send):
-            peer = self._peers.get(effect.conn)
-            if peer is not None:
-                peer.send(effect.buffers)
+            self._outgoing.setdefault(effect.conn, []).extend(effect.buffers)
         elif isinstance(effect, DiskJob):
             self._run_job(effect.job)
         elif isinstance(effect, Read):
@@ -186,6 +188,14 @@ class Instance:
             log.critical("%s: %s", effect.error.code, effect.error)
             self._finish(effect.error)
         return 0
+
+    def _write(self) -> None:
+        """Write what was gathered for each connection, one call each."""
+        outgoing, self._outgoing = self._outgoing, {}
+        for conn, buffers in outgoing.items():
+            peer = self._peers.get(conn)
+            if peer is not None:
+                peer.send(buffers)
 
     def _run_job(self, job: Job) -> None:
         if isinstance(job, WriteCommit) and self.broker.journal.policy is SyncPolicy.NEVER:
@@ -208,6 +218,7 @@ class Instance:
         return 0
 
     def _close(self, conn: int) -> None:
+        self._write()  # the goodbye goes out before the close
         peer = self._peers.get(conn)
         if peer is not None:
             peer.close()

@@ -18,9 +18,9 @@ from tickertape.base.errors import (
 from tickertape.base.limits import batch_bytes_target, message_bytes_max
 from tickertape.base.names import publisher_id
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.effects import FailedWrite, Room
+from tickertape.client.effects import FailedWrite, Resolve, Room
 from tickertape.client.publish_store import MemoryPublishStore, Stored
-from tickertape.wire.commands import Ack, Flush, Persisted, Processed, Publish, Rejected
+from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 
 ME = publisher_id("pricing-1")
 
@@ -221,16 +221,39 @@ def test_a_notice_about_an_earlier_connection_names_no_frame() -> None:
     assert batches(store) == []
 
 
-def test_a_persisted_flush_settles_what_was_sent_before_it() -> None:
+def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_else() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1", b"2")
     peer.core.flush("f", "persisted")
     publish(peer, b"3")
     from_client = peer.sent()
-    assert [type(command) for command, _ in from_client] == [Publish, Publish, Flush]
-    peer.say(Ack(id=1))
+    assert [type(command) for command, _ in from_client] == [Publish, Publish], "no command of its own"
+    peer.took(Resolve)
+    peer.say(Persisted(frame=1))
+    assert peer.took(Resolve) == []
+    peer.say(Persisted(frame=2))
+    assert peer.outcome("f") is None
     assert batches(store) == [[b"3"]]
+
+
+def test_a_persisted_flush_waits_for_unrecorded_frames_too() -> None:
+    peer = Peer().connect(recorded=("kept",))
+    peer.core.publish("kept", b"1")
+    peer.core.publish("gone", b"2")
+    peer.core.flush("f", "persisted")
+    peer.took(Resolve)
+    peer.say(Persisted(frame=1))
+    assert peer.took(Resolve) == []
+    peer.say(Processed(frame=2))
+    assert peer.outcome("f") is None
+
+
+def test_a_flush_with_nothing_outstanding_is_done_at_once() -> None:
+    peer = Peer().connect()
+    peer.took(Resolve)
+    peer.core.flush("f", "persisted")
+    assert peer.outcome("f") is None
 
 
 def test_replacing_a_store_that_holds_messages_is_refused() -> None:
