@@ -199,6 +199,13 @@ class MessageBatch:
 
     def run(self, i: int) -> Run:
         """Row `i` of the run table."""
+        return self._first_run if i == 0 else self._run(i)
+
+    @_Lazy
+    def _first_run(self) -> Run:
+        return self._run(0)
+
+    def _run(self, i: int) -> Run:
         return Run._make(RUN.unpack_from(self._table, HEADER_BYTES + RUN_BYTES * i))
 
     @_Lazy

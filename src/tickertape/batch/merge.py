@@ -6,6 +6,7 @@ Must never touch a body beyond copying it once, nor change a run's checksum.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,6 @@ from tickertape.batch.format import (
     I8,
     KEYS,
     KINDS,
-    RUN,
     RUN_BYTES,
     RUN_DTYPE,
     SEQUENCES,
@@ -38,6 +38,9 @@ from tickertape.batch.format import (
 from tickertape.batch.layout import MessageBatch
 
 _FIRST_RUN_END: Final = HEADER_BYTES + RUN_BYTES
+_STAMP: Final = Struct("<QQq")
+"""Publisher, first sequence and timestamp, as a run begins."""
+_STAMP_END: Final = HEADER_BYTES + _STAMP.size
 
 
 class Stamp(NamedTuple):
@@ -60,6 +63,10 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
         raise UsageError("merge needs at least one batch")
     if stamps is None and len(batches) == 1:
         return batches[0]
+    if stamps is not None and len(batches) == len(stamps) == 1:
+        stamped = _stamped(batches[0], stamps[0])
+        if stamped is not None:
+            return stamped
     columns = 0
     for batch in batches:
         columns |= batch.columns
@@ -82,6 +89,21 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
     return assemble(runs=runs, offsets=offsets, bodies=bodies, topics=topics, optional=optional)
 
 
+def _stamped(batch: MessageBatch, stamp: Stamp) -> MessageBatch | None:
+    """The batch with `stamp` in its one run and all else as it is; None when its sequences cannot stay."""
+    if batch.run_count != 1:
+        return None
+    if batch.has_sequences and batch.run(0)[:2] != stamp[:2]:
+        return None
+    head = batch.head
+    stamped = MessageBatch(
+        batch.count, 1, batch.head_bytes, batch.body_bytes, batch.columns, batch.topics, batch._places
+    )
+    stamped._table = b"".join((head[:HEADER_BYTES], _STAMP.pack(*stamp), head[_STAMP_END:]))
+    stamped.bodies = batch.bodies
+    return stamped
+
+
 def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> bytes:
     """The encoded run table, stamped."""
     if stamps is None:
@@ -90,8 +112,6 @@ def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> by
         raise UsageError(f"merge has {len(batches)} batches and {len(stamps)} stamps")
     if any(b.run_count != 1 for b in batches):
         raise UsageError("merge with stamps takes batches of one run each")
-    if len(batches) == 1:
-        return RUN.pack(*stamps[0], *batches[0].run(0)[3:])
     runs = bytearray().join([b._table[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
     table = np.frombuffer(runs, RUN_DTYPE)
     publishers, firsts, timestamps = zip(*stamps, strict=True)

@@ -133,6 +133,8 @@ class Publishing:
     def due(self) -> list[tuple[Session, Persisted | Ack]]:
         """Acknowledgements that are due now: one cumulative `Persisted` a session, flush answers after it."""
         end = self._journal.persisted_end
+        if not self._owed or self._owed[0].end > end:
+            return []
         reached: dict[int, _Owed] = {}
         flushes: list[_Owed] = []
         while self._owed and self._owed[0].end <= end:
