@@ -100,11 +100,13 @@ def test_every_byte_of_a_log_that_was_stopped(expected: list[Message], log: Log)
     footer = decode_footer(contents[-footer_bytes:])
     assert footer is not None
     del sealed.files[segment_path(log.last_segment + 1)]
-    seen: dict[str, Counter[Outcome]] = {"commits": Counter(), "seal": Counter()}
+    seen: dict[str, Counter[Outcome]] = {"commits": Counter(), "mark": Counter(), "seal": Counter()}
+    last_mark = footer.seal_offset - commit_header_bytes
     for offset in range(segment_header_bytes, len(contents)):
-        part = "commits" if offset < footer.seal_offset else "seal"
+        part = "commits" if offset < last_mark else "mark" if offset < footer.seal_offset else "seal"
         seen[part][outcome(sealed, path, offset, expected)] += 1
     assert set(seen["commits"]) == {"read refused"}
+    assert set(seen["mark"]) == {"nothing lost"}, "no message stands in it or behind it"
     assert set(seen["seal"]) == {"nothing lost"}
 
 

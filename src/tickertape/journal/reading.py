@@ -145,29 +145,42 @@ class LogView:
 
 
 def decode_commits(
-    segment: LogSegment, offset: int, data: bytes
+    segment: LogSegment, offset: int, data: bytes, *, up_to_damage: bool = False
 ) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
     """The whole commits in `data`, which was read at `offset`, and the bytes the next one needs to be whole.
 
-    Raises `JournalCorrupt` naming file and offset: below the persisted end everything must be valid."""
+    Raises `JournalCorrupt` naming file and offset: below the persisted end everything must be valid. With
+    `up_to_damage` it is raised only for the first commit; whole ones before a damaged one are given first.
+    """
     view = memoryview(data)
     commits: list[tuple[CommitHeader, memoryview]] = []
     at = 0
     while at + commit_header_bytes <= len(view) and offset + at < segment.end:
         header = decode_commit(view, at)
-        if header is None or header.offset != offset + at or header.salt != segment.header.salt:
-            raise _corrupt(segment, offset + at, "no valid commit header")
-        end = at + commit_header_bytes + header.body_bytes
-        if offset + end > segment.end:
-            raise _corrupt(segment, offset + at, f"commit {header.number} reaches beyond what was persisted")
-        if end > len(view):
-            return commits, end - at
-        body = view[at + commit_header_bytes : end]
-        if crc32c(body) != header.body_crc:
-            raise _corrupt(segment, offset + at, f"commit {header.number} does not match its checksum")
-        commits.append((header, body))
-        at = end
+        problem = _header_problem(segment, offset + at, header)
+        if header is not None and problem is None:
+            end = at + commit_header_bytes + header.body_bytes
+            if end > len(view):
+                return commits, end - at
+            body = view[at + commit_header_bytes : end]
+            if crc32c(body) == header.body_crc:
+                commits.append((header, body))
+                at = end
+                continue
+            problem = f"commit {header.number} does not match its checksum"
+        if commits and up_to_damage:
+            break
+        raise _corrupt(segment, offset + at, problem or "no valid commit header")
     return commits, commit_header_bytes
+
+
+def _header_problem(segment: LogSegment, offset: int, header: CommitHeader | None) -> str | None:
+    """What keeps a header from standing at `offset` of a segment."""
+    if header is None or header.offset != offset or header.salt != segment.header.salt:
+        return "no valid commit header"
+    if header.end > segment.end:
+        return f"commit {header.number} reaches beyond what was persisted"
+    return None
 
 
 def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryview]]) -> list[Part]:
@@ -227,7 +240,7 @@ class LogReader:
         self._request = None
         if len(data) < request.size:
             raise _corrupt(segment, request.offset + len(data), "the file is shorter than what was persisted")
-        commits, self._need = decode_commits(segment, request.offset, data)
+        commits, self._need = decode_commits(segment, request.offset, data, up_to_damage=True)
         if commits:
             self._offset = commits[-1][0].end
             self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].messages)

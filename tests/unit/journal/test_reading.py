@@ -238,7 +238,31 @@ def test_the_tail_is_bounded_and_cut_in_pieces() -> None:
     assert 0 < cuts < 60
 
 
-def test_damage_is_named_and_nothing_of_the_read_is_served() -> None:
+def test_whole_commits_before_a_damaged_one_are_served_and_then_the_damage_is_named() -> None:
+    made = random_log(5, messages=60)
+    made.journal.view.tail.clear()
+    path = segment_path(1)
+    handle = made.disk.open(path)
+    reader = made.journal.reader(0)
+    request = reader.poll()
+    assert isinstance(request, ReadRequest)
+    whole = reader.answer(made.disk.read(handle, request.offset, request.size))
+    damaged = request.offset + request.size // 2
+    made.disk.write(handle, damaged, [b"\xff\xff\xff"])
+    reader = made.journal.reader(0)
+    request = reader.poll()
+    assert isinstance(request, ReadRequest)
+    served = reader.answer(made.disk.read(handle, request.offset, request.size))
+    assert 0 < len(served) < len(whole)
+    assert [p.first_position for p in served] == [p.first_position for p in whole[: len(served)]]
+    again = reader.poll()
+    assert isinstance(again, ReadRequest)
+    with pytest.raises(JournalCorrupt, match=path) as caught:
+        reader.answer(made.disk.read(handle, again.offset, again.size))
+    assert again.offset == caught.value.offset <= damaged
+
+
+def test_damage_in_the_first_commit_of_a_read_is_named_and_nothing_is_served() -> None:
     made = random_log(5, messages=60)
     made.journal.view.tail.clear()
     path = segment_path(1)
