@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -100,7 +100,9 @@ class Link:
         self._outbox: deque[Buffer] = deque()
         self._added_bytes = 0
         self._written_bytes = 0
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
+        # Python's own conditions ask a lock this way; there is no public name for it.
+        self._owns_writing: Callable[[], bool] = self._writing._is_owned  # type: ignore[attr-defined]
         self.blocked = False
         """Whether the socket took no more when it was last written to."""
         self._why: Disconnected | None = None
@@ -132,11 +134,23 @@ class Link:
             self._added_bytes += len(buffer)
 
     def push(self) -> None:
-        """Write what the socket takes now; never waits."""
-        while self._outbox and not self.blocked and self._writing.acquire(blocking=False):
-            try:
+        """Write what the socket takes now; never waits.
+
+        A Ctrl-C may come between any two steps. Then nobody knows how much of a frame went out, so the
+        connection ends rather than send some bytes twice; and the lock, which may be held without `acquire`
+        having returned, is given back by its owner.
+        """
+        if self._owns_writing():
+            return  # called by a signal handler in the middle of writing, which goes on afterwards
+        try:
+            while self._outbox and not self.blocked and self._writing.acquire(blocking=False):
                 self._write()
-            finally:
+                self._writing.release()
+        except BaseException:
+            self.hang_up(Disconnected(f"writing to {self._uri} was interrupted"))
+            raise
+        finally:
+            if self._owns_writing():
                 self._writing.release()
 
     def wait_room(self, timeout: float | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from typing import Any, cast
 
 import pytest
 
@@ -68,6 +69,55 @@ def test_what_the_socket_does_not_take_is_written_later_in_order() -> None:
     theirs.close()
     assert driver.ended.wait(10)
     link.thread.join()
+
+
+class Interrupted:
+    """A socket during whose writing the user presses Ctrl-C."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self._real = real
+
+    def sendmsg(self, buffers: list[Buffer]) -> int:
+        self._real.sendmsg(buffers)
+        raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_an_interrupted_write_ends_the_connection_and_holds_no_lock() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    with theirs:
+        link._socket = cast(socket.socket, Interrupted(link._socket))
+        link.add([b"half a frame"])
+        with pytest.raises(KeyboardInterrupt):
+            link.push()
+        assert driver.ended.wait(10), "what went out is not known: nothing is sent twice"
+        assert "interrupted" in str(driver.error)
+        free = threading.Thread(
+            target=lambda: driver.buffer() and link._writing.acquire() and link._writing.release()
+        )
+        free.start()
+        free.join(10)
+        assert not free.is_alive(), "the lock is free for other threads"
+
+
+def test_a_signal_handler_may_push_in_the_middle_of_a_write() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    with theirs:
+        with link._writing:
+            link.add([b"later"])
+            link.push()
+        theirs.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            theirs.recv(100)
+        link.push()
+        theirs.settimeout(10)
+        assert theirs.recv(100) == b"later"
+        link.hang_up()
+        link.thread.join()
 
 
 def test_what_is_read_and_the_end() -> None:
