@@ -95,12 +95,11 @@ def test_an_interrupted_write_ends_the_connection_and_holds_no_lock() -> None:
             link.push()
         assert driver.ended.wait(10), "what went out is not known: nothing is sent twice"
         assert "interrupted" in str(driver.error)
-        free = threading.Thread(
-            target=lambda: driver.buffer() and link._writing.acquire() and link._writing.release()
-        )
-        free.start()
-        free.join(10)
-        assert not free.is_alive(), "the lock is free for other threads"
+        taken: list[bool] = []
+        other = threading.Thread(target=lambda: taken.append(link._writing.acquire(timeout=10)))
+        other.start()
+        other.join()
+        assert taken == [True], "the lock is free for other threads"
 
 
 def test_a_signal_handler_may_push_in_the_middle_of_a_write() -> None:
