@@ -38,7 +38,12 @@ def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[byte
 
 def begin(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*COMMAND, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A run in the background of a script ignores Ctrl-C, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  (no thread runs)
     )
 
 
@@ -49,6 +54,9 @@ def end(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
     finally:
         process.kill()
         process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
     return process.returncode, out, errors
 
 

@@ -17,6 +17,7 @@ import pytest
 import tickertape as tt
 from tests.helpers.peer import Peer, frame
 from tests.helpers.processes import files_of, run_tickertape
+from tickertape.base.names import publisher_id
 from tickertape.batch import batch_from_bodies
 from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import Ack, Flush, Publish
@@ -142,7 +143,9 @@ def test_promise_3_what_comes_again_is_stored_once(server: RunningServer) -> Non
     """Our client does not send what the server says it has; another one may. So this is said on the wire."""
 
     def publish(number: int, first: int, count: int) -> bytes:
-        batch = batch_from_bodies("again", numbered(count, first), publisher=1, first_sequence=100 + first)
+        batch = batch_from_bodies(
+            "again", numbered(count, first), publisher=publisher_id("again"), first_sequence=100 + first
+        )
         return frame(Publish(frame=number, sequenced=True), batch)
 
     for _ in range(2):

@@ -128,8 +128,9 @@ class Peer:
         for body in bodies:
             builder.add(topic, body)
         self.frames += 1
-        first = self.next_sequence if sequenced else 0
-        batch = MessageBatch.parse(builder.build(first_sequence=first).encode())
+        assert self.logged_on is not None
+        first, publisher = (self.next_sequence, self.logged_on.publisher) if sequenced else (0, 0)
+        batch = MessageBatch.parse(builder.build(publisher, first_sequence=first).encode())
         if sequenced:
             self.next_sequence += len(bodies)
         self.send(Publish(frame=self.frames, sequenced=sequenced), batch)

@@ -51,7 +51,9 @@ class Store:
         for _, topic, body in entries:
             builder.add(topic, body)
         peer.frames += 1
-        batch = MessageBatch.parse(builder.build(first_sequence=entries[0][0]).encode())
+        assert peer.logged_on is not None
+        publisher = peer.logged_on.publisher
+        batch = MessageBatch.parse(builder.build(publisher, first_sequence=entries[0][0]).encode())
         peer.send(Publish(frame=peer.frames, sequenced=True), batch)
 
     def hear(self) -> None:

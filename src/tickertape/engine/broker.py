@@ -24,6 +24,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import credit_bytes_max
 from tickertape.base.ports import Now
+from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.effects import (
@@ -48,6 +49,7 @@ from tickertape.journal.jobs import Job
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading import Part
 from tickertape.wire.commands import (
+    WIRE_VERSION,
     Ack,
     Command,
     Credit,
@@ -133,6 +135,8 @@ class Broker:
         """A command of the connection."""
         session = self._sessions.by_conn.get(conn)
         try:
+            if self.journal.failure is not None:
+                raise self.journal.failure
             if session is None:
                 if conn in self._strangers:
                     self._first(conn, command)
@@ -236,10 +240,10 @@ class Broker:
             self._goodbye(old.conn, NameInUse(f"another connection took over the client name {old.name!r}"))
         self._strangers.discard(conn)
         self._effects.append(LoggedOnNow(conn))
-        self._send(
-            conn,
-            LoggedOn(
-                version=command.versions[0],
+
+        def logged_on() -> LoggedOn:
+            return LoggedOn(
+                version=WIRE_VERSION,
                 software=self._software,
                 instance=self._instance,
                 journal=self.journal.identity,
@@ -247,8 +251,17 @@ class Broker:
                 publisher=session.publisher,
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=None if self._recorded is None else tuple(sorted(self._recorded)),
-            ),
-        )
+            )
+
+        if self.journal.highest.get(session.publisher) == self.journal.persisted_highest.get(
+            session.publisher
+        ):
+            self._send(conn, logged_on())
+        else:
+            # What an earlier connection of this name sent is on its way to the disk: the number is told when
+            # it is
+            # there, so that a new store does not begin below it.
+            self._publishing.owe(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
         if isinstance(command, Publish):
@@ -308,12 +321,13 @@ class Broker:
 
     def _flush(self, session: Session, command: Flush) -> None:
         if command.level == "persisted":
-            self._publishing.owe_flush(session, command.id)
+            self._publishing.owe(session, lambda: Ack(id=command.id))
         elif command.level == "processed":
             self._send(session.conn, Ack(id=command.id))
         else:
             self._send(
-                session.conn, Ack(id=command.id, code="bad_option", text=f"no flush level {command.level!r}")
+                session.conn,
+                Ack(id=command.id, code="bad_option", text=f"no flush level {shown(command.level)}"),
             )
 
     def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
@@ -348,7 +362,9 @@ class Broker:
     def _unsubscribe(self, session: Session, command: Unsubscribe) -> None:
         unknown = [s for s in command.sub_ids if s not in session.subscriptions and s not in session.live]
         if unknown:
-            raise SubscriptionUnknown(f"no subscription {unknown[0]!r} on this connection; nothing was ended")
+            raise SubscriptionUnknown(
+                f"no subscription {shown(unknown[0])} on this connection; nothing was ended"
+            )
         for sub_id in command.sub_ids:
             sub = session.subscriptions.get(sub_id)
             if sub is not None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.limits import batch_bytes_target, outbox_bytes_max, step_bytes_max
+from tickertape.base.limits import batch_bytes_max, batch_bytes_target, outbox_bytes_max, step_bytes_max
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch, select_topic
 from tickertape.engine.effects import Effect, Read, Send
@@ -118,7 +118,7 @@ class Delivery:
                 if sub.stop_time is not None:
                     end = self._journal.accepted_end
                     sub.stop = end if sub.stop is None else min(sub.stop, end)
-                    sub.stop_time = None
+                    # `stop_time` stays: whoever is still behind must not be given what is stamped later.
                 self._clocked.pop(sub)
                 self._bounded[sub] = None
         for sub in list(self._bounded):
@@ -225,7 +225,7 @@ class Delivery:
 
     def _dispatch(self, sub: Subscription, part: Part, chosen: MessageBatch, crc: int) -> None:
         position = max(sub.position, part.first_position)
-        fits = chosen.cost <= min(sub.credit, outbox_bytes_max)
+        fits = chosen.cost <= min(sub.credit, outbox_bytes_max) and chosen.nbytes <= batch_bytes_max
         if fits and sub.simple and sub.session.writable and position == part.first_position:
             sub.position = part.end_position
             self._deliver(sub, chosen, part.end_position, crc)

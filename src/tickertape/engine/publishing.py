@@ -8,6 +8,7 @@ not persisted, or reorder a publisher's recorded messages.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from tickertape.batch import MessageBatch, Stamp, slice_batch
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
 from tickertape.engine.sessions import Session
 from tickertape.journal.journal import Journal
-from tickertape.wire.commands import Ack, Persisted, Publish
+from tickertape.wire.commands import Command, Persisted, Publish
 
 _KNOWN_TOPICS_MAX = 100_000
 
@@ -31,7 +32,8 @@ class _Owed(NamedTuple):
     session: Session
     frame: int
     sequence: int
-    flush: int | None
+    answer: Callable[[], Command] | None
+    """What is sent then instead of a `Persisted`."""
 
 
 class Publishing:
@@ -65,7 +67,11 @@ class Publishing:
             raise BadBatch("a publish frame has one run and no control records")
         batch.verify()
         if command.sequenced:
+            if batch.run(0).publisher != session.publisher:
+                raise BadBatch("a run with sequences names the publisher that logged on")
             _check_rising(batch)
+        elif batch.has_sequences:
+            raise BadBatch("a frame without sequences has no column of them")
         for topic in batch.topics:
             self._check_name(topic)
         recorded = {self.is_recorded(topic) for topic in batch.topics}
@@ -104,7 +110,8 @@ class Publishing:
         if batch.run(0).first_sequence <= highest:
             known = int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
             self.duplicates += known
-            batch = slice_batch(batch, known, batch.count)
+            # A copy: a slice would keep the whole frame in memory for as long as the log's end stays there.
+            batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
         stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(now))
         self._journal.append(batch, stamp, last, now)
 
@@ -126,31 +133,30 @@ class Publishing:
             highest = max(highest, now.wall * 1000)
         return highest + 1
 
-    def owe_flush(self, session: Session, flush: int) -> None:
-        """Answer flush `flush` once everything this session published so far is persisted."""
-        self._owed.append(_Owed(self._journal.accepted_end, session, 0, 0, flush))
+    def owe(self, session: Session, answer: Callable[[], Command]) -> None:
+        """Send `answer()` once everything accepted so far is persisted."""
+        self._owed.append(_Owed(self._journal.accepted_end, session, 0, 0, answer))
 
-    def due(self) -> list[tuple[Session, Persisted | Ack]]:
-        """Acknowledgements that are due now: one cumulative `Persisted` a session, flush answers after it."""
+    def due(self) -> list[tuple[Session, Command]]:
+        """What is due now: one cumulative `Persisted` a session, other answers after them."""
         end = self._journal.persisted_end
         if not self._owed or self._owed[0].end > end:
             return []
         reached: dict[int, _Owed] = {}
-        flushes: list[_Owed] = []
+        others: list[tuple[Session, Command]] = []
         while self._owed and self._owed[0].end <= end:
             owed = self._owed.popleft()
-            if owed.flush is not None:
-                flushes.append(owed)
+            if owed.answer is not None:
+                others.append((owed.session, owed.answer()))
                 continue
             before = reached.get(owed.session.conn)
             sequence = max(owed.sequence, before.sequence if before else 0)
             reached[owed.session.conn] = owed._replace(sequence=sequence)
         level = self._journal.level
-        due: list[tuple[Session, Persisted | Ack]] = [
+        due: list[tuple[Session, Command]] = [
             (o.session, Persisted(frame=o.frame, sequence=o.sequence, level=level)) for o in reached.values()
         ]
-        due.extend((o.session, Ack(id=o.flush)) for o in flushes if o.flush is not None)
-        return due
+        return due + others
 
 
 def last_sequence(batch: MessageBatch) -> int:

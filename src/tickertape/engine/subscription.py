@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tickertape.base.limits import message_cost_bytes, outbox_bytes_max
+from tickertape.base.limits import batch_bytes_max, message_cost_bytes, outbox_bytes_max
 from tickertape.batch import MessageBatch, select_topic, slice_batch
 from tickertape.engine.points import Extent
 from tickertape.engine.sessions import Session
@@ -100,7 +100,12 @@ class Subscription:
             if batch.topic(low) == self.topic and self.credit < self.window:
                 return Share(None, first + low, True)
             reach = low + 1  # not for it, or nothing is outstanding: then one message may exceed the credit
-        return Share(select_topic(slice_batch(batch, low, reach), self.topic), first + reach, False)
+        chosen = select_topic(slice_batch(batch, low, reach), self.topic)
+        while chosen is not None and chosen.nbytes > batch_bytes_max:
+            # A selection with gaps has a column more than what it was selected from. One message always fits.
+            reach = low + max((reach - low) // 2, 1)
+            chosen = select_topic(slice_batch(batch, low, reach), self.topic)
+        return Share(chosen, first + reach, False)
 
     def _bounds(self, part: Part) -> tuple[int, int]:
         """Indexes in `part` from which and before which messages are its own; notes a stop by time."""
@@ -126,13 +131,20 @@ class Subscription:
         allowed = min(self.credit, outbox_bytes_max)
         if batch.cost <= allowed:
             return high
-        offsets = batch.offsets[low : high + 1]
-        costs = offsets[1:] - offsets[0] + message_cost_bytes * np.arange(1, high - low + 1, dtype=np.int64)
-        fitting = int(np.searchsorted(costs, allowed, side="right"))
-        if fitting == 0 and int(costs[0]) <= self.credit:
+        fitting = affordable(batch, low, high, allowed)
+        if fitting == 0 and affordable(batch, low, low + 1, self.credit):
             fitting = 1
         return low + fitting
 
     def spend(self, batch: MessageBatch) -> None:
         """`batch` was sent: it counts against the credit."""
         self.credit -= batch.cost
+
+
+def affordable(batch: MessageBatch, low: int, high: int, allowed: int) -> int:
+    """How many messages of `batch[low:high]`, from the front, cost at most `allowed` together."""
+    # Each costs at least `message_cost_bytes`: a small allowance does not look through a large batch.
+    high = min(high, low + max(allowed, 0) // message_cost_bytes + 1)
+    offsets = batch.offsets[low : high + 1]
+    costs = offsets[1:] - offsets[0] + message_cost_bytes * np.arange(1, high - low + 1, dtype=np.int64)
+    return int(np.searchsorted(costs, allowed, side="right"))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from tickertape.base.limits import unrecorded_backlog_bytes_max
-from tickertape.batch import MessageBatch, select_topic
+from tickertape.base.limits import batch_bytes_max, outbox_bytes_max, unrecorded_backlog_bytes_max
+from tickertape.batch import MessageBatch, select_topic, slice_batch
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.sessions import Session
+from tickertape.engine.subscription import affordable
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 
@@ -57,25 +58,43 @@ class Unrecorded:
             if chosen is None:
                 continue
             for sub in list(subs or ()):
-                if not sub.backlog and self._send(sub, chosen):
+                rest = chosen if sub.backlog else self._send(sub, chosen)
+                if rest is None:
                     continue
                 # A selection is a view of what was published: kept as it is, a few bytes would hold a whole
                 # frame.
-                sub.backlog.append(MessageBatch.parse(chosen.encode()))
-                sub.backlog_bytes += chosen.nbytes
+                sub.backlog.append(MessageBatch.parse(rest.encode()))
+                sub.backlog_bytes += rest.nbytes
                 if sub.backlog_bytes > unrecorded_backlog_bytes_max:
                     slow[sub.session.conn] = sub.session
         return list(slow.values())
 
     def drain(self, sub: LiveSubscription) -> None:
         """Send what credit and the connection allow."""
-        while sub.backlog and self._send(sub, sub.backlog[0]):
-            sub.backlog_bytes -= sub.backlog.popleft().nbytes
+        while sub.backlog:
+            batch = sub.backlog.popleft()
+            sub.backlog_bytes -= batch.nbytes
+            rest = self._send(sub, batch)
+            if rest is not None:
+                sub.backlog.appendleft(rest)
+                sub.backlog_bytes += rest.nbytes
+                return
 
-    def _send(self, sub: LiveSubscription, batch: MessageBatch) -> bool:
-        """Send a batch unless credit or the connection forbid it; whether it was sent."""
-        if not sub.session.writable or (batch.cost > sub.credit and sub.credit < sub.window):
-            return False
-        sub.credit -= batch.cost
-        self._effects.append(Send(sub.session.conn, encode_frame(Deliver(sub_id=sub.sub_id), batch)))
-        return True
+    def _send(self, sub: LiveSubscription, batch: MessageBatch) -> MessageBatch | None:
+        """Send as much of a batch as credit and the connection allow; what is left, or None."""
+        start = 0
+        while start < batch.count and sub.session.writable:
+            fitting = affordable(batch, start, batch.count, min(sub.credit, outbox_bytes_max))
+            if (
+                fitting == 0
+                and sub.credit < sub.window
+                and not affordable(batch, start, start + 1, sub.credit)
+            ):
+                break
+            part = slice_batch(batch, start, start + max(fitting, 1))
+            while part.nbytes > batch_bytes_max and part.count > 1:
+                part = slice_batch(batch, start, start + part.count // 2)
+            start += part.count
+            sub.credit -= part.cost
+            self._effects.append(Send(sub.session.conn, encode_frame(Deliver(sub_id=sub.sub_id), part)))
+        return None if start == batch.count else slice_batch(batch, start, batch.count)

@@ -15,7 +15,8 @@ import msgspec
 from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+"""Nothing was written, and room may come back: space, a quota, or descriptors."""
 
 
 class NoRoom(OSError):

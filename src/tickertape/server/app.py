@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Final
 import uvloop
 
 from tickertape.base.errors import JournalError, TickertapeError, WrongJournal
+from tickertape.base.limits import connections_max
 from tickertape.server.config import Config
 from tickertape.server.instance import Instance
 from tickertape.server.listener import listen
@@ -27,6 +29,8 @@ EXIT_ERROR: Final = 1
 EXIT_DISK_FAILED: Final = 4
 EXIT_JOURNAL_REFUSED: Final = 5
 
+_FILES_BESIDE: Final = 1_000
+"""Files beside connections: segments, sockets, what Python opens."""
 _DRAIN_SECONDS_MAX: Final = 15.0
 _GOODBYE_SECONDS_MAX: Final = 2.0
 _SWITCH_SECONDS: Final = 0.0005
@@ -47,6 +51,7 @@ def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
         return EXIT_JOURNAL_REFUSED
     for line in opened.report:
         log.warning("recovery: %s", line)
+    _raise_open_files()
     # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of a
     # publish.
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -57,6 +62,16 @@ def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
     opened.executor.close()
     opened.disk.close_all()
     return code
+
+
+def _raise_open_files() -> None:
+    """Allow as many open files as the system lets us: each connection and segment is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + _FILES_BESIDE
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(opened: Opened, config: Config, ready: Callable[[list[str]], None]) -> int:

@@ -121,6 +121,8 @@ class Instance:
 
     def writable(self, conn: int, *, writable: bool) -> None:
         """A connection's outbox passed its mark."""
+        # Who does not read the answers is asked no more questions: their number has no other bound.
+        self._peers[conn].read(enabled=writable, why="outbox")
         if writable:
             self.broker.writable(conn)
             self.flush()
@@ -183,7 +185,7 @@ class Instance:
         elif isinstance(effect, PauseReading | ResumeReading):
             peer = self._peers.get(effect.conn)
             if peer is not None:
-                peer.read(enabled=isinstance(effect, ResumeReading))
+                peer.read(enabled=isinstance(effect, ResumeReading), why="journal")
         elif isinstance(effect, Fatal):
             log.critical("%s: %s", effect.error.code, effect.error)
             self._finish(effect.error)
@@ -207,15 +209,15 @@ class Instance:
         token, request = effect
         try:
             data = self._readers.try_now(request) if budget > 0 else None
+            if data is None:
+                self._readers.submit(token, request)
+                self._reads[token] = request
+                return 0
         except OSError as error:
             self.broker.read_done(token, _read_outcome(error), clock())
             return 0
-        if data is not None:
-            self.broker.read_done(token, data, clock())
-            return len(data)
-        self._reads[token] = request
-        self._readers.submit(token, request)
-        return 0
+        self.broker.read_done(token, data, clock())
+        return len(data)
 
     def _close(self, conn: int) -> None:
         self._write()  # the goodbye goes out before the close

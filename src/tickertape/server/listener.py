@@ -30,6 +30,7 @@ class Peer(asyncio.BufferedProtocol):
         self._wire = Connection("server", scratch=instance.scratch)
         self._transport: asyncio.Transport | None = None
         self._conn = 0
+        self._unread_for: set[str] = set()
         self.logon_timer: asyncio.TimerHandle | None = None
         self.takes_logon = True
         """No logon has succeeded yet."""
@@ -75,11 +76,12 @@ class Peer(asyncio.BufferedProtocol):
             self.logon_timer.cancel()
             self.logon_timer = None
 
-    def read(self, *, enabled: bool) -> None:
-        """Stop or go on reading from the socket."""
+    def read(self, *, enabled: bool, why: str) -> None:
+        """Stop reading from the socket for a reason, or end that reason; without any it is read again."""
         assert self._transport is not None
+        (self._unread_for.discard if enabled else self._unread_for.add)(why)
         with contextlib.suppress(RuntimeError):  # closing already
-            if enabled:
+            if not self._unread_for:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()

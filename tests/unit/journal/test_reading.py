@@ -13,10 +13,15 @@ import pytest
 from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import JournalCorrupt
-from tickertape.base.limits import index_block_bytes, read_bytes_target, tail_cache_bytes
+from tickertape.base.limits import (
+    commit_header_bytes,
+    index_block_bytes,
+    read_bytes_target,
+    tail_cache_bytes,
+)
 from tickertape.base.ports import Now
 from tickertape.batch import Stamp, batch_from_bodies
-from tickertape.journal.format import segment_path
+from tickertape.journal.format import decode_commit, segment_path
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark, find_time
@@ -247,19 +252,20 @@ def test_whole_commits_before_a_damaged_one_are_served_and_then_the_damage_is_na
     request = reader.poll()
     assert isinstance(request, ReadRequest)
     whole = reader.answer(made.disk.read(handle, request.offset, request.size))
-    damaged = request.offset + request.size // 2
+    header = decode_commit(made.disk.read(handle, request.offset, request.size))
+    assert header is not None
+    damaged = header.end + commit_header_bytes + 40  # in the body of the second commit
     made.disk.write(handle, damaged, [b"\xff\xff\xff"])
     reader = made.journal.reader(0)
     request = reader.poll()
     assert isinstance(request, ReadRequest)
     served = reader.answer(made.disk.read(handle, request.offset, request.size))
-    assert 0 < len(served) < len(whole)
-    assert [p.first_position for p in served] == [p.first_position for p in whole[: len(served)]]
+    assert [part.first_position for part in served] == [whole[0].first_position]
     again = reader.poll()
     assert isinstance(again, ReadRequest)
     with pytest.raises(JournalCorrupt, match=path) as caught:
         reader.answer(made.disk.read(handle, again.offset, again.size))
-    assert again.offset == caught.value.offset <= damaged
+    assert again.offset == caught.value.offset == header.end
 
 
 def test_damage_in_the_first_commit_of_a_read_is_named_and_nothing_is_served() -> None:

@@ -1,0 +1,127 @@
+"""Edges of the engine at which it once was wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.simulation.engine_world import EngineWorld
+from tickertape.base.limits import batch_bytes_max
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.wire.commands import Publish
+
+
+def stamp(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+def parsed(builder: BatchBuilder) -> MessageBatch:
+    return MessageBatch.parse(builder.build().encode())
+
+
+def test_a_range_of_the_past_keeps_its_end_when_the_clock_is_looked_at() -> None:
+    world = EngineWorld(1)
+    publisher, subscriber = world.connect("p"), world.connect("s")
+    publisher.publish("t", [b"inside"])
+    world.settle()
+    end = world.wall + 1_000_000
+    world.wall = end + 1_000_000
+    publisher.publish("t", [b"after the end"])
+    world.settle()
+    subscriber.subscribe("a", "t", bookmark=f"[20000101T000000:{stamp(end)})")
+    world.wake()  # the driver's timer: the deadline of a stop in the past is now
+    world.settle()
+    assert [heard.body for heard in subscriber.heard["a"]] == [b"inside"]
+
+
+def test_what_is_stamped_after_the_end_of_a_live_range_is_not_part_of_it() -> None:
+    world = EngineWorld(1)
+    publisher, subscriber = world.connect("p"), world.connect("s")
+    end = world.wall + 1_000_000
+    subscriber.subscribe("a", "t", bookmark=f"[20000101T000000:{stamp(end)})")
+    world.settle()
+    world.wall = end + 500_000  # before the timer fires
+    publisher.publish("t", [b"after the end"])
+    world.settle()
+    assert subscriber.heard["a"] == []
+
+
+def test_a_takeover_does_not_acknowledge_other_messages_under_sequences_in_flight() -> None:
+    world = EngineWorld(1)
+    old = world.connect("p")
+    old.publish("t", [b"first"])
+    world.settle()
+    old.publish("t", [b"in flight"])  # accepted; its sync has not returned
+    new = world.connect("p")
+    assert new.received == [], "the logon is answered when what is in flight is durable"
+    world.settle()
+    assert new.logged_on is not None
+    assert new.logged_on.last_persisted == 2
+    new.publish("t", [b"another"])
+    world.settle()
+    assert [heard.body for heard in world.log("t")] == [b"first", b"in flight", b"another"]
+    assert new.acked_sequence == 3
+
+
+def test_a_sequence_column_is_kept_whatever_publisher_the_run_names() -> None:
+    world = EngineWorld(1)
+    peer = world.connect("p")
+    builder = BatchBuilder()
+    for sequence in (10, 20, 30):
+        builder.add("t", b"x", sequence=sequence)
+    peer.send(Publish(frame=1, sequenced=True), parsed(builder))
+    world.settle()
+    refused = peer.goodbye is not None
+    assert refused or [heard.sequence for heard in world.log("t")] == [10, 20, 30]
+
+
+def test_a_selection_that_grows_beyond_a_frame_does_not_stop_the_server() -> None:
+    count = batch_bytes_max // 8240
+    label = "k" * 4096
+
+    def build(pad: int) -> BatchBuilder:
+        builder = BatchBuilder()
+        for i in range(count):
+            if i == 1:
+                builder.add("b", b"")  # its absence makes a gap: the selection of "a" gets a sequence column
+            else:
+                builder.add("a", b"", correlation_id=label, key=label)
+        builder.add("a", bytes(pad))
+        return builder
+
+    room = (batch_bytes_max - build(0).build().nbytes) // 8 * 8
+    while build(room).build().nbytes > batch_bytes_max:
+        room -= 8
+    world = EngineWorld(1, segment_bytes=4 << 20)
+    peer = world.connect("p")
+    peer.subscribe("s", "a", credit=1 << 20)
+    world.settle()
+    peer.send(Publish(frame=1), parsed(build(room)))
+    world.settle()  # raises FrameTooLarge out of Broker.disk_done, on the real event loop too
+    assert len(peer.heard["s"]) == count
+
+
+def test_one_message_may_exceed_the_credit_of_an_unrecorded_topic_but_not_a_batch() -> None:
+    world = EngineWorld(1, recorded=frozenset({"recorded"}))
+    peer = world.connect("p")
+    peer.subscribe("s", "live", credit=32)
+    try:
+        peer.publish("live", [b"x" * 100] * 10, sequenced=False)
+    except AssertionError as error:
+        pytest.fail(f"the peer says: {error}")
+
+
+def test_a_publish_whose_bodies_do_not_match_their_checksum_is_refused() -> None:
+    world = EngineWorld(1)
+    peer = world.connect("p")
+    assert peer.logged_on is not None
+    builder = BatchBuilder()
+    builder.add("t", b"a body that rots on its way")
+    encoded = bytearray(builder.build(peer.logged_on.publisher, first_sequence=1).encode())
+    encoded[encoded.index(b"rots")] ^= 1
+    peer.send(Publish(frame=1, sequenced=True), MessageBatch.parse(bytes(encoded)))
+    world.settle()
+    assert peer.goodbye is not None
+    assert peer.goodbye.code == "corrupt_batch"
+    assert world.log() == []
