@@ -55,8 +55,6 @@ outbox_bytes_max: Final = 512 * KIB
 """Bytes queued at one connection's socket above which its subscriptions get nothing more until it drains."""
 unrecorded_backlog_bytes_max: Final = 16 * MIB
 """Unrecorded messages held for one subscription without credit, before its connection is ended as slow."""
-in_flight_publish_bytes_max: Final = 64 * MIB
-"""Publishes a server holds in memory, all connections together, before it pauses reading."""
 
 # journal
 segment_bytes_first: Final = 4 * MIB
