@@ -49,6 +49,11 @@ class Fixture(NamedTuple):
 
 
 @cache
+def shared_log() -> Fixture:
+    """The log of the tests that only read; every test that changes or damages one makes its own."""
+    return random_log(1)
+
+
 def random_log(seed: int, *, messages: int = 400, sizes: tuple[int, ...] = (0, 40, 3000)) -> Fixture:
     """Several segments, several blocks in each, the last ones of an earlier run."""
     rng = Random(seed)
@@ -100,7 +105,7 @@ def read(log: Fixture, start: int = 0, topic: str | None = None) -> list[tuple[i
 @pytest.fixture(params=[1, 100_000, tail_cache_bytes], ids=["no tail", "half a tail", "all in memory"])
 def log(request: pytest.FixtureRequest) -> Iterator[Fixture]:
     """The same log with less or more of its end in memory."""
-    made = random_log(1)
+    made = shared_log()
     view = made.journal.view
     everything = list(view.tail)
     while len(view.tail) > 1 and sum(part.batch.nbytes for part in view.tail) > request.param:
@@ -110,7 +115,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[Fixture]:
 
 
 def test_the_log_is_worth_reading() -> None:
-    log = random_log(1)
+    log = shared_log()
     view = log.journal.view
     assert len(view.segments) > 3
     assert max(segment.index.blocks for segment in view.segments) > 2
@@ -132,7 +137,7 @@ def test_topic_skipping_equals_filtering(log: Fixture, topic: str) -> None:
 
 
 def test_blocks_without_the_topic_are_not_read() -> None:
-    log = random_log(1)
+    log = shared_log()
     log.journal.view.tail, tail = [], log.journal.view.tail
     try:
         everything = sum(len(batch.bodies) for _, batch in read_log(log.journal, log.disk))
@@ -171,7 +176,7 @@ def test_every_time_is_found_where_it_is(log: Fixture) -> None:
 
 
 def test_a_bookmark_costs_few_reads_and_no_walk_through_memory() -> None:
-    log = random_log(1)
+    log = shared_log()
     for message in log.written[:: len(log.written) // 50]:
         search = find_bookmark(log.journal.view, message.publisher, message.sequence)
         requests, data = 0, None
