@@ -25,6 +25,7 @@ from tickertape.wire.commands import (
     LoggedOn,
     Logon,
     Persisted,
+    PersistedNotice,
     Processed,
     Publish,
     Rejected,
@@ -90,6 +91,7 @@ def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
         "deliver": ("server", Deliver(sub_id="s", next=2), _wide()),
         "completed": ("server", Completed(sub_id="s", next=2), None),
         "ended": ("server", Ended(sub_id="s"), None),
+        "persisted_notice": ("server", PersistedNotice(sub_ids=("a", "b"), publisher=7, sequence=9), None),
         "goodbye": ("server", Goodbye(code="bad_frame", text="no"), None),
     }
 

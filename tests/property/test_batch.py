@@ -113,7 +113,12 @@ def check(batch: MessageBatch, rows: list[Row]) -> MessageBatch:
         assert one.nbytes == len(encoded)
         assert len(one.head) == one.head_bytes
         assert len(one.bodies) == one.body_bytes == sum(len(row["data"]) for row in rows)
-        assert one.cost == one.body_bytes + 32 * len(rows)
+        costs = [
+            32 + sum(len(part) for part in (r["data"], r["correlation_id"].encode(), r["key"].encode()))
+            for r in rows
+        ]
+        assert one.cost == sum(costs)
+        assert one.cost_between(len(rows) // 3, len(rows)) == sum(costs[len(rows) // 3 :])
         assert [m.data for m in one] == one.bodies_list()
         assert not any(
             a.flags.writeable for a in (one.runs, one.offsets, one.sequences, one.publishers, one.timestamps)

@@ -53,6 +53,8 @@ message_cost_bytes: Final = 32
 """What each message costs against credit beside its body."""
 outbox_bytes_max: Final = 512 * KIB
 """Bytes queued at one connection's socket above which its subscriptions get nothing more until it drains."""
+read_ahead_bytes_max: Final = 32 * MIB
+"""What waiting subscriptions, all together, may keep of what was read for them; the rest is read again."""
 unrecorded_backlog_bytes_max: Final = 16 * MIB
 """Unrecorded messages held for one subscription without credit, before its connection is ended as slow."""
 

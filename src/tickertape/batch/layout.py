@@ -19,10 +19,12 @@ from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer
 from tickertape.batch.check import check
 from tickertape.batch.format import (
+    CORRELATION_IDS,
     HEADER_BYTES,
     I1,
     I4,
     I8,
+    KEYS,
     PADDING,
     RUN,
     RUN_BYTES,
@@ -86,8 +88,6 @@ class MessageBatch:
     body_bytes: int
     nbytes: int
     """Encoded size in bytes, padding included."""
-    cost: int
-    """What the batch costs against credit: bytes of its bodies and `message_cost_bytes` a message."""
     columns: int
     """Bit set of the optional columns."""
     topics: tuple[str, ...]
@@ -111,7 +111,6 @@ class MessageBatch:
         self.head_bytes = head_bytes
         self.body_bytes = body_bytes
         self.nbytes = (head_bytes + body_bytes + 7) & ~7
-        self.cost = body_bytes + message_cost_bytes * count
         self.columns = columns
         self.topics = topics
         self.context = None
@@ -189,6 +188,25 @@ class MessageBatch:
             f"run {i} of {self.run_count} (publisher {run.publisher}, first sequence {run.first_sequence}, "
             f"{run.message_count} messages) does not match its checksum {run.crc:#010x}"
         )
+
+    @_Lazy
+    def cost(self) -> int:
+        """What the batch costs against credit: bytes of its bodies and labels, and `message_cost_bytes` a
+        message.
+        """
+        cost = self.body_bytes + message_cost_bytes * self.count
+        if self.columns & (CORRELATION_IDS | KEYS):
+            cost = self.cost_between(0, self.count)
+        return cost
+
+    def cost_between(self, low: int, high: int) -> int:
+        """What its messages `[low, high)` cost against credit."""
+        cost = int(self.offsets[high]) - int(self.offsets[low]) + message_cost_bytes * (high - low)
+        if self.columns & (CORRELATION_IDS | KEYS):
+            for labels in (self.correlation_ids, self.keys):
+                if labels is not None:
+                    cost += int(labels.offsets[high]) - int(labels.offsets[low])
+        return cost
 
     # -- columns ----------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from tickertape.wire.commands import (
     LoggedOn,
     Logon,
     Persisted,
+    PersistedNotice,
     Processed,
     Rejected,
     Resolved,
@@ -307,6 +308,8 @@ class ClientCore:
             self._settle_flushes()
         elif isinstance(command, Completed):
             self.subscriptions.completed(command)
+        elif isinstance(command, PersistedNotice):
+            self.subscriptions.noticed(command)
         elif isinstance(command, Ended):
             self.subscriptions.ended(command)
         elif isinstance(command, Ack | Resolved):

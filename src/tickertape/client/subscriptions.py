@@ -14,7 +14,7 @@ from tickertape.base.limits import credit_bytes_default, credit_linger_seconds
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.effects import CaughtUp, Effect, End, Hand
-from tickertape.wire.commands import Completed, Credit, Deliver, Ended
+from tickertape.wire.commands import Completed, Credit, Deliver, Ended, PersistedNotice
 
 
 class DeliveryContext(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Subscription:
-    __slots__ = ("consumed", "context", "deadline", "overdue", "sink", "unconsumed", "window")
+    __slots__ = ("consumed", "context", "deadline", "noticed", "overdue", "sink", "unconsumed", "window")
 
     def __init__(self, context: DeliveryContext, sink: object, window: int) -> None:
         self.context = context
@@ -50,6 +50,7 @@ class _Subscription:
         self.consumed = 0
         self.deadline = 0.0
         self.overdue = False
+        self.noticed: tuple[int, int] | None = None
 
 
 class Subscriptions:
@@ -121,6 +122,18 @@ class Subscriptions:
         subscription = self._by_id.get(command.sub_id)
         if subscription is not None:
             self._effects.append(CaughtUp(subscription.sink))
+
+    def noticed(self, command: PersistedNotice) -> None:
+        """Subscriptions were sent everything of theirs up to a bookmark: each may resume there."""
+        for sub_id in command.sub_ids:
+            subscription = self._by_id.get(sub_id)
+            if subscription is not None:
+                subscription.noticed = (command.publisher, command.sequence)
+
+    def recovery_point(self, sub_id: str) -> tuple[int, int] | None:
+        """Publisher and sequence up to which everything of a subscription has arrived, as last told."""
+        subscription = self._by_id.get(sub_id)
+        return None if subscription is None else subscription.noticed
 
     def ended(self, command: Ended) -> None:
         """The server says that it is over."""

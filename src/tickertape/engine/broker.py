@@ -23,7 +23,7 @@ from tickertape.base.errors import (
     TickertapeError,
 )
 from tickertape.base.limits import credit_bytes_max
-from tickertape.base.ports import Now
+from tickertape.base.ports import Buffer, Now
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.delivery import Delivery
@@ -151,7 +151,7 @@ class Broker:
         self.journal.done(job, error, salt, now)
         self._journal_moved(now)
 
-    def read_done(self, token: int, data: bytes | TickertapeError, now: Now) -> None:
+    def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
         """The answer to a `Read`."""
         if not self._delivery.read_done(token, data):
             self._searches.read_done(token, data)

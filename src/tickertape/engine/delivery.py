@@ -12,7 +12,13 @@ from collections import deque
 from collections.abc import Callable
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.limits import batch_bytes_max, batch_bytes_target, outbox_bytes_max, step_bytes_max
+from tickertape.base.limits import (
+    batch_bytes_max,
+    batch_bytes_target,
+    outbox_bytes_max,
+    read_ahead_bytes_max,
+    step_bytes_max,
+)
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch, select_topic
 from tickertape.engine.effects import Effect, Read, Send
@@ -40,6 +46,9 @@ class Delivery:
         """Subscriptions with a boundary ahead: looked at after each commit."""
         self._clocked: dict[Subscription, None] = {}
         """Subscriptions that end at a log time still to come."""
+        self._kept: dict[Subscription, int] = {}
+        """Bytes that waiting subscriptions keep of what was read for them; who waits longest is first."""
+        self._kept_bytes = 0
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -76,11 +85,12 @@ class Delivery:
         sub.phase = Phase.OVER
         sub.parts = []
         sub.reader = None
+        self._let_go(sub)
         self._bounded.pop(sub, None)
         self._clocked.pop(sub, None)
         sub.session.subscriptions.pop(sub.sub_id, None)
 
-    def read_done(self, token: int, data: bytes | TickertapeError) -> bool:
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read of ours; False when the token is none of ours."""
         sub = self._reads.pop(token, None)
         if sub is None:
@@ -159,9 +169,11 @@ class Delivery:
             return 0
         if not sub.session.writable:
             sub.session.waiting[sub] = None
+            self._keep(sub)
             return 0
         if sub.starved:
             return 0
+        self._let_go(sub)
         if not sub.parts:
             self._fetch(sub)
             if not sub.parts:
@@ -180,12 +192,23 @@ class Delivery:
             sub.parts.pop(0)
         elif share.blocked:
             sub.starved = True
-            # No credit. What was read is kept only when it is small; else it is read again.
-            if sum(p.batch.nbytes for p in sub.parts) > outbox_bytes_max:
-                sub.parts, sub.reader = [], None
+            self._keep(sub)
             return sent
         self.run(sub)
         return sent
+
+    def _keep(self, sub: Subscription) -> None:
+        """It has to wait: keep what was read for it. Who has waited longest beyond the bound reads again."""
+        self._let_go(sub)
+        size = self._kept[sub] = sum(part.batch.nbytes for part in sub.parts)
+        self._kept_bytes += size
+        while self._kept_bytes > read_ahead_bytes_max:
+            longest = next(iter(self._kept))
+            self._let_go(longest)
+            longest.parts, longest.reader = [], None
+
+    def _let_go(self, sub: Subscription) -> None:
+        self._kept_bytes -= self._kept.pop(sub, 0)
 
     def _fetch(self, sub: Subscription) -> None:
         if sub.reader is None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, Epoch, FromNow, Range, StartPoint
 from tickertape.base.errors import BadOption, BookmarkUnknown
+from tickertape.base.ports import Buffer
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark, find_time
 from tickertape.journal.reading import ReadRequest
@@ -34,7 +35,7 @@ class Extent(NamedTuple):
     """It ends before the first message stamped at or after this (microseconds)."""
 
 
-ExtentSearch = Generator[ReadRequest, bytes, Extent]
+ExtentSearch = Generator[ReadRequest, Buffer, Extent]
 
 
 def resolve(
@@ -83,7 +84,9 @@ def _begin(
     return Extent(accepted_end if not_found == "now" else journal.view.first_position, found=False)
 
 
-def _positions(journal: Journal, bookmarks: tuple[Bookmark, ...]) -> Generator[ReadRequest, bytes, list[int]]:
+def _positions(
+    journal: Journal, bookmarks: tuple[Bookmark, ...]
+) -> Generator[ReadRequest, Buffer, list[int]]:
     positions = []
     for bookmark in bookmarks:
         position = yield from find_bookmark(journal.view, bookmark.publisher, bookmark.sequence)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tickertape.base.names import publisher_id
+from tickertape.base.ports import Buffer
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading import ReadRequest
@@ -61,7 +62,7 @@ class Registry:
         self._owners[record.publisher] = (record.name, record.derived)
 
 
-def load_registry(journal: Journal) -> Generator[ReadRequest, bytes, Registry]:
+def load_registry(journal: Journal) -> Generator[ReadRequest, Buffer, Registry]:
     """Fold the control records of the whole log; only blocks that hold some are read."""
     registry = Registry()
     reader = journal.reader(journal.view.first_position, CONTROL_TOPIC)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tickertape.base.errors import NotReady, TickertapeError
 from tickertape.base.limits import searches_per_connection_max
+from tickertape.base.ports import Buffer
 from tickertape.engine.effects import Effect, Read
 from tickertape.engine.points import Extent, ExtentSearch
 from tickertape.engine.sessions import Session
@@ -53,7 +54,7 @@ class Searches:
         session.searches += 1
         self._advance(_Search(session, steps, found, failed), None)
 
-    def read_done(self, token: int, data: bytes | TickertapeError) -> None:
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> None:
         """The answer to a read; ignored when its search was dropped."""
         search = self._waiting.pop(token, None)
         if search is not None:
@@ -64,7 +65,7 @@ class Searches:
         for token in [token for token, search in self._waiting.items() if search.session is session]:
             del self._waiting[token]
 
-    def _advance(self, search: _Search, data: bytes | TickertapeError | None) -> None:
+    def _advance(self, search: _Search, data: Buffer | TickertapeError | None) -> None:
         try:
             if isinstance(data, TickertapeError):
                 raise data

@@ -6,12 +6,13 @@ own (`share`); when that is sent is the business of delivery.py.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 
-from tickertape.base.limits import batch_bytes_max, message_cost_bytes, outbox_bytes_max
+from tickertape.base.limits import batch_bytes_max, outbox_bytes_max
 from tickertape.batch import MessageBatch, select_topic, slice_batch
 from tickertape.engine.points import Extent
 from tickertape.engine.sessions import Session
@@ -143,8 +144,7 @@ class Subscription:
 
 def affordable(batch: MessageBatch, low: int, high: int, allowed: int) -> int:
     """How many messages of `batch[low:high]`, from the front, cost at most `allowed` together."""
-    # Each costs at least `message_cost_bytes`: a small allowance does not look through a large batch.
-    high = min(high, low + max(allowed, 0) // message_cost_bytes + 1)
-    offsets = batch.offsets[low : high + 1]
-    costs = offsets[1:] - offsets[0] + message_cost_bytes * np.arange(1, high - low + 1, dtype=np.int64)
-    return int(np.searchsorted(costs, allowed, side="right"))
+    if batch.cost_between(low, high) <= allowed:
+        return high - low
+    # A commit is cut many times: what is left of it is searched, not gone through.
+    return bisect_right(range(low + 1, high + 1), allowed, key=lambda stop: batch.cost_between(low, stop))

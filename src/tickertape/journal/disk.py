@@ -12,17 +12,17 @@ import fcntl
 import itertools
 import os
 import stat
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from tickertape.base.ports import Buffer
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _BUFFERS_MAX: Final = max(16, os.sysconf("SC_IOV_MAX"))
-_SCRATCH_BYTES_MAX: Final = 4 << 20
 _ZEROS: Final = bytes(1 << 20)
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NOWAIT_ABSENT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -55,7 +55,6 @@ class SystemDisk:
         self._locks: list[int] = []
         self._next_handle = itertools.count(1)
         self._nowait = True
-        self._scratch = threading.local()
 
     # -- names ----------------------------------------------------------------------------------------
 
@@ -226,7 +225,7 @@ class SystemDisk:
             got += len(data)
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
-    def read_nowait(self, handle: int, offset: int, size: int) -> bytes | None:
+    def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
         """As `read`, from the page cache only: None when the disk would have to be waited for.
 
         None also where the kernel or file system cannot tell: then `read` on another thread is the way.
@@ -236,7 +235,7 @@ class SystemDisk:
             raise OSError(errno.EINVAL, f"cannot read {size} bytes at offset {offset}")
         if not self._nowait:
             return None
-        window = self._window(size)
+        window = np.empty(size, np.uint8).data  # not cleared first, and not copied afterwards
         try:
             got = os.preadv(fd, (window,), offset, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -248,16 +247,7 @@ class SystemDisk:
             return None
         if got < size and offset + got < os.fstat(fd).st_size:
             return None
-        return bytes(window[:got])
-
-    def _window(self, size: int) -> memoryview:
-        """Memory of this thread's own to read into: fresh pages each time would cost more than the read."""
-        held: memoryview | None = getattr(self._scratch, "view", None)
-        if held is None or held.nbytes < size:
-            held = memoryview(bytearray(size))
-            if size <= _SCRATCH_BYTES_MAX:
-                self._scratch.view = held
-        return held[:size]
+        return window[:got].toreadonly()
 
     def _fd(self, handle: int) -> int:
         try:

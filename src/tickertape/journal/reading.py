@@ -18,6 +18,7 @@ from tickertape.base.limits import (
     segment_header_bytes,
     tail_cache_bytes,
 )
+from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.journal.active import Active
 from tickertape.journal.commit import Persisted
@@ -145,7 +146,7 @@ class LogView:
 
 
 def decode_commits(
-    segment: LogSegment, offset: int, data: bytes, *, up_to_damage: bool = False
+    segment: LogSegment, offset: int, data: Buffer, *, up_to_damage: bool = False
 ) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
     """The whole commits in `data`, which was read at `offset`, and the bytes the next one needs to be whole.
 
@@ -232,7 +233,7 @@ class LogReader:
                 return self._request
         return None
 
-    def answer(self, data: bytes) -> list[Part]:
+    def answer(self, data: Buffer) -> list[Part]:
         """The bytes of the last request. May give no part yet: poll again. Raises `JournalCorrupt`."""
         segment, request, position = self._segment, self._request, self.position
         assert segment is not None

@@ -135,7 +135,7 @@ class Instance:
         """Called on the disk's thread."""
         self._loop.call_soon_threadsafe(self._disk_answered, job, error, salt)
 
-    def _read_answers(self, token: int, data: bytes | OSError) -> None:
+    def _read_answers(self, token: int, data: Buffer | OSError) -> None:
         """Called on a reader's thread."""
         self._loop.call_soon_threadsafe(self._read_answered, token, data)
 
@@ -143,7 +143,7 @@ class Instance:
         self.broker.disk_done(job, error, salt, clock())
         self.flush()
 
-    def _read_answered(self, token: int, data: bytes | OSError) -> None:
+    def _read_answered(self, token: int, data: Buffer | OSError) -> None:
         self._readers.finished(self._reads.pop(token))
         self.broker.read_done(token, _read_outcome(data), clock())
         self.flush()
@@ -289,5 +289,5 @@ class Instance:
         return len(self._peers)
 
 
-def _read_outcome(data: bytes | OSError) -> bytes | TickertapeError:
+def _read_outcome(data: Buffer | OSError) -> Buffer | TickertapeError:
     return JournalError(f"a segment could not be read: {data}") if isinstance(data, OSError) else data

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+from tickertape.base.ports import Buffer
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
 from tickertape.journal.reading import ReadRequest
@@ -18,7 +19,7 @@ from tickertape.journal.reading import ReadRequest
 _THREADS: Final = 2
 _OPEN_FILES_MAX: Final = 128
 
-Answer = Callable[[int, bytes | OSError], None]
+Answer = Callable[[int, Buffer | OSError], None]
 
 
 class Readers:
@@ -33,7 +34,7 @@ class Readers:
         self._handles: OrderedDict[int, int] = OrderedDict()
         self._busy: dict[int, int] = {}
 
-    def try_now(self, request: ReadRequest) -> bytes | None:
+    def try_now(self, request: ReadRequest) -> Buffer | None:
         """The bytes when they are in the page cache, else None. Raises `OSError`."""
         return self._disk.read_nowait(self._handle(request.segment), request.offset, request.size)
 

@@ -186,6 +186,17 @@ class Ended(Command, tag="end", frozen=True, kw_only=True):
     text: str = ""
 
 
+class PersistedNotice(Command, tag="pn", frozen=True, kw_only=True):
+    """The last persisted message of the log has the bookmark `publisher|sequence|`, and the bookmark
+    subscriptions `sub_ids` were sent everything of theirs up to it: they may resume there.
+
+    Sent at most once a second, and only when the log has moved; it need not match the subscription."""
+
+    sub_ids: tuple[str, ...]
+    publisher: Count
+    sequence: Count
+
+
 class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
     """The server closes the connection after this frame, and why."""
 
@@ -211,6 +222,7 @@ ServerCommand = (
     | Deliver
     | Completed
     | Ended
+    | PersistedNotice
     | Goodbye
     | Heartbeat
 )

@@ -11,7 +11,16 @@ from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.effects import CaughtUp, End, Hand, Hangup, Resolve
 from tickertape.client.requests import make_request
-from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, Subscribe, Unsubscribe
+from tickertape.wire.commands import (
+    Ack,
+    Completed,
+    Credit,
+    Deliver,
+    Ended,
+    PersistedNotice,
+    Subscribe,
+    Unsubscribe,
+)
 
 BODY = b"x" * 68  # with its 32 bytes of cost, 100
 
@@ -175,3 +184,11 @@ def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:
     assert peer.sent() == []
     peer.lose()
     assert [end.sink for end in peer.took(End)] == ["sink"]
+
+
+def test_a_persisted_notice_moves_the_recovery_point_of_those_it_names() -> None:
+    peer = subscribed()
+    assert peer.core.subscriptions.recovery_point("sub") is None
+    peer.say(PersistedNotice(sub_ids=("other", "sub"), publisher=3, sequence=17))
+    assert peer.core.subscriptions.recovery_point("sub") == (3, 17)
+    assert peer.core.subscriptions.recovery_point("other") is None
