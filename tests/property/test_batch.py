@@ -22,6 +22,7 @@ from tickertape.batch import (
     select,
     select_topic,
     slice_batch,
+    split_topics,
 )
 
 Row = dict[str, Any]
@@ -315,3 +316,12 @@ def test_noise_is_refused_or_safe(noise: bytes) -> None:
     _parse_or_refuse(noise)
     padded = noise + bytes(-len(noise) & 7)
     _parse_or_refuse(len(padded).to_bytes(4, "little") + bytes(2) + padded[6:])
+
+
+@given(st.lists(runs(), min_size=1, max_size=6))
+def test_split_topics_gives_what_select_topic_gives(commit: list[list[Row]]) -> None:
+    batch, _ = merged(commit)
+    for few in (batch.topics, batch.topics[:1], batch.topics[::2]):
+        split = {topic: chosen.encode() for topic, chosen in split_topics(batch, few)}
+        chosen = {topic: select_topic(batch, topic) for topic in few}
+        assert split == {topic: one.encode() for topic, one in chosen.items() if one is not None}

@@ -39,6 +39,7 @@ from tickertape.wire.commands import (
     LoggedOn,
     Logon,
     Persisted,
+    PersistedNotice,
     Publish,
     Subscribe,
 )
@@ -52,6 +53,14 @@ class Heard(NamedTuple):
     sequence: int
     topic: str
     body: bytes
+
+
+class Told(NamedTuple):
+    """A persisted notice, and how much the subscription had heard when it came."""
+
+    publisher: int
+    sequence: int
+    heard: int
 
 
 class Peer:
@@ -71,6 +80,7 @@ class Peer:
         self.ids = 0
         self.logged_on: LoggedOn | None = None
         self.goodbye: Goodbye | None = None
+        self.notices: list[tuple[str, Told]] = []
         self.answers: dict[int, Command] = {}
         self.heard: dict[str, list[Heard]] = {}
         self.marks: dict[str, list[str]] = {}
@@ -101,6 +111,11 @@ class Peer:
             self.marks[command.sub_id].append(f"completed after {len(self.heard[command.sub_id])}")
         elif isinstance(command, Ended):
             self.marks[command.sub_id].append(f"ended {command.code}".strip())
+        elif isinstance(command, PersistedNotice):
+            self.world.counts["notices"] += len(command.sub_ids)
+            for sub_id in command.sub_ids:
+                told = Told(command.publisher, command.sequence, len(self.heard[sub_id]))
+                self.notices.append((sub_id, told))
         elif isinstance(command, Goodbye):
             self.goodbye = command
         elif isinstance(command, Ack):
@@ -248,6 +263,13 @@ class EngineWorld:
     def small_tail(self) -> None:
         """Keep so little of the log in memory that readers have to go to the disk."""
         self.broker.journal.view.tail_bytes_max = self.rng.choice((1, 4_000, 64_000))
+
+    def small_bounds(self) -> None:
+        """Steps, reads and what waits for the dispatcher bounded so that each bound is felt."""
+        delivery = self.broker._delivery
+        delivery.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
+        delivery.dispatcher.backlog_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
+        delivery._budget.bytes_max = self.rng.choice((9_000, 40_000, 1 << 20))
 
     def positions(self) -> dict[int, Heard]:
         """Every persisted message that is no control record, by its position."""

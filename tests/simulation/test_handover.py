@@ -37,7 +37,9 @@ def _act(
         peer = rng.choice(subscribers)
         world.broker.blocked(peer.conn)
         world.counts["blocked"] += 1
-    elif choice < 0.74:
+    elif choice < 0.68:
+        world.wake(rng.choice((0.4, 1.1)))
+    elif choice < 0.75:
         world.broker.writable(rng.choice(subscribers).conn)
         world.collect()
     else:
@@ -68,6 +70,20 @@ def _expected(log: dict[int, Heard], topic: str, start: int) -> list[Heard]:
     return [heard for position, heard in log.items() if position >= start and heard.topic == topic]
 
 
+def _check_notices(
+    subscribers: list[Peer], log: dict[int, Heard], asked: dict[tuple[int, str], tuple[str, int, str]]
+) -> None:
+    """What a notice names is persisted, and everything of the subscription up to it had come before."""
+    position_of = {(heard.publisher, heard.sequence): position for position, heard in log.items()}
+    for peer in subscribers:
+        for sub_id, told in peer.notices:
+            topic, start, kind = asked[(peer.conn, sub_id)]
+            assert kind != "plain"
+            upto = position_of[told.publisher, told.sequence]
+            below = {position: heard for position, heard in log.items() if position <= upto}
+            assert told.heard >= len(_expected(below, topic, start))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None:
@@ -75,6 +91,7 @@ def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None
     for seed in range(part * SCHEDULES // PARTS, (part + 1) * SCHEDULES // PARTS):
         world = EngineWorld(seed, counts=counts, segment_bytes=Random(seed).choice((16_384, 65_536)))
         world.small_tail()
+        world.small_bounds()
         publishers = [world.connect(f"p{i}") for i in range(3)]
         subscribers = [world.connect(f"s{i}") for i in range(3)]
         asked: dict[tuple[int, str], tuple[str, int, str]] = {}
@@ -90,8 +107,21 @@ def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None
             assert peer.heard[sub_id] == _expected(log, topic, start), f"seed {seed}: {sub_id} {kind} {topic}"
             completed = [m for m in peer.marks[sub_id] if m.startswith("completed")]
             assert len(completed) == 1, f"seed {seed}: {sub_id} {kind} {peer.marks[sub_id]}"
+        counts["overruns"] += world.broker._delivery.dispatcher.overruns
+        _check_notices(subscribers, log, asked)
         for publisher in publishers:
             assert publisher.goodbye is None
             assert publisher.acked_frame == publisher.frames, f"seed {seed}: everything is acknowledged"
-    for what in ("epoch", "now", "bookmark", "plain", "blocked", "oversized message", "reads"):
-        assert counts[what] > 5, f"{what} happened {counts[what]} times"
+    expected = (
+        "epoch",
+        "now",
+        "bookmark",
+        "plain",
+        "blocked",
+        "oversized message",
+        "reads",
+        "notices",
+        "overruns",
+    )
+    for what in expected:
+        assert counts[what] > (0 if what == "overruns" else 5), f"{what} happened {counts[what]} times"

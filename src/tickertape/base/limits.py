@@ -16,6 +16,10 @@ message_bytes_max: Final = 16 * MIB
 """Largest body of one message."""
 batch_bytes_target: Final = 128 * KIB
 """A client gathers at most this much before it sends; a cursor delivers batches of about this size."""
+publish_messages_max: Final = 1 << 17
+"""Messages in one publish frame."""
+publish_topics_max: Final = 4096
+"""Different topics in one publish frame."""
 topic_bytes_max: Final = 1024
 """Longest topic name, UTF-8."""
 label_bytes_max: Final = 4 * KIB
@@ -54,7 +58,9 @@ message_cost_bytes: Final = 32
 outbox_bytes_max: Final = 512 * KIB
 """Bytes queued at one connection's socket above which its subscriptions get nothing more until it drains."""
 read_ahead_bytes_max: Final = 32 * MIB
-"""What waiting subscriptions, all together, may keep of what was read for them; the rest is read again."""
+"""What all who read the log, together, hold of it: reads under way, and what is not sent yet."""
+dispatch_backlog_bytes_max: Final = 8 * MIB
+"""Commits waiting to be handed to those at the end of the log, before these read by themselves."""
 unrecorded_backlog_bytes_max: Final = 16 * MIB
 """Unrecorded messages held for one subscription without credit, before its connection is ended as slow."""
 
@@ -68,7 +74,11 @@ commit_bytes_max: Final = 4 * MIB
 """A commit collects up to this much (one larger message travels alone)."""
 commit_gather_bytes_max: Final = 32 * MIB
 """What may wait for the commit after the one in flight."""
-commit_messages_max: Final = 1 << 20
+commit_messages_max: Final = 1 << 18
+commit_batches_max: Final = 4096
+"""Publish frames that one commit collects."""
+batch_memory_bytes: Final = 2 * KIB
+"""What a batch in memory counts beside its encoding: the objects and arrays that belong to it."""
 mark_idle_seconds: Final = 0.02
 """Idle time after which an empty mark commit closes the question for the last one."""
 index_block_bytes: Final = 64 * KIB
@@ -79,6 +89,14 @@ tail_cache_bytes: Final = 16 * MIB
 """The last part of the log that stays in memory."""
 step_bytes_max: Final = 1 * MIB
 """About what the engine delivers from the log before it looks at its other inputs again."""
+owed_max: Final = 50_000
+"""Acknowledgements that wait for the disk, above which those who ask for more are not read from."""
+notice_seconds: Final = 1.0
+"""Persisted notices to one subscription are at least this far apart."""
+notice_subscriptions_max: Final = 256
+"""Subscriptions that one persisted notice names."""
+step_delivery_bytes: Final = 4 * KIB
+"""What one delivery counts in a step beside its bytes."""
 read_bytes_target: Final = 256 * KIB
 """What one read effect asks of the disk at a time."""
 
@@ -108,6 +126,11 @@ assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_ma
 assert frame_bytes_before_logon_max < frame_bytes_max
 assert frame_bytes_before_logon_max < frame_in_place_bytes_max < receive_buffer_bytes
 assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default
+assert publish_messages_max <= commit_messages_max
+assert notice_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes_max
 assert message_bytes_max < batch_bytes_max < 2**31
 assert credit_bytes_default >= 2 * batch_bytes_target
 assert read_bytes_target >= batch_bytes_target
+assert batch_bytes_target <= step_bytes_max
+assert commit_bytes_max < dispatch_backlog_bytes_max <= tail_cache_bytes
+assert batch_bytes_max < read_ahead_bytes_max

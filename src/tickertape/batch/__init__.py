@@ -11,7 +11,7 @@ from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, R
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.merge import Stamp, merge
 from tickertape.batch.message import DeliveryContext, Message
-from tickertape.batch.select import select, select_topic, slice_batch
+from tickertape.batch.select import select, select_topic, slice_batch, split_topics
 
 __all__ = [
     "COLUMNS_DEFAULT",
@@ -32,4 +32,5 @@ __all__ = [
     "select",
     "select_topic",
     "slice_batch",
+    "split_topics",
 ]

@@ -22,7 +22,7 @@ from tickertape.base.errors import (
     SubscriptionUnknown,
     TickertapeError,
 )
-from tickertape.base.limits import credit_bytes_max
+from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max
 from tickertape.base.ports import Buffer, Now
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
@@ -39,6 +39,7 @@ from tickertape.engine.effects import (
 )
 from tickertape.engine.points import Extent, close_extent
 from tickertape.engine.publishing import Publishing, last_sequence
+from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.registry import Registry
 from tickertape.engine.requests import check_subscribe, extent_search
 from tickertape.engine.searches import Searches
@@ -91,9 +92,10 @@ class Broker:
         self._token = 0
         self._sessions = Sessions(instance, registry)
         self._publishing = Publishing(journal, registry, recorded)
-        self._delivery = Delivery(journal, self._effects, self._new_token)
+        budget = ReadBudget(read_ahead_bytes_max)
+        self._delivery = Delivery(journal, self._effects, self._new_token, budget)
         self._unrecorded = Unrecorded(self._effects)
-        self._searches = Searches(self._effects, self._new_token)
+        self._searches = Searches(self._effects, self._new_token, budget)
         self._strangers: set[int] = set()
         self._paused: set[int] = set()
         self._failed = False
@@ -164,8 +166,9 @@ class Broker:
         self._journal_moved(now)
 
     def work(self, now: Now) -> None:
-        """One bounded step of delivery."""
+        """One bounded step of delivery, and of a search that let others go first."""
         self._delivery.step()
+        self._searches.step()
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
@@ -185,7 +188,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
-        return self._delivery.has_work
+        return self._delivery.has_work or self._searches.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -215,8 +218,9 @@ class Broker:
         for commit in commits:
             self._delivery.persisted(Part(commit.first_position, commit.batch))
         if commits:
+            self._delivery.dispatch()
             self._delivery.settle(now)
-            if self._paused and not self.journal.congested:
+            if self._paused and not self._crowded:
                 self._effects.extend(ResumeReading(conn) for conn in sorted(self._paused))
                 self._paused.clear()
         if self.journal.failure is not None and not self._failed:
@@ -315,13 +319,22 @@ class Broker:
             self._send(session.conn, Processed(frame=command.frame))
             return
         self._publishing.accept(session, command, batch, now)
-        if self.journal.congested and session.conn not in self._paused:
+        self._pause_when_crowded(session)
+
+    def _pause_when_crowded(self, session: Session) -> None:
+        """Who brings more than the disk takes is not read from until it has caught up."""
+        if self._crowded and session.conn not in self._paused:
             self._paused.add(session.conn)
             self._effects.append(PauseReading(session.conn))
+
+    @property
+    def _crowded(self) -> bool:
+        return self.journal.congested or self._publishing.crowded
 
     def _flush(self, session: Session, command: Flush) -> None:
         if command.level == "persisted":
             self._publishing.owe(session, lambda: Ack(id=command.id))
+            self._pause_when_crowded(session)
         elif command.level == "processed":
             self._send(session.conn, Ack(id=command.id))
         else:
@@ -339,6 +352,7 @@ class Broker:
             self._send(session.conn, Ack(id=command.id))
             return
         sub = Subscription(session, command.sub_id, command.topic, command.credit)
+        sub.wants_notices = command.bookmark is not None
         session.subscriptions[command.sub_id] = sub
         target = self.journal.accepted_end
 

@@ -3,7 +3,8 @@ dispatcher.
 
 A subscription leaves the dispatcher when it lacks credit or its connection is full, goes on from exactly
 there by reading, and joins again when it has caught up. Must never leave a gap or send a message twice at
-either crossing, hold messages for a slow reader, or do more in one step than `step_bytes_max`.
+either crossing, hold more for slow readers than the read budget, or do more in one step than
+`step_bytes_max`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ from collections import deque
 from collections.abc import Callable
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.limits import (
-    batch_bytes_max,
-    batch_bytes_target,
-    outbox_bytes_max,
-    read_ahead_bytes_max,
-    step_bytes_max,
-)
+from tickertape.base.limits import step_bytes_max, step_delivery_bytes
 from tickertape.base.ports import Buffer, Now
-from tickertape.batch import MessageBatch, select_topic
+from tickertape.batch import MessageBatch
+from tickertape.engine.agenda import Agenda
+from tickertape.engine.dispatcher import Dispatcher
 from tickertape.engine.effects import Effect, Read, Send
+from tickertape.engine.notices import Notices
+from tickertape.engine.read_budget import ReadBudget
+from tickertape.engine.selection import Selection, selections
 from tickertape.engine.sessions import Session
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.journal.journal import Journal
@@ -35,29 +35,28 @@ _CLOCK_CHECK_SECONDS = 1.0
 class Delivery:
     """All subscriptions to recorded topics. Appends effects to the list it is given."""
 
-    def __init__(self, journal: Journal, effects: list[Effect], new_token: Callable[[], int]) -> None:
+    def __init__(
+        self, journal: Journal, effects: list[Effect], new_token: Callable[[], int], budget: ReadBudget
+    ) -> None:
         self._journal = journal
         self._effects = effects
         self._new_token = new_token
+        self._budget = budget
+        self.step_bytes_max = step_bytes_max
+        """About what one step delivers."""
         self._runnable: deque[Subscription] = deque()
         self._reads: dict[int, Subscription] = {}
-        self._at_end: dict[str, dict[Subscription, None]] = {}
-        self._bounded: dict[Subscription, None] = {}
-        """Subscriptions with a boundary ahead: looked at after each commit."""
-        self._clocked: dict[Subscription, None] = {}
+        self.dispatcher = Dispatcher(journal.persisted_end, self._deliver, self.run)
+        self._clocked: Agenda[Subscription] = Agenda()
         """Subscriptions that end at a log time still to come."""
-        self._kept: dict[Subscription, int] = {}
-        """Bytes that waiting subscriptions keep of what was read for them; who waits longest is first."""
-        self._kept_bytes = 0
+        self._notices = Notices(effects)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
     def begin(self, sub: Subscription) -> None:
         """Its extent is known: start to deliver."""
         if sub.stop_time is not None:
-            self._clocked[sub] = None
-        if sub.boundary() is not None:
-            self._bounded[sub] = None
+            self._clocked.put(sub, sub.stop_time)
         self.run(sub)
 
     def run(self, sub: Subscription) -> None:
@@ -81,13 +80,14 @@ class Delivery:
 
     def remove(self, sub: Subscription) -> None:
         """It is over; an answer to its read will be ignored."""
-        self._leave(sub)
+        self.dispatcher.leave(sub)
         sub.phase = Phase.OVER
         sub.parts = []
         sub.reader = None
-        self._let_go(sub)
-        self._bounded.pop(sub, None)
-        self._clocked.pop(sub, None)
+        if not sub.reading:
+            self._budget.forget(sub)
+        self._clocked.drop(sub)
+        sub.session.waiting.pop(sub, None)
         sub.session.subscriptions.pop(sub.sub_id, None)
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
@@ -97,11 +97,12 @@ class Delivery:
             return False
         sub.reading = False
         if sub.phase is Phase.OVER or sub.reader is None:
+            self._budget.forget(sub)
             return True
         try:
             if isinstance(data, TickertapeError):
                 raise data
-            sub.parts = sub.reader.answer(data)
+            sub.parts = selections(sub.reader.answer(data), sub.topic)
         except TickertapeError as error:
             self._end(sub, error.code, str(error))
             return True
@@ -109,57 +110,64 @@ class Delivery:
         return True
 
     def persisted(self, part: Part) -> None:
-        """A commit became persisted: serve those at the end of the log, all from one selection a topic."""
-        for topic in part.batch.topics:
-            subs = self._at_end.get(topic)
-            if subs:
-                chosen = select_topic(part.batch, topic)
-                if chosen is not None:
-                    crc = chosen.crc()
-                    for sub in list(subs):
-                        self._dispatch(sub, part, chosen, crc)
+        """A commit became persisted."""
+        self.dispatcher.persisted(part)
+        self._notices.moved(part)
 
     def settle(self, now: Now) -> None:
-        """After commits, and when the clock moved: completions and ends that are due without a message."""
-        log_time = self._journal.log_time(now) if self._clocked else 0
-        for sub in list(self._clocked):
-            if sub.stop_time is None or log_time >= sub.stop_time:
-                # Whatever is accepted from now on is stamped later, so the end is a position.
-                if sub.stop_time is not None:
-                    end = self._journal.accepted_end
-                    sub.stop = end if sub.stop is None else min(sub.stop, end)
-                    # `stop_time` stays: whoever is still behind must not be given what is stamped later.
-                self._clocked.pop(sub)
-                self._bounded[sub] = None
-        for sub in list(self._bounded):
-            if sub.phase is Phase.AT_END:
-                self._cross(sub, self._journal.persisted_end)
-            elif sub.phase is Phase.BEHIND:
-                self.run(sub)
+        """After commits, and when the clock moved: completions, ends and notices that are due."""
+        if self._clocked:
+            for sub in self._clocked.due(self._journal.log_time(now)):
+                self._stop_by_clock(sub)
+        self._cross_reached()
+        self._notices.settle(now, self.dispatcher)
+
+    def _stop_by_clock(self, sub: Subscription) -> None:
+        """The log time of its end has come: whatever is accepted from now on is stamped later, so the end is
+        a position.
+        """
+        if sub.stop_time is not None:
+            end = self._journal.accepted_end
+            # `stop_time` stays: whoever is still behind must not be given what is stamped later.
+            sub.stop = end if sub.stop is None else min(sub.stop, end)
+        if sub.phase is Phase.AT_END:
+            self.dispatcher.bound(sub)
+        else:
+            self.run(sub)
 
     # -- outputs --------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._runnable)
+        return bool(self._runnable) or self.dispatcher.has_work
 
     def next_deadline(self, now: Now) -> float | None:
-        """Monotonic second at which `settle` is wanted for ranges that end by the clock."""
-        stops = [s.stop_time for s in self._clocked if s.stop_time is not None]
-        if not stops:
-            return None
-        # The wall clock may be set forward: look at it every second whatever it says now.
-        return now.mono + min(max((min(stops) - now.wall) / 1e6, 0.0), _CLOCK_CHECK_SECONDS)
+        """Monotonic second at which `settle` is wanted: ranges that end by the clock, notices."""
+        deadline = self._notices.next_deadline()
+        stop = self._clocked.first()
+        if stop is not None:
+            # The wall clock may be set forward: look at it every second whatever it says now.
+            wait = min(max((stop - now.wall) / 1e6, 0.0), _CLOCK_CHECK_SECONDS)
+            deadline = now.mono + wait if deadline is None else min(deadline, now.mono + wait)
+        return deadline
 
     def step(self) -> None:
-        """Serve runnable subscriptions in turn, about `step_bytes_max` in all."""
-        budget = step_bytes_max
+        """Serve those at the end and then those behind it, in turn, about `step_bytes_max` in all."""
+        budget = self.dispatch()
         while self._runnable and budget > 0:
             sub = self._runnable.popleft()
             sub.queued = False
             if sub.phase is Phase.BEHIND and not sub.reading:
-                budget -= self._advance(sub) + 1024
+                budget -= self._advance(sub) + step_delivery_bytes
+
+    def dispatch(self) -> int:
+        """Serve those at the end of the log; returns what is left of the bytes of a step."""
+        budget = self.step_bytes_max
+        if self.dispatcher.has_work:
+            budget = self.dispatcher.step(budget)
+            self._cross_reached()
+        return budget
 
     # -- subscriptions behind the end -----------------------------------------------------------------
 
@@ -169,97 +177,71 @@ class Delivery:
             return 0
         if not sub.session.writable:
             sub.session.waiting[sub] = None
-            self._keep(sub)
+            self._budget.idle(sub, sub.let_go)
             return 0
         if sub.starved:
             return 0
-        self._let_go(sub)
+        self._budget.busy(sub)
         if not sub.parts:
             self._fetch(sub)
             if not sub.parts:
                 return 0
         return self._offer(sub, sub.parts[0])
 
-    def _offer(self, sub: Subscription, part: Part) -> int:
-        """Give a subscription its share of a part it has read."""
+    def _offer(self, sub: Subscription, part: Selection) -> int:
+        """Give a subscription its share of what it has read."""
         share = sub.share(part)
         sub.position = max(sub.position, share.next)
         sent = 0
         if share.batch is not None:
             sent = share.batch.nbytes
             self._deliver(sub, share.batch, share.next)
-        if sub.position >= part.end_position:
+        if sub.position >= part.end:
             sub.parts.pop(0)
         elif share.blocked:
             sub.starved = True
-            self._keep(sub)
+            self._budget.idle(sub, sub.let_go)
             return sent
         self.run(sub)
         return sent
 
-    def _keep(self, sub: Subscription) -> None:
-        """It has to wait: keep what was read for it. Who has waited longest beyond the bound reads again."""
-        self._let_go(sub)
-        size = self._kept[sub] = sum(part.batch.nbytes for part in sub.parts)
-        self._kept_bytes += size
-        while self._kept_bytes > read_ahead_bytes_max:
-            longest = next(iter(self._kept))
-            self._let_go(longest)
-            longest.parts, longest.reader = [], None
-
-    def _let_go(self, sub: Subscription) -> None:
-        self._kept_bytes -= self._kept.pop(sub, 0)
-
     def _fetch(self, sub: Subscription) -> None:
+        """Read on. What was read before is written by now, or it would not be this one's turn."""
         if sub.reader is None:
             if sub.position >= self._journal.persisted_end:
                 self._join(sub)
                 return
             sub.reader = self._journal.reader(sub.position, sub.topic)
         step = sub.reader.poll()
+        if isinstance(step, ReadRequest):
+            if self._budget.reserve(sub, step.size, lambda: self.run(sub)):
+                token = self._new_token()
+                sub.reading = True
+                self._reads[token] = sub
+                self._effects.append(Read(token, step))
+            return
+        self._budget.release(sub)
         if step is None:
             sub.position = max(sub.position, sub.reader.position)
             self._join(sub)
-        elif isinstance(step, ReadRequest):
-            token = self._new_token()
-            sub.reading = True
-            self._reads[token] = sub
-            self._effects.append(Read(token, step))
         else:
-            sub.parts = step
-
-    # -- the shared end -------------------------------------------------------------------------------
+            sub.parts = selections(step, sub.topic)
 
     def _join(self, sub: Subscription) -> None:
+        """It has caught up."""
         sub.reader = None
         sub.parts = []
-        sub.phase = Phase.AT_END
-        self._at_end.setdefault(sub.topic, {})[sub] = None
-        self._cross(sub, self._journal.persisted_end)
-
-    def _leave(self, sub: Subscription) -> None:
-        if sub.phase is not Phase.AT_END:
-            return
-        sub.phase = Phase.BEHIND
-        subs = self._at_end[sub.topic]
-        del subs[sub]
-        if not subs:
-            del self._at_end[sub.topic]
-
-    def _dispatch(self, sub: Subscription, part: Part, chosen: MessageBatch, crc: int) -> None:
-        position = max(sub.position, part.first_position)
-        fits = chosen.cost <= min(sub.credit, outbox_bytes_max) and chosen.nbytes <= batch_bytes_max
-        if fits and sub.simple and sub.session.writable and position == part.first_position:
-            sub.position = part.end_position
-            self._deliver(sub, chosen, part.end_position, crc)
-            return
-        if position >= part.end_position:
-            return
-        self._leave(sub)
-        sub.position = position
-        self.run(sub)
+        self._budget.forget(sub)
+        if self._cross(sub, self._journal.persisted_end):
+            self.dispatcher.join(sub)
+            self._notices.joined(sub)
 
     # -- completions and ends -------------------------------------------------------------------------
+
+    def _cross_reached(self) -> None:
+        for sub in self.dispatcher.reached():
+            if self._cross(sub, self.dispatcher.position):
+                self.dispatcher.bound(sub)
 
     def _cross(self, sub: Subscription, position: int) -> bool:
         """Send what is due when everything below `position` was considered; False when it is over."""
@@ -270,7 +252,6 @@ class Delivery:
         if sub.target is not None and position >= sub.target:
             self._send(sub, Completed(sub_id=sub.sub_id, next=sub.target))
             sub.target = None
-            self._bounded.pop(sub, None)
         return True
 
     def _end(self, sub: Subscription, code: str = "", text: str = "") -> None:
@@ -279,12 +260,10 @@ class Delivery:
 
     def _deliver(self, sub: Subscription, batch: MessageBatch, after: int, crc: int | None = None) -> None:
         sub.spend(batch)
+        sub.told = after
         frame = encode_frame(Deliver(sub_id=sub.sub_id, next=after), batch, batch_crc=crc)
         self._effects.append(Send(sub.session.conn, frame))
 
     def _send(self, sub: Subscription, command: Command) -> None:
         buffers: list[Buffer] = encode_frame(command)
         self._effects.append(Send(sub.session.conn, buffers))
-
-
-assert batch_bytes_target <= step_bytes_max

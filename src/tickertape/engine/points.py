@@ -8,7 +8,7 @@ seed 000, semantics.md 1.2 and 1.6, exact.md 1 to 6.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, Epoch, FromNow, Range, StartPoint
 from tickertape.base.errors import BadOption, BookmarkUnknown
@@ -35,7 +35,11 @@ class Extent(NamedTuple):
     """It ends before the first message stamped at or after this (microseconds)."""
 
 
-ExtentSearch = Generator[ReadRequest, Buffer, Extent]
+ExtentSearch = Generator[ReadRequest | None, Buffer, Extent]
+"""Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
+
+_BOOKMARKS_AT_A_TIME: Final = 16
+"""A list is looked up in steps of this many: the whole of it may take longer than others can wait."""
 
 
 def resolve(
@@ -86,9 +90,11 @@ def _begin(
 
 def _positions(
     journal: Journal, bookmarks: tuple[Bookmark, ...]
-) -> Generator[ReadRequest, Buffer, list[int]]:
+) -> Generator[ReadRequest | None, Buffer, list[int]]:
     positions = []
-    for bookmark in bookmarks:
+    for number, bookmark in enumerate(bookmarks, 1):
+        if number % _BOOKMARKS_AT_A_TIME == 0:
+            yield None
         position = yield from find_bookmark(journal.view, bookmark.publisher, bookmark.sequence)
         if position is not None:
             positions.append(position)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
+from tickertape.base.limits import owed_max, publish_messages_max, publish_topics_max
 from tickertape.base.names import check_topic
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, slice_batch
@@ -65,6 +66,11 @@ class Publishing:
         session.frames = command.frame
         if batch.run_count != 1 or batch.kinds is not None:
             raise BadBatch("a publish frame has one run and no control records")
+        if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
+            raise BadBatch(
+                f"a publish frame of {batch.count} messages to {len(batch.topics)} topics: at most "
+                f"{publish_messages_max} to {publish_topics_max} are allowed"
+            )
         batch.verify()
         if command.sequenced:
             if batch.run(0).publisher != session.publisher:
@@ -136,6 +142,11 @@ class Publishing:
     def owe(self, session: Session, answer: Callable[[], Command]) -> None:
         """Send `answer()` once everything accepted so far is persisted."""
         self._owed.append(_Owed(self._journal.accepted_end, session, 0, 0, answer))
+
+    @property
+    def crowded(self) -> bool:
+        """More waits to be acknowledged than should: read nothing more from who asks."""
+        return len(self._owed) > owed_max
 
     def due(self) -> list[tuple[Session, Command]]:
         """What is due now: one cumulative `Persisted` a session, other answers after them."""

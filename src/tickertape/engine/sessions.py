@@ -31,8 +31,6 @@ class Session:
         self.frames = 0
         """Publish frames received."""
         self.subscriptions: dict[str, Subscription] = {}
-        self.searches = 0
-        """Searches of its commands under way."""
         self.live: dict[str, LiveSubscription] = {}
         """Subscriptions to unrecorded topics."""
         self.writable = True

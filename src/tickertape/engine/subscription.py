@@ -10,13 +10,12 @@ from bisect import bisect_right
 from enum import Enum
 from typing import NamedTuple
 
-import numpy as np
-
 from tickertape.base.limits import batch_bytes_max, outbox_bytes_max
-from tickertape.batch import MessageBatch, select_topic, slice_batch
+from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.points import Extent
+from tickertape.engine.selection import Selection
 from tickertape.engine.sessions import Session
-from tickertape.journal.reading import LogReader, Part
+from tickertape.journal.reading import LogReader
 
 
 class Phase(Enum):
@@ -62,8 +61,16 @@ class Subscription:
         """It stands in the delivery's run queue."""
         self.starved = False
         """Its credit does not reach for the next message: nothing is read for it until more is granted."""
-        self.parts: list[Part] = []
+        self.parts: list[Selection] = []
         """What was read and is not yet taken, bounded by one read."""
+        self.wants_notices = False
+        """It is told where it may resume though nothing came."""
+        self.told = 0
+        """Position up to which its client knows that everything has come."""
+
+    def let_go(self) -> None:
+        """Forget what was read and is not taken: it is read again."""
+        self.parts, self.reader = [], None
 
     def begin(self, extent: Extent, target: int) -> None:
         """Its extent is known. `target` is where the log ended when it was asked for."""
@@ -90,52 +97,44 @@ class Subscription:
         """The next position at which something is due: `completed`, or the end."""
         return self.stop if self.stop is not None else self.target
 
-    def share(self, part: Part) -> Share:
-        """Its messages of `part` from `position` on, as far as credit and the next boundary reach."""
-        batch, first = part.batch, part.first_position
-        low, high = self._bounds(part)
-        if low >= high:
-            return Share(None, first + high, False)
-        reach = self._reach(batch, low, high)
-        if reach == low:
-            if batch.topic(low) == self.topic and self.credit < self.window:
-                return Share(None, first + low, True)
-            reach = low + 1  # not for it, or nothing is outstanding: then one message may exceed the credit
-        chosen = select_topic(slice_batch(batch, low, reach), self.topic)
-        while chosen is not None and chosen.nbytes > batch_bytes_max:
+    def share(self, selection: Selection) -> Share:
+        """Its messages of `selection` from `position` on, as far as credit and the next boundary reach."""
+        low, high, end = self._bounds(selection)
+        batch = selection.batch
+        if batch is None or low >= high:
+            return Share(None, end, False)
+        fitting = affordable(batch, low, high, min(self.credit, outbox_bytes_max))
+        if fitting == 0:
+            if self.credit < self.window and batch.cost_between(low, low + 1) > self.credit:
+                return Share(None, selection.position(low), True)
+            fitting = 1  # nothing is outstanding: then one message may exceed the credit
+        chosen = slice_batch(batch, low, low + fitting)
+        while chosen.nbytes > batch_bytes_max and fitting > 1:
             # A selection with gaps has a column more than what it was selected from. One message always fits.
-            reach = low + max((reach - low) // 2, 1)
-            chosen = select_topic(slice_batch(batch, low, reach), self.topic)
-        return Share(chosen, first + reach, False)
+            fitting //= 2
+            chosen = slice_batch(batch, low, low + fitting)
+        reached = low + fitting
+        return Share(chosen, end if reached == high else selection.position(reached), False)
 
-    def _bounds(self, part: Part) -> tuple[int, int]:
-        """Indexes in `part` from which and before which messages are its own; notes a stop by time."""
-        batch, first = part.batch, part.first_position
-        low = max(0, self.position - first)
-        high = batch.count
-        if self.not_before is not None and low < high:
-            low = max(low, int(np.searchsorted(batch.timestamps, self.not_before)))
-            if low < high:
+    def _bounds(self, selection: Selection) -> tuple[int, int, int]:
+        """Indexes from which and before which messages are to be sent, and the position considered then;
+        notes a stop by time.
+        """
+        low = selection.index_at(self.position)
+        if self.not_before is not None and selection.last_timestamp >= self.not_before:
+            low = max(low, selection.index_stamped(self.not_before))
+            if low < selection.count:
                 self.not_before = None
-        if self.stop_time is not None and low < high:
-            until = int(np.searchsorted(batch.timestamps, self.stop_time))
-            if until < high:
-                self.stop = min(first + until, self.stop if self.stop is not None else first + until)
-                self.stop_time = None
+        elif self.not_before is not None:
+            low = selection.count
+        if self.stop_time is not None and selection.last_timestamp >= self.stop_time:
+            stop = selection.position(selection.index_stamped(self.stop_time))
+            self.stop = stop if self.stop is None else min(self.stop, stop)
+            self.stop_time = None
         boundary = self.boundary()
-        if boundary is not None:
-            high = min(high, max(boundary - first, 0))
-        return low, high
-
-    def _reach(self, batch: MessageBatch, low: int, high: int) -> int:
-        """How far from `low` credit and the size of one frame reach if every message were its own."""
-        allowed = min(self.credit, outbox_bytes_max)
-        if batch.cost <= allowed:
-            return high
-        fitting = affordable(batch, low, high, allowed)
-        if fitting == 0 and affordable(batch, low, low + 1, self.credit):
-            fitting = 1
-        return low + fitting
+        if boundary is None or boundary >= selection.end:
+            return low, selection.count, selection.end
+        return low, selection.index_at(boundary), max(boundary, self.position)
 
     def spend(self, batch: MessageBatch) -> None:
         """`batch` was sent: it counts against the credit."""

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.base.limits import (
+    commit_batches_max,
     commit_bytes_max,
     commit_header_bytes,
     commit_messages_max,
@@ -141,6 +142,11 @@ class GroupCommit:
         self.accepted_end += batch.count
         self._advance(now)
         return first
+
+    @property
+    def pending_batches(self) -> int:
+        """Batches waiting for the next commits."""
+        return len(self._pending)
 
     def can_accept(self, nbytes: int) -> bool:
         """Whether there is room for `nbytes` more, as far as is known; False only while the disk is full."""
@@ -271,7 +277,9 @@ class GroupCommit:
             )
             count = messages + batch.count
             if parts and (
-                total + batch.nbytes + extra * count > commit_bytes_max or count > commit_messages_max
+                total + batch.nbytes + extra * count > commit_bytes_max
+                or count > commit_messages_max
+                or len(parts) >= commit_batches_max
             ):
                 break
             parts.append(self._pending.popleft())

@@ -8,7 +8,7 @@ Must never show a reader anything above the persisted end.
 from __future__ import annotations
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.limits import commit_gather_bytes_max, segment_bytes_default
+from tickertape.base.limits import batch_memory_bytes, commit_gather_bytes_max, segment_bytes_default
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit import GroupCommit, Persisted, SyncPolicy
@@ -135,7 +135,8 @@ class Journal:
     @property
     def congested(self) -> bool:
         """More waits for the next commit than it should: pause those who publish."""
-        return self._commit.pending_bytes > commit_gather_bytes_max
+        waiting = self._commit.pending_bytes + batch_memory_bytes * self._commit.pending_batches
+        return waiting > commit_gather_bytes_max
 
     @property
     def epoch(self) -> int:

@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, JournalCorrupt
 from tickertape.base.limits import (
+    batch_memory_bytes,
     commit_header_bytes,
     read_bytes_target,
     segment_header_bytes,
@@ -100,7 +101,7 @@ class LogView:
         segment.end_position = commit.first_position + commit.batch.count
         segment.timestamp = commit.batch.run(commit.batch.run_count - 1).timestamp
         self.tail.append(Part(commit.first_position, commit.batch))
-        self._tail_bytes += commit.batch.nbytes
+        self._tail_bytes += commit.batch.nbytes + batch_memory_bytes
         if self._tail_bytes > self.tail_bytes_max:
             self._cut_tail()
 
@@ -108,7 +109,7 @@ class LogView:
         """Forget an eighth at once, so that many small commits do not move the list each time."""
         count = 0
         while self._tail_bytes > self.tail_bytes_max * 7 // 8 and count < len(self.tail) - 1:
-            self._tail_bytes -= self.tail[count].batch.nbytes
+            self._tail_bytes -= self.tail[count].batch.nbytes + batch_memory_bytes
             count += 1
         del self.tail[:count]
 

@@ -5,6 +5,7 @@ Must never decide anything: an error goes back to the journal's machine, which l
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -60,4 +61,6 @@ class DiskThread:
             salt = self._executor.run(job)
         except OSError as failed:
             error = failed
+        except Exception as defect:  # noqa: BLE001 - without an answer the journal would wait for ever
+            error = OSError(errno.EIO, f"internal error: {defect!r}")
         self._answer(job, error, salt)

@@ -5,6 +5,7 @@ Must never block the event loop on a disk, or close a file that a thread is read
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -66,8 +67,8 @@ class Readers:
             self._answer(token, future.result())
         elif isinstance(error, OSError):
             self._answer(token, error)
-        else:
-            raise error
+        else:  # without an answer its reader would wait for ever
+            self._answer(token, OSError(errno.EIO, f"internal error: {error!r}"))
 
     def _handle(self, number: int) -> int:
         handle = self._handles.get(number)

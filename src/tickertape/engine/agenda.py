@@ -1,0 +1,67 @@
+"""Owns what is due at a number to come: positions or log times at which something happens to a subscription.
+
+Must never look through everything to find what is due, or keep what was dropped: what is dead is swept out
+before it is as much as what lives.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+_SWEEP_MIN = 64
+
+
+class Agenda(Generic[Item]):
+    """Items by the number at which they are due; an item stands in it once."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Item]] = []
+        self._ticket: dict[Item, tuple[int, int]] = {}
+        self._tickets = count()
+
+    def __len__(self) -> int:
+        return len(self._ticket)
+
+    def put(self, item: Item, at: int) -> None:
+        """`item` is due at `at`, whatever was said of it before."""
+        known = self._ticket.get(item)
+        if known is not None and known[0] == at:
+            return
+        ticket = next(self._tickets)
+        self._ticket[item] = (at, ticket)
+        heappush(self._heap, (at, ticket, item))
+        self._sweep()
+
+    def drop(self, item: Item) -> None:
+        """`item` is not due any more; nothing when it was not."""
+        if self._ticket.pop(item, None) is not None:
+            self._sweep()
+
+    def first(self) -> int | None:
+        """The number at which the next item is due, or None."""
+        heap = self._heap
+        while heap and self._is_dead(heap[0]):
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, reached: int) -> list[Item]:
+        """Take out the items due at or below `reached`, earliest first."""
+        items = []
+        while (first := self.first()) is not None and first <= reached:
+            item = heappop(self._heap)[2]
+            del self._ticket[item]
+            items.append(item)
+        return items
+
+    def _is_dead(self, entry: tuple[int, int, Item]) -> bool:
+        at, ticket, item = entry
+        return self._ticket.get(item) != (at, ticket)
+
+    def _sweep(self) -> None:
+        if len(self._heap) > _SWEEP_MIN and len(self._heap) > 2 * len(self._ticket):
+            self._heap = [entry for entry in self._heap if not self._is_dead(entry)]
+            heapify(self._heap)

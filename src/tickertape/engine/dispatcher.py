@@ -1,0 +1,176 @@
+"""Owns the end of the log: the subscriptions that stand there, and handing each commit to all of them.
+
+One pass over a commit: its messages are taken apart by topic once, and everybody of a topic is sent the same
+selection. Must never do more in one step than it is told, or send to a subscription what does not fit its
+credit: who cannot take all of its part leaves, and reads on by itself from exactly there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from tickertape.base.limits import (
+    batch_bytes_max,
+    dispatch_backlog_bytes_max,
+    outbox_bytes_max,
+    step_delivery_bytes,
+)
+from tickertape.batch import MessageBatch, split_topics
+from tickertape.engine.agenda import Agenda
+from tickertape.engine.subscription import Phase, Subscription
+from tickertape.journal.reading import Part
+
+_Work = Iterator[tuple[MessageBatch, list[Subscription]]]
+
+
+class Dispatcher:
+    """All subscriptions at the end of the log.
+
+    `deliver(sub, batch, next, crc)` sends; `left(sub)` is called for a subscription that was put out and
+    goes on as a reader of its own."""
+
+    def __init__(
+        self,
+        position: int,
+        deliver: Callable[[Subscription, MessageBatch, int, int], None],
+        left: Callable[[Subscription], None],
+    ) -> None:
+        self.position = position
+        """Everything below was offered to everybody here."""
+        self.backlog_bytes_max = dispatch_backlog_bytes_max
+        """What may wait to be handed on before everybody reads at a pace of their own."""
+        self.overruns = 0
+        """How often that happened."""
+        self._deliver = deliver
+        self._left = left
+        self._by_topic: dict[str, dict[Subscription, None]] = {}
+        self._parts: deque[Part] = deque()
+        self._waiting_bytes = 0
+        self._work: _Work | None = None
+        """What is left to do of the first part, and of the selection begun last."""
+        self._chosen: tuple[MessageBatch, int] | None = None
+        self._subs: list[Subscription] = []
+        self._boundaries: Agenda[Subscription] = Agenda()
+
+    # -- coming and going -----------------------------------------------------------------------------
+
+    def join(self, sub: Subscription) -> None:
+        """`sub` has considered everything persisted."""
+        sub.phase = Phase.AT_END
+        self._by_topic.setdefault(sub.topic, {})[sub] = None
+        self.bound(sub)
+
+    def bound(self, sub: Subscription) -> None:
+        """The boundary of `sub` is new or has moved."""
+        boundary = sub.boundary()
+        if boundary is None:
+            self._boundaries.drop(sub)
+        else:
+            self._boundaries.put(sub, boundary)
+
+    def leave(self, sub: Subscription) -> None:
+        """`sub` stands here no more; nothing when it does not. Its position is what it has considered."""
+        if sub.phase is not Phase.AT_END:
+            return
+        sub.phase = Phase.BEHIND
+        sub.position = max(sub.position, self.position)
+        self._boundaries.drop(sub)
+        subs = self._by_topic[sub.topic]
+        del subs[sub]
+        if not subs:
+            del self._by_topic[sub.topic]
+
+    def standing(self) -> Iterator[Subscription]:
+        """Everybody here."""
+        for subs in self._by_topic.values():
+            yield from subs
+
+    # -- commits --------------------------------------------------------------------------------------
+
+    def persisted(self, part: Part) -> None:
+        """A commit became persisted: it waits for `step`."""
+        if not self._by_topic:
+            self._parts.clear()
+            self._begin_next()
+            self.position = part.end_position
+            return
+        self._parts.append(part)
+        self._waiting_bytes += part.batch.nbytes
+        if self._waiting_bytes > self.backlog_bytes_max and len(self._parts) > 1:
+            self.overruns += 1
+            # Publishers are faster than all the sending: everybody reads the log at a pace of their own.
+            for sub in list(self.standing()):
+                self._put_out(sub, self.position)
+            self._parts.clear()
+            self._begin_next()
+            self.position = part.end_position
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._parts)
+
+    def step(self, budget: int) -> int:
+        """Hand on what has become persisted, for about `budget` bytes; returns what is left of them."""
+        while self._parts and budget > 0:
+            part = self._parts[0]
+            if self._work is None:
+                self._work = self._selections(part)
+            while budget > 0:
+                if not self._subs and not self._next_selection():
+                    self.position = part.end_position
+                    self._parts.popleft()
+                    self._begin_next()
+                    break
+                budget -= self._dispatch(self._subs.pop(), part) + step_delivery_bytes
+        return budget
+
+    def reached(self) -> list[Subscription]:
+        """Those whose boundary everything was offered up to; each is given once."""
+        return self._boundaries.due(self.position)
+
+    def _begin_next(self) -> None:
+        self._work = self._chosen = None
+        self._subs = []
+        self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
+
+    def _selections(self, part: Part) -> _Work:
+        wanted = [topic for topic in part.batch.topics if topic in self._by_topic]
+        for topic, chosen in split_topics(part.batch, wanted):
+            subs = self._by_topic.get(topic)
+            if subs:
+                yield chosen, list(subs)
+
+    def _next_selection(self) -> bool:
+        assert self._work is not None
+        selection = next(self._work, None)
+        if selection is None:
+            return False
+        chosen, self._subs = selection
+        self._subs.reverse()
+        self._chosen = (chosen, chosen.crc())
+        return True
+
+    def _dispatch(self, sub: Subscription, part: Part) -> int:
+        """Give one subscription the selection; returns the bytes sent."""
+        if sub.phase is not Phase.AT_END or sub.position >= part.end_position:
+            return 0
+        assert self._chosen is not None
+        chosen, crc = self._chosen
+        position = max(sub.position, part.first_position)
+        fits = chosen.cost <= min(sub.credit, outbox_bytes_max) and chosen.nbytes <= batch_bytes_max
+        if fits and sub.simple and sub.session.writable and position == part.first_position:
+            sub.position = part.end_position
+            self._deliver(sub, chosen, part.end_position, crc)
+            return chosen.nbytes
+        self._put_out(sub, position)
+        return 0
+
+    def _put_out(self, sub: Subscription, position: int) -> None:
+        self.leave(sub)
+        sub.position = max(sub.position, position)
+        self._left(sub)
+
+
+assert outbox_bytes_max < dispatch_backlog_bytes_max

@@ -1,0 +1,91 @@
+"""Owns the persisted notices: once a second, what bookmark subscriptions at the end of the log may resume
+from although nothing of theirs came.
+
+Must never name a bookmark before everything of the subscription up to it was sent, or say anything while the
+log stands still.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from tickertape.base.limits import notice_seconds, notice_subscriptions_max
+from tickertape.base.ports import Now
+from tickertape.batch import KIND_MESSAGE, MessageBatch
+from tickertape.engine.dispatcher import Dispatcher
+from tickertape.engine.effects import Effect, Send
+from tickertape.engine.subscription import Subscription
+from tickertape.journal.reading import Part
+from tickertape.wire.commands import PersistedNotice
+from tickertape.wire.frames import encode_frame
+
+_BEFORE_ALL: Final = float("-inf")
+
+
+class _Last(NamedTuple):
+    """Message `at` of a commit, and the position after it."""
+
+    batch: MessageBatch
+    at: int
+    end: int
+
+
+class Notices:
+    """When the next notices are due, and the bookmark they carry. Appends effects to the list it is given."""
+
+    def __init__(self, effects: list[Effect]) -> None:
+        self._effects = effects
+        self._last: _Last | None = None
+        """The last persisted message since the start."""
+        self._wanted = False
+        """Somebody may have something to be told."""
+        self._at = _BEFORE_ALL
+        """When the next notices may go out."""
+
+    def moved(self, part: Part) -> None:
+        """A commit became persisted."""
+        batch = part.batch
+        index = batch.count - 1
+        if batch.kinds is not None:
+            messages = (batch.kinds == KIND_MESSAGE).nonzero()[0]
+            if not len(messages):
+                return
+            index = int(messages[-1])
+        self._last = _Last(batch, index, part.first_position + index + 1)
+        self._wanted = True
+
+    def joined(self, sub: Subscription) -> None:
+        """A subscription has caught up with the log."""
+        self._wanted = self._wanted or sub.wants_notices
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is wanted (monotonic seconds), or None."""
+        return self._at if self._wanted and self._last is not None else None
+
+    def settle(self, now: Now, dispatcher: Dispatcher) -> None:
+        """Send what is due. Waits while the dispatcher is behind: it has not sent everything yet."""
+        last = self._last
+        if last is None or not self._wanted or now.mono < self._at or dispatcher.has_work:
+            return
+        self._at = now.mono + notice_seconds
+        self._wanted = False
+        wanting = [s for s in dispatcher.standing() if s.wants_notices and s.told < last.end]
+        wanting.sort(key=_connection)
+        publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
+        for conn, subs in groupby(wanting, _connection):
+            ids = []
+            for sub in subs:
+                sub.told = last.end
+                ids.append(sub.sub_id)
+            for at in range(0, len(ids), notice_subscriptions_max):
+                notice = PersistedNotice(
+                    sub_ids=tuple(ids[at : at + notice_subscriptions_max]),
+                    publisher=publisher,
+                    sequence=sequence,
+                )
+                self._effects.append(Send(conn, encode_frame(notice)))
+
+
+def _connection(sub: Subscription) -> int:
+    return sub.session.conn

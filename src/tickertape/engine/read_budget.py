@@ -1,0 +1,103 @@
+"""Owns how much of the log is in memory for those who read it: one bound for all reads, subscriptions and
+searches together.
+
+Whoever reads reserves the bytes first and gives them back when what was read is used up. Must never let what
+is held pass `bytes_max` (but for one read that is larger by itself), nor let a reader that waits for its
+consumer keep others from reading: it loses what it holds, and reads it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+READ_BYTES_LEAST: Final = 4096
+"""A read counts as this much at least: it has objects beside its bytes."""
+
+
+class _Waiting(NamedTuple):
+    """A reader in the queue."""
+
+    size: int
+    granted: Callable[[], None]
+
+
+class ReadBudget:
+    """Bytes held by readers, which are any objects that can be told apart."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+        self._held: dict[object, int] = {}
+        self._idle: dict[object, Callable[[], None]] = {}
+        """Holders that wait for their consumer, the one that waits longest first, and how they let go."""
+        self._queue: dict[object, _Waiting] = {}
+        """Who wants to read and may not yet, in order."""
+
+    def reserve(self, reader: object, size: int, granted: Callable[[], None]) -> bool:
+        """Whether `reader` may read `size` bytes now; if not, `granted` is called when it may ask again.
+
+        What it held before is replaced. A reader to whom this is granted reads, or says `idle` or `forget`.
+        """
+        size = max(size, READ_BYTES_LEAST)
+        if self._held.get(reader, 0) >= size:
+            self._hold(reader, size)
+            return True
+        if not self._queue and self._fits(reader, size):
+            self._hold(reader, size)
+            return True
+        # Who queues holds nothing, or two could wait for each other.
+        self._queue[reader] = _Waiting(size, granted)
+        self.release(reader)
+        return False
+
+    def idle(self, reader: object, let_go: Callable[[], None]) -> None:
+        """`reader` waits for its consumer: `let_go` is called if what it holds is needed elsewhere."""
+        if reader in self._held and reader not in self._idle:
+            self._idle[reader] = let_go
+            self._admit()
+
+    def busy(self, reader: object) -> None:
+        """`reader` goes on: what it holds stays."""
+        self._idle.pop(reader, None)
+
+    def release(self, reader: object) -> None:
+        """`reader` has used up what it held."""
+        if reader in self._held:
+            self._drop(reader)
+            self._admit()
+
+    def forget(self, reader: object) -> None:
+        """`reader` is gone."""
+        if self._queue.pop(reader, None) is not None or reader in self._held:
+            if reader in self._held:
+                self._drop(reader)
+            self._admit()
+
+    def _fits(self, reader: object, size: int) -> bool:
+        """Whether there is room beside the others; who has waited longest makes it."""
+        others = self.held_bytes - self._held.get(reader, 0)
+        while others + size > self.bytes_max and self._idle:
+            longest, let_go = next(iter(self._idle.items()))
+            if longest is not reader:
+                others -= self._held[longest]
+            self._drop(longest)
+            let_go()
+        return not others or others + size <= self.bytes_max
+
+    def _admit(self) -> None:
+        while self._queue:
+            reader, waiting = next(iter(self._queue.items()))
+            if not self._fits(reader, waiting.size):
+                return
+            del self._queue[reader]
+            self._hold(reader, waiting.size)
+            waiting.granted()
+
+    def _hold(self, reader: object, size: int) -> None:
+        self.held_bytes += size - self._held.get(reader, 0)
+        self._held[reader] = size
+
+    def _drop(self, reader: object) -> None:
+        self._idle.pop(reader, None)
+        self.held_bytes -= self._held.pop(reader)
