@@ -1,16 +1,21 @@
-"""Runs the benches: python -m tests.bench [--list] [--quick] [--write] [--repeat N] [NAME...]"""
+"""Runs the benches: python -m tests.bench [--list] [--quick] [--write] [--peers SOURCE] [NAME...]"""
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.machine import describe
-from tests.bench.registry import Bench, Room, discover
-from tests.bench.report import Outcome, between_markers, cells, table
+from tests.bench.peers import Peers, read_peers
+from tests.bench.registry import LOG_BYTES, LOG_BYTES_QUICK, Bench, Room, Shared, discover
+from tests.bench.report import Outcome, between_markers, line, table
+from tickertape.base.errors import TickertapeError
+from tickertape.base.units import parse_size
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "performance.md"
@@ -24,34 +29,95 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--repeat", type=int, metavar="N", help="measure each N times")
     parser.add_argument(
+        "--log-size", type=_size, metavar="SIZE", help="bodies in the large log: 4GB, --quick 64MB"
+    )
+    parser.add_argument(
+        "--peers",
+        metavar="FILE|COMMAND",
+        help="put figures of other brokers beside ours: a file, or a command that is run after our benches",
+    )
+    parser.add_argument(
         "--directory",
         type=Path,
         default=ROOT / "build" / "bench",
         help="where journals are written; on the disk that is to be measured (default: build/bench)",
     )
     chosen = parser.parse_args(arguments)
-    if chosen.write and (chosen.names or chosen.quick):
-        parser.error("--write wants the whole, measured in full: no NAME and no --quick")
+    if chosen.write and (chosen.names or chosen.quick or chosen.log_size):
+        parser.error("--write wants the whole, measured in full: no NAME, no --quick, no --log-size")
     if chosen.repeat is not None and chosen.repeat < 1:
         parser.error("--repeat must be at least 1")
+    chosen.log_size = chosen.log_size or (LOG_BYTES_QUICK if chosen.quick else LOG_BYTES)
     return chosen
 
 
-def measure(bench: Bench, directory: Path, *, repeat: int, quick: bool) -> Outcome:
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except TickertapeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def measure(bench: Bench, room: Room, *, repeat: int) -> Outcome:
     """Run one bench `repeat` times, each in a fresh directory; what it raises becomes its outcome."""
     outcome = Outcome(bench)
     for _ in range(repeat):
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
+        shutil.rmtree(room.directory, ignore_errors=True)
+        room.directory.mkdir(parents=True)
         try:
-            reading = bench.run(Room(directory, quick))
+            reading = bench.run(room)
         except Exception as error:  # noqa: BLE001 -- shown in the table and in the exit code
             outcome.error = f"{type(error).__name__}: {error}"
             break
         outcome.values.append(reading.value)
         outcome.note = reading.note
-    shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(room.directory, ignore_errors=True)
     return outcome
+
+
+def measure_all(benches: Sequence[Bench], chosen: argparse.Namespace) -> list[Outcome]:
+    """Run the benches one after the other, each told before it begins and when it is done."""
+    shared = Shared(chosen.directory / "shared")
+    room = Room(chosen.directory / "room", chosen.quick, shared, chosen.log_size)
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    try:
+        for number, bench in enumerate(benches, 1):
+            _progress(f"{number}/{len(benches)} after {time.monotonic() - began:.0f} s: {bench.name}")
+            repeat = 1 if chosen.quick else chosen.repeat or bench.repeat
+            outcomes.append(measure(bench, room, repeat=repeat))
+            _progress("")
+            print(line(outcomes[-1]), flush=True)
+    finally:
+        shutil.rmtree(shared.directory, ignore_errors=True)
+    print(f"{len(benches)} benches in {time.monotonic() - began:.0f} s", flush=True)
+    return outcomes
+
+
+def _progress(text: str) -> None:
+    """What is being measured: on a terminal in a line that goes away, elsewhere in lines of their own."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
+
+
+def measure_peers(source: str | None) -> tuple[Peers | None, bool]:
+    """The peers' figures, and whether they were wanted and could not be had."""
+    if source is None:
+        return None, False
+    _progress("peers")
+    try:
+        peers = read_peers(source)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        print(f"script/bench: --peers {source}: {error}", file=sys.stderr)
+        return None, True
+    _progress("")
+    for text in peers.notes:
+        print(f"peers: {text}")
+    for what, figure in peers.rows:
+        print(f"{'peers: ' + what:<76} {figure:>18}")
+    return peers, False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,18 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.directory.mkdir(parents=True, exist_ok=True)
     machine = describe(chosen.directory)
     print("\n".join(machine), flush=True)
-    outcomes = []
-    for bench in benches:
-        repeat = 1 if chosen.quick else chosen.repeat or bench.repeat
-        outcome = measure(bench, chosen.directory / "room", repeat=repeat, quick=chosen.quick)
-        outcomes.append(outcome)
-        title, middle, extent, note = cells(outcome)
-        print(f"{bench.group + ': ' + title:<70} {middle:>18}  {extent:<24} {note}", flush=True)
-    failed = any(outcome.error for outcome in outcomes)
+    outcomes = measure_all(benches, chosen)
+    peers, peers_failed = measure_peers(chosen.peers)
+    failed = any(outcome.error for outcome in outcomes) or peers_failed
     if chosen.write and not failed:
-        PAGE.write_text(
-            between_markers(PAGE.read_text(encoding="utf-8"), table(outcomes, machine)), encoding="utf-8"
-        )
+        page = between_markers(PAGE.read_text(encoding="utf-8"), table(outcomes, machine, peers))
+        PAGE.write_text(page, encoding="utf-8")
         print(f"written to {PAGE.relative_to(ROOT)}")
     return 1 if failed else 0
 

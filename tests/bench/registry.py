@@ -2,7 +2,7 @@
 
 A bench is a function that takes a `Room` and returns what it measured, in the unit it was registered with:
 
-    @bench("publish", "200 bytes, one at a time, until persisted", unit="msg/s")
+    @bench("publish", "200 bytes, one at a time, until persisted", unit="msg/s", floor=400_000, aim=1_000_000)
     def publish_one_at_a_time(room: Room) -> Reading:
         ...
         return Reading(count / seconds, note="fdatasync in every commit")
@@ -14,13 +14,37 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-LOWER_IS_BETTER = frozenset({"ns", "us", "ms", "s", "ns/msg", "us/msg", "MiB", "bytes"})
+LOWER_IS_BETTER = frozenset({"ns", "us", "ms", "s", "ns/msg", "us/msg", "MB", "MiB", "bytes"})
 HIGHER_IS_BETTER = frozenset({"msg/s", "batches/s", "commits/s", "rows/s", "MiB/s", "x"})
+
+
+LOG_BYTES = 4 << 30
+"""Bodies in the large log, unless told otherwise."""
+LOG_BYTES_QUICK = 64 << 20
+
+
+class Shared:
+    """Directories that are costly to fill: each is filled once a run, by the first bench that wants it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._filled: set[str] = set()
+
+    def get(self, name: str, fill: Callable[[Path], None]) -> Path:
+        """The directory `name`, filled by `fill(directory)` when no bench has had it yet."""
+        path = self.directory / name
+        if name not in self._filled:
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir(parents=True)
+            fill(path)
+            self._filled.add(name)
+        return path
 
 
 @dataclass(frozen=True)
@@ -29,6 +53,9 @@ class Room:
 
     directory: Path
     quick: bool
+    shared: Shared
+    log_bytes: int = LOG_BYTES
+    """Size of the large log, bodies only."""
 
     def count(self, full: int) -> int:
         """`full` repetitions of the measured step, a twentieth of them (at least 1) for a glance."""
@@ -55,25 +82,49 @@ class Bench:
     unit: str
     run: Function
     repeat: int
+    floor: float | None = None
+    """What it has to reach at least, where something was agreed."""
+    aim: float | None = None
 
     @property
     def higher_is_better(self) -> bool:
         return self.unit in HIGHER_IS_BETTER
 
+    def met(self, value: float) -> str:
+        """ "aim", "yes" (the floor) or "no"; empty where nothing was agreed."""
+        if self.floor is None or self.aim is None:
+            return ""
+        sign = 1 if self.higher_is_better else -1
+        return (
+            "aim" if sign * value >= sign * self.aim else "yes" if sign * value >= sign * self.floor else "no"
+        )
+
 
 _benches: dict[str, Bench] = {}
 
 
-def bench(group: str, title: str, *, unit: str, repeat: int = 3) -> Callable[[Function], Function]:
-    """Register a function as a bench. `unit` must be known, `repeat` is how often it is measured."""
+def bench(
+    group: str,
+    title: str,
+    *,
+    unit: str,
+    repeat: int = 3,
+    floor: float | None = None,
+    aim: float | None = None,
+) -> Callable[[Function], Function]:
+    """Register a function as a bench. `unit` must be known, `repeat` is how often it is measured.
+
+    `floor` and `aim`: what it has to reach at least, and what is aimed at; both or neither."""
     if unit not in LOWER_IS_BETTER | HIGHER_IS_BETTER:
         raise ValueError(f"unit {unit!r} is not known; say in registry.py whether more of it is better")
+    if (floor is None) != (aim is None):
+        raise ValueError("a bench has a floor and an aim, or neither")
 
     def register(function: Function) -> Function:
         name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         if name in _benches:
             raise ValueError(f"there are two benches {name}")
-        _benches[name] = Bench(name, group, title, unit, function, repeat)
+        _benches[name] = Bench(name, group, title, unit, function, repeat, floor, aim)
         return function
 
     return register

@@ -1,87 +1,95 @@
-"""Replaying a log to one consumer, and delivery of what is being published."""
+"""Replaying a log to one consumer."""
 
 from __future__ import annotations
 
 import tickertape as tt
+from tests.bench.logs import RARE, large_count, large_log, singles_count, singles_log
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import BODY, fill, other_process, percentile, stage, timed
+from tests.bench.stage import BODY, fill, stage, timed
 from tickertape.testing import RunningServer
 
+CACHED = "log in the page cache"
 
-def _replay_messages(server: RunningServer, count: int) -> float:
+
+def _messages(server: RunningServer, count: int) -> Reading:
     with tt.Client("bench-reader", server.uri) as client:
         start = timed()
         total = 0
         for message in client.replay("orders"):
             total += len(message.data)
+        taken = timed() - start
         assert total == count * len(BODY)
-        return count / (timed() - start)
+        return Reading(count / taken, CACHED)
 
 
-@bench("replay", "one consumer that touches message.data of each", unit="msg/s")
+def _batches(server: RunningServer, topic: str, count: int) -> float:
+    """Seconds of a replay."""
+    with tt.Client("bench-reader", server.uri) as client:
+        start = timed()
+        messages = size = 0
+        for batch in client.replay(topic).batches():
+            messages += len(batch)
+            size += int(batch.offsets[-1])
+        taken = timed() - start
+        assert (messages, size) == (count, count * len(BODY))
+        return taken
+
+
+@bench("replay", "one consumer that touches message.data of each", unit="msg/s", floor=800_000, aim=1_800_000)
 def replay_messages(room: Room) -> Reading:
     count = room.count(1_000_000)
     with stage(room.directory) as server:
         fill(server, count)
-        return Reading(_replay_messages(server, count), "log in the page cache")
+        return _messages(server, count)
 
 
-@bench("replay", "one consumer through batches()", unit="msg/s")
+@bench("replay", "one consumer through batches()", unit="msg/s", floor=3_000_000, aim=5_000_000)
 def replay_batches(room: Room) -> Reading:
     count = room.count(2_000_000)
     with stage(room.directory) as server:
         fill(server, count)
-        with tt.Client("bench-reader", server.uri) as client:
-            start = timed()
-            total = sum(len(batch) for batch in client.replay("orders").batches())
-            assert total == count
-            return Reading(count / (timed() - start), "log in the page cache")
+        taken = _batches(server, "orders", count)
+        return Reading(count / taken, f"{count * len(BODY) / taken / 1e6:,.0f} MB/s of bodies, {CACHED}")
 
 
-_PACED = """
-import sys, time
-import tickertape as tt
-uri, count, rate = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-with tt.Client("bench-paced", uri, publish_store=tt.MemoryPublishStore()) as client:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    begun = time.monotonic()
-    for number in range(count):
-        while (ahead := begun + number / rate - time.monotonic()) > 0:
-            time.sleep(ahead)
-        client.publish("paced", b"%020d" % time.monotonic_ns() + b"x" * 180)
-    client.publish_flush(timeout=60)
-"""
+@bench(
+    "replay",
+    "messages, of a log written one message a frame by 100 publishers",
+    unit="msg/s",
+    floor=500_000,
+    aim=1_500_000,
+)
+def singles_messages(room: Room) -> Reading:
+    with singles_log(room) as server:
+        return _messages(server, singles_count(room))
 
 
-def _delivery(room: Room, fraction: float) -> Reading:
-    count, rate = room.count(30_000), 10_000
-    taken: list[float] = []
-    with (
-        stage(room.directory) as server,
-        other_process(_PACED, server.uri, str(count), str(rate)) as paced,
-        tt.Client("bench-reader", server.uri) as client,
-    ):
-        stream = client.subscribe("paced")
-        assert paced.stdout is not None
-        assert paced.stdin is not None
-        assert paced.stdout.readline() == "ready\n"
-        paced.stdin.write("go\n")
-        paced.stdin.flush()
-        from time import monotonic_ns
-
-        for message in stream:
-            taken.append((monotonic_ns() - int(message.data[:20])) / 1e3)
-            if len(taken) == count:
-                break
-    return Reading(percentile(taken[count // 10 :], fraction), f"{rate:,} msg/s from another process")
+@bench(
+    "replay",
+    "batches(), of a log written one message a frame by 100 publishers",
+    unit="msg/s",
+    floor=2_000_000,
+    aim=4_000_000,
+)
+def singles_batches(room: Room) -> Reading:
+    count = singles_count(room)
+    with singles_log(room) as server:
+        return Reading(count / _batches(server, "orders", count), CACHED)
 
 
-@bench("live", "publish() to delivery at another client, p50, sync always", unit="us")
-def delivery_p50(room: Room) -> Reading:
-    return _delivery(room, 0.5)
+def _rare(room: Room, topic: str) -> Reading:
+    count = large_count(room)
+    with large_log(room) as server:
+        full = _batches(server, "orders", count)
+        rare = _batches(server, topic, count // RARE)
+    return Reading(full / rare, f"{rare:.3f} s, the full scan {full:.2f} s for {count:,} messages")
 
 
-@bench("live", "publish() to delivery at another client, p99, sync always", unit="us")
-def delivery_p99(room: Room) -> Reading:
-    return _delivery(room, 0.99)
+@bench("rare topic", "1 message in 1,000, spread evenly, against the full scan", unit="x", floor=5, aim=50)
+def rare_even(room: Room) -> Reading:
+    return _rare(room, "even")
+
+
+@bench("rare topic", "1 message in 1,000, in 8 places, against the full scan", unit="x", floor=5, aim=50)
+def rare_bursts(room: Room) -> Reading:
+    return _rare(room, "burst")

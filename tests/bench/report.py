@@ -7,10 +7,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.bench.peers import Peers
 from tests.bench.registry import Bench
 
 BEGIN = "<!-- script/bench writes below this line -->"
 END = "<!-- script/bench writes above this line -->"
+HEAD = ("what", "median", "at least", "aim", "met", "worst to best", "note")
 
 
 @dataclass
@@ -32,25 +34,43 @@ def number(value: float) -> str:
     return f"{rounded:,.{max(0, decimals)}f}" if abs(rounded) < 100 else f"{rounded:,.0f}"
 
 
-def cells(outcome: Outcome) -> tuple[str, str, str, str]:
-    """What was measured, the median, the range from worst to best, the note."""
+def cells(outcome: Outcome) -> tuple[str, ...]:
+    """What was measured, the median, what was agreed and whether it is met, worst to best, the note."""
     bench = outcome.bench
     if outcome.error:
-        return bench.title, "failed", "", outcome.error
+        return bench.title, "failed", "", "", "", "", outcome.error
     ordered = sorted(outcome.values, reverse=not bench.higher_is_better)
-    middle = f"{number(statistics.median(ordered))} {bench.unit}"
-    return bench.title, middle, f"{number(ordered[0])} to {number(ordered[-1])}", outcome.note
+    middle = statistics.median(ordered)
+    agreed = (
+        ("", "") if bench.floor is None or bench.aim is None else (number(bench.floor), number(bench.aim))
+    )
+    extent = f"{number(ordered[0])} to {number(ordered[-1])}" if len(ordered) > 1 else "measured once"
+    return bench.title, f"{number(middle)} {bench.unit}", *agreed, bench.met(middle), extent, outcome.note
 
 
-def table(outcomes: Sequence[Outcome], machine: Sequence[str]) -> str:
-    """The Markdown between the markers: the machine, then a table for each group."""
+def line(outcome: Outcome) -> str:
+    """The same for a terminal."""
+    title, middle, floor, aim, met, extent, note = cells(outcome)
+    agreed = f"[{floor} / {aim}: {met}]" if met else ""
+    return f"{outcome.bench.group + ': ' + title:<76} {middle:>18}  {agreed:<32} {extent:<22} {note}"
+
+
+def table(outcomes: Sequence[Outcome], machine: Sequence[str], peers: Peers | None = None) -> str:
+    """The Markdown between the markers: the machine, a table for each group, the peers."""
     lines = [*(f"* {line}" for line in machine)]
     groups = list(dict.fromkeys(outcome.bench.group for outcome in outcomes))
     for group in groups:
-        lines += ["", f"### {group}", "", "| what | median | worst to best | note |", "|---|---|---|---|"]
-        rows = (cells(outcome) for outcome in outcomes if outcome.bench.group == group)
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+        rows = [cells(outcome) for outcome in outcomes if outcome.bench.group == group]
+        lines += ["", f"### {group}", "", *_rows(HEAD, rows)]
+    if peers is not None:
+        lines += ["", "### peers, in the same run", "", *(f"* {note}" for note in peers.notes), ""]
+        lines += _rows(("what", "figure"), peers.rows)
     return "\n".join(lines)
+
+
+def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def between_markers(page: str, text: str) -> str:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-import tickertape as tt
+from tests.bench.logs import ROWS, rows_log, singles_count, singles_log
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import FLUSH_SECONDS, stage, timed
+from tests.bench.stage import BODY, timed
 from tests.helpers.processes import source_environment
 from tickertape.testing import RunningServer
 
-ROWS = 1_000_000
-BODY_BYTES = 200
+Log = Callable[[Room], contextlib.AbstractContextManager[RunningServer]]
+
 SCANS = 6
 """The first ones compile; the median of the rest counts."""
 
@@ -47,16 +46,6 @@ def _session() -> Iterator[Any]:
             session.stop()
 
 
-def _fill(server: RunningServer, count: int) -> None:
-    """Bodies that neither compress nor repeat: Parquet would store a constant once."""
-    chance = random.Random(1)
-    with tt.Client("bench-filler", server.uri) as client:
-        for start in range(0, count, 10_000):
-            some = min(10_000, count - start)
-            client.publish_batch("orders", [chance.randbytes(BODY_BYTES) for _ in range(some)])
-            client.publish_flush(timeout=FLUSH_SECONDS)
-
-
 def _scan(frame: Callable[[], Any], expected: int) -> float:
     """Seconds of `select sum(length(data))`."""
     taken = []
@@ -68,29 +57,47 @@ def _scan(frame: Callable[[], Any], expected: int) -> float:
     return sorted(taken[2:])[(SCANS - 2) // 2]
 
 
-def _against_parquet(room: Room, schema: str | None) -> Reading:
-    count = room.count(ROWS)
-    with stage(room.directory) as server, _session() as spark:
-        _fill(server, count)
+def _against_parquet(room: Room, log: Log, count: int, schema: str | None) -> Reading:
+    size = count * len(BODY)
+    with log(room) as server, _session() as spark:
 
-        def log() -> Any:
+        def rows() -> Any:
             reader = spark.read.format("tickertape").option("servers", server.uri).option("topic", "orders")
             return (reader.schema(schema) if schema else reader).load()
 
         table = str(room.directory / "parquet")
-        log().write.parquet(table)
-        ours = _scan(log, count * BODY_BYTES)
-        theirs = _scan(lambda: spark.read.parquet(table), count * BODY_BYTES)
+        rows().write.parquet(table)
+        ours = _scan(rows, size)
+        theirs = _scan(lambda: spark.read.parquet(table), size)
     return Reading(
-        theirs / ours, f"{ours:.2f} s, Parquet {theirs:.2f} s for {count:,} rows of {BODY_BYTES} bytes"
+        theirs / ours, f"{ours:.2f} s, Parquet {theirs:.2f} s for {count:,} rows of {len(BODY)} bytes"
     )
 
 
-@bench("spark", "sum(length(data)) against Parquet (snappy), schema `data binary`", unit="x", repeat=1)
+@bench(
+    "spark",
+    "sum(length(data)) against Parquet (snappy), schema `data binary`",
+    unit="x",
+    repeat=1,
+    floor=0.7,
+    aim=1.5,
+)
 def scan_bodies(room: Room) -> Reading:
-    return _against_parquet(room, "data binary")
+    return _against_parquet(room, rows_log, room.count(ROWS), "data binary")
 
 
 @bench("spark", "sum(length(data)) against Parquet (snappy), all columns", unit="x", repeat=1)
 def scan_all_columns(room: Room) -> Reading:
-    return _against_parquet(room, None)
+    return _against_parquet(room, rows_log, room.count(ROWS), None)
+
+
+@bench(
+    "spark",
+    "the same of a log of single-message frames, schema `data binary`",
+    unit="x",
+    repeat=1,
+    floor=0.5,
+    aim=1.2,
+)
+def scan_singles(room: Room) -> Reading:
+    return _against_parquet(room, singles_log, singles_count(room), "data binary")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import tickertape as tt
 from tests.helpers.processes import source_environment
@@ -16,13 +17,14 @@ BODY = b'{"symbol":"AAPL","price":12.5,"x":"' + b"x" * 163 + b'"}'
 assert len(BODY) == 200
 
 FLUSH_SECONDS = 120
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @contextlib.contextmanager
-def stage(room_directory: object, *, sync: str = "always") -> Iterator[RunningServer]:
-    """A server on a fresh directory of the bench's room."""
+def stage(directory: Path, *, sync: str = "always") -> Iterator[RunningServer]:
+    """A server on the log in `directory`, a new one if there is none."""
     config = f'[journal]\nsync = "{sync}"\n'
-    with running_server(f"{room_directory}/data", config=config) as server:
+    with running_server(directory / "data", config=config) as server:
         yield server
 
 
@@ -39,21 +41,55 @@ def fill(server: RunningServer, count: int, topic: str = "orders") -> None:
         client.publish_flush(timeout=FLUSH_SECONDS)
 
 
+class Worker:
+    """A process beside the measured one (workers.py)."""
+
+    def __init__(self, name: str, *arguments: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.workers", name, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=source_environment(),
+        )
+
+    def ready(self) -> None:
+        """Wait until it is about to begin."""
+        said = self.answer()
+        assert said == "ready", f"a worker said {said!r}"
+
+    def tell(self) -> None:
+        """Let it begin, or end."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> str:
+        """The next line it says."""
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        assert said, f"a worker ended with {self._process.wait()}"
+        return said.strip()
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+
+
 @contextlib.contextmanager
-def other_process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Another Python process that runs `code`, ended with the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=source_environment(),
-    )
+def workers(*commands: tuple[object, ...]) -> Iterator[list[Worker]]:
+    """A worker for each command, all of them ready; ended with the block."""
+    started: list[Worker] = []
     try:
-        yield process
+        started.extend(Worker(str(name), *arguments) for name, *arguments in commands)
+        for worker in started:
+            worker.ready()
+        yield started
     finally:
-        process.kill()
-        process.communicate()
+        for worker in started:
+            worker.end()
 
 
 def percentile(values: list[float], fraction: float) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.bench import machine
 from tests.bench.__main__ import main, measure
-from tests.bench.registry import Bench, Reading, Room, bench
+from tests.bench.peers import parse_peers, read_peers
+from tests.bench.registry import Bench, Reading, Room, Shared, bench
 from tests.bench.report import BEGIN, END, Outcome, between_markers, cells, number, table
 
 
@@ -23,8 +25,12 @@ def a_bench(values: list[float], unit: str = "msg/s") -> Bench:
     return Bench("m.run", "group", "a title", unit, run, repeat=3)
 
 
+def a_room(path: Path, *, quick: bool = False) -> Room:
+    return Room(path / "room", quick, Shared(path / "shared"))
+
+
 def test_each_repetition_has_an_empty_directory_and_nothing_is_left(tmp_path: Path) -> None:
-    outcome = measure(a_bench([3.0, 1.0, 2.0]), tmp_path / "room", repeat=3, quick=False)
+    outcome = measure(a_bench([3.0, 1.0, 2.0]), a_room(tmp_path), repeat=3)
     assert outcome.values == [3.0, 1.0, 2.0]
     assert outcome.note == "noted"
     assert not (tmp_path / "room").exists()
@@ -34,10 +40,10 @@ def test_what_a_bench_raises_is_its_outcome(tmp_path: Path) -> None:
     def run(room: Room) -> Reading:
         raise OSError(28, "no space", str(room.quick))
 
-    outcome = measure(Bench("m.x", "g", "t", "us", run, 3), tmp_path / "room", repeat=3, quick=True)
+    outcome = measure(Bench("m.x", "g", "t", "us", run, 3), a_room(tmp_path, quick=True), repeat=3)
     assert outcome.values == []
     assert cells(outcome)[1] == "failed"
-    assert "no space" in cells(outcome)[3]
+    assert "no space" in cells(outcome)[-1]
 
 
 @pytest.mark.parametrize(
@@ -58,8 +64,80 @@ def test_numbers_have_three_digits(value: float, shown: str) -> None:
 
 
 def test_worst_comes_first_whichever_way_is_better() -> None:
-    assert cells(Outcome(a_bench([]), [3.0, 1.0, 2.0]))[1:3] == ("2.00 msg/s", "1.00 to 3.00")
-    assert cells(Outcome(a_bench([], "us"), [3.0, 1.0, 2.0]))[1:3] == ("2.00 us", "3.00 to 1.00")
+    assert cells(Outcome(a_bench([]), [3.0, 1.0, 2.0]))[1::4] == ("2.00 msg/s", "1.00 to 3.00")
+    assert cells(Outcome(a_bench([], "us"), [3.0, 1.0, 2.0]))[1::4] == ("2.00 us", "3.00 to 1.00")
+
+
+@pytest.mark.parametrize(
+    ("unit", "floor", "aim", "met"),
+    [
+        ("msg/s", 1.0, 2.0, "aim"),
+        ("msg/s", 2.0, 2.1, "yes"),
+        ("msg/s", 2.1, 9.0, "no"),
+        ("us", 3.0, 2.0, "aim"),
+        ("us", 2.0, 1.9, "yes"),
+        ("us", 1.9, 1.0, "no"),
+        ("us", None, None, ""),
+    ],
+)
+def test_what_was_agreed_stands_beside_the_median(
+    unit: str, floor: float | None, aim: float | None, met: str
+) -> None:
+    agreed = replace(a_bench([], unit), floor=floor, aim=aim)
+    assert cells(Outcome(agreed, [5.0, 2.0, 1.0]))[4] == met
+
+
+def test_a_floor_without_an_aim_is_refused() -> None:
+    with pytest.raises(ValueError, match="a floor and an aim"):
+        bench("group", "title", unit="us", floor=1)
+
+
+def test_a_shared_directory_is_filled_once(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "left over").touch()
+    shared, calls = Shared(tmp_path), []
+
+    def fill(path: Path) -> None:
+        assert not list(path.iterdir())
+        calls.append(path)
+
+    assert shared.get("log", fill) == shared.get("log", fill) == tmp_path / "log"
+    assert calls == [tmp_path / "log"]
+
+
+def test_a_shared_directory_whose_filling_failed_is_filled_again(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        (path / "half").mkdir()
+        raise OSError(28, "no space")
+
+    shared = Shared(tmp_path)
+    with pytest.raises(OSError, match="no space"):
+        shared.get("log", fail)
+    shared.get("log", lambda path: (path / "whole").mkdir())
+    assert [path.name for path in (tmp_path / "log").iterdir()] == ["whole"]
+
+
+PEERS = """# some-broker 1.2.3
+some-broker (default sync)    publish pipelined 256                              98,123 msg/s
+some-broker                  publish ack latency p50 41 us p99 80 us
+other failed: ConnectionError nobody
+"""
+
+
+def test_the_peers_figures_get_a_table_with_their_versions(tmp_path: Path) -> None:
+    (tmp_path / "peers").write_text(PEERS)
+    peers = read_peers(str(tmp_path / "peers"))
+    assert peers == read_peers(f"cat {tmp_path / 'peers'}")
+    text = table([Outcome(a_bench([]), [5.0])], [], peers)
+    assert "* some-broker 1.2.3" in text
+    assert "* other failed: ConnectionError nobody" in text
+    assert "| some-broker (default sync) publish pipelined 256 | 98,123 msg/s |" in text
+    assert "| some-broker publish ack latency | p50 41 us p99 80 us |" in text
+
+
+def test_peers_without_a_figure_are_refused() -> None:
+    with pytest.raises(ValueError, match="no figure"):
+        parse_peers("some-broker failed")
 
 
 def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
@@ -68,7 +146,7 @@ def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
     assert page.startswith(f"# Title\n{BEGIN}\n\n* a machine\n")
     assert page.endswith(f"\n{END}\nend\n")
     assert "old" not in page
-    assert "| a title | 5.00 msg/s | 5.00 to 5.00 | a\\|b |" in page
+    assert "| a title | 5.00 msg/s |  |  |  | measured once | a\\|b |" in page
     assert between_markers(page, text) == page
 
 

@@ -1,0 +1,51 @@
+"""Owns the figures of other brokers, measured by a program of their own: run it, read what it printed.
+
+Must never measure, nor know any broker. The program prints a line a figure, such as
+`redis publish 98,000 msg/s` or `redis publish p50 41 us p99 80 us`. Every other line (versions, what
+failed) is a note above the table.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+PEERS_SECONDS_MAX = 600
+
+_FIGURE = re.compile(r"(?P<what>\S.*?)\s+(?P<figure>[\d,.]+ [a-zA-Z]+/s|p50 [\d,.]+ \S+.*)")
+
+
+class Peers(NamedTuple):
+    """What the program said."""
+
+    notes: list[str]
+    rows: list[tuple[str, str]]
+
+
+def read_peers(source: str) -> Peers:
+    """What stands in the file `source`, or what the command `source` prints.
+
+    Raises `ValueError` when it says no figure, `OSError` or `subprocess.SubprocessError` when it cannot run.
+    """
+    if Path(source).is_file():
+        return parse_peers(Path(source).read_text(encoding="utf-8"))
+    command = shlex.split(source)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PEERS_SECONDS_MAX, check=True)
+    return parse_peers(done.stdout)
+
+
+def parse_peers(text: str) -> Peers:
+    """The notes and figures in `text`. Raises `ValueError` when there is no figure."""
+    peers = Peers([], [])
+    for line in filter(None, map(str.strip, text.splitlines())):
+        found = _FIGURE.fullmatch(line)
+        if found is None:
+            peers.notes.append(line.lstrip("# "))
+        else:
+            peers.rows.append((re.sub(r"\s+", " ", found["what"]), found["figure"]))
+    if not peers.rows:
+        raise ValueError("the peers' program printed no figure")
+    return peers
