@@ -1,0 +1,117 @@
+"""Owns a real server process that is killed at the worst moments: while it rolls, stops, or recovers.
+
+Must never judge: tests do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.helpers.processes import source_environment
+
+START_SECONDS_MAX: Final = 30.0
+_LOOK_SECONDS: Final = 0.0001
+
+
+class Victim:
+    """A server on `data`. Its standard error, of all runs, goes to a file beside the directory."""
+
+    def __init__(self, data: Path, config: Path) -> None:
+        self.data = data
+        self.uri = ""
+        self.errors = data.parent / "server.stderr"
+        self.was_ready = False
+        """Whether the present or last process had said so."""
+        self._config = config
+        self._process: subprocess.Popen[str] | None = None
+
+    def spawn(self) -> None:
+        """Start the process and wait for nothing."""
+        listen = self.uri or "tcp://127.0.0.1:0"
+        command = [sys.executable, "-m", "tickertape", "serve", str(self._config)]
+        self.was_ready = False
+        command += ["--data", str(self.data), "--listen", listen]
+        with open(self.errors, "a") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=source_environment(),
+            )
+
+    def wait_ready(self) -> None:
+        """Wait for its ready line."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        self.was_ready = True
+        assert line.startswith("ready "), f"{line!r}, exit code {self._process.wait()}: {self.said()}"
+        self.uri = line.split()[1]
+
+    def said(self) -> str:
+        """The last of what it printed on standard error."""
+        return self.errors.read_text()[-4000:]
+
+    def terminate(self) -> None:
+        """Ask it to stop, and wait for nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> bool:
+        """SIGKILL, and wait until it is gone; False when it had ended before."""
+        assert self._process is not None
+        alive = self._process.poll() is None
+        self._process.kill()
+        self.was_ready = self._process.communicate()[0] != "" or self.was_ready
+        self._process = None
+        return alive
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; its exit code."""
+        assert self._process is not None
+        self._process.communicate(timeout=START_SECONDS_MAX)
+        code = self._process.returncode
+        self._process = None
+        return code
+
+    def running(self) -> bool:
+        """Whether there is a process to kill."""
+        return self._process is not None
+
+    # -- moments --------------------------------------------------------------------------------------
+
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the segments: they change when one is reserved, cut, or begun in a new file."""
+        return tuple(sorted((entry.name, _stat(entry).st_size) for entry in self._entries()))
+
+    def writes(self) -> tuple[tuple[str, int, int], ...]:
+        """The same, with the time of the last write: changes with everything that is done to a segment."""
+        return tuple(
+            sorted((entry.name, _stat(entry).st_size, _stat(entry).st_mtime_ns) for entry in self._entries())
+        )
+
+    def _entries(self) -> list[os.DirEntry[str]]:
+        with os.scandir(self.data / "journal") as entries:
+            return list(entries)
+
+    def wait_change(self, look: str, times: int, seconds: float) -> bool:
+        """Wait until `sizes` or `writes` has changed so often; False when it has not in time."""
+        state = getattr(self, look)
+        deadline, before = time.monotonic() + seconds, state()
+        while times and time.monotonic() < deadline:
+            if (now := state()) != before:
+                before, times = now, times - 1
+            time.sleep(_LOOK_SECONDS)
+        return times == 0
+
+
+def _stat(entry: os.DirEntry[str]) -> os.stat_result:
+    return os.stat(entry.path)
