@@ -55,7 +55,7 @@ credit_bytes_default: Final = 2 * MIB
 credit_bytes_max: Final = 1 * GIB
 message_cost_bytes: Final = 32
 """What each message costs against credit beside its body."""
-outbox_bytes_max: Final = 512 * KIB
+outbox_bytes_max: Final = 1 * MIB
 """Bytes queued at one connection's socket above which its subscriptions get nothing more until it drains."""
 read_ahead_bytes_max: Final = 32 * MIB
 """What all who read the log, together, hold of it: reads under way, and what is not sent yet."""
