@@ -81,8 +81,11 @@ batch_memory_bytes: Final = 2 * KIB
 """What a batch in memory counts beside its encoding: the objects and arrays that belong to it."""
 mark_idle_seconds: Final = 0.02
 """Idle time after which an empty mark commit closes the question for the last one."""
-index_block_bytes: Final = 64 * KIB
-"""Commits are grouped into blocks of at least this size for the index."""
+index_block_bytes: Final = 4 * KIB
+"""Commits are grouped into blocks of at least this size for the index: the least that is read for a message
+of a rare topic, so small."""
+index_zone_bytes: Final = 64 * KIB
+"""Blocks that begin in a stretch of the file of this size are one entry in the index of publishers."""
 index_bytes_max: Final = 8 * MIB
 """Bound of one segment's index; above it publisher and topic entries become coarser, never wrong."""
 tail_cache_bytes: Final = 16 * MIB
@@ -134,3 +137,4 @@ assert read_bytes_target >= batch_bytes_target
 assert batch_bytes_target <= step_bytes_max
 assert commit_bytes_max < dispatch_backlog_bytes_max <= tail_cache_bytes
 assert batch_bytes_max < read_ahead_bytes_max
+assert index_block_bytes <= index_zone_bytes <= read_bytes_target

@@ -14,6 +14,7 @@ from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit import GroupCommit, Persisted, SyncPolicy
 from tickertape.journal.index import publisher_spans
 from tickertape.journal.jobs import Job
+from tickertape.journal.lookup import next_block_with
 from tickertape.journal.reading import LogReader, LogView
 from tickertape.journal.recovery import Recovered
 
@@ -99,6 +100,10 @@ class Journal:
     def reader(self, position: int, topic: str | None = None) -> LogReader:
         """A reader of the persisted log from `position`, skipping what cannot hold `topic`."""
         return LogReader(self.view, position, topic)
+
+    def next_block_with(self, topic: str, position: int) -> int:
+        """The first position, not below `position`, from which on `topic` may be found (see `lookup.py`)."""
+        return next_block_with(self.view, topic, position)
 
     # -- state ----------------------------------------------------------------------------------------
 

@@ -25,21 +25,42 @@ Search = Generator[ReadRequest, bytes, int]
 MaybeSearch = Generator[ReadRequest, bytes, int | None]
 
 
+def next_block_with(view: LogView, topic: str, position: int) -> int:
+    """The first position, not below `position`, at which a block begins that may hold `topic`; `position`
+    itself when its own block may; the persisted end when no block does.
+
+    No message of `topic` stands from `position` up to what is returned. Nothing is read: whole segments are
+    passed in microseconds."""
+    at = max(position, view.first_position)
+    segment = view.segment_of(at)
+    while segment is not None and at < view.end_position:
+        index = segment.index
+        block = index.next_block_with(topic, index.block_of_position(at)) if index.blocks else None
+        if block is not None and index.positions[block] < segment.end_position:
+            return max(at, index.positions[block])
+        at = max(at, segment.end_position)
+        segment = view.after(segment)
+    return max(at, view.end_position)
+
+
 def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
     """Position of the persisted message with this publisher and sequence; None when the log has none."""
     for segment in reversed(view.segments):
-        for block in segment.index.blocks_of_publisher(publisher, sequence):
-            position = yield from _in_block(view, segment, block, publisher, sequence)
+        for blocks in segment.index.blocks_of_publisher(publisher, sequence):
+            position = yield from _in_blocks(view, segment, blocks, publisher, sequence)
             if position is not None:
                 return position
     return None
 
 
-def _in_block(view: LogView, segment: LogSegment, block: int, publisher: int, sequence: int) -> MaybeSearch:
-    start, stop = segment.index.position_bounds(block)
+def _in_blocks(
+    view: LogView, segment: LogSegment, blocks: range, publisher: int, sequence: int
+) -> MaybeSearch:
+    start, _ = segment.index.position_bounds(blocks[0])
+    _, stop = segment.index.position_bounds(blocks[-1])
     at = view.tail_at(start)
     if at is None:
-        parts = yield from _read_block(segment, block)
+        parts = yield from _read_blocks(segment, blocks)
     else:
         parts = _of_tail(view, at, stop)
     for part in parts:
@@ -50,14 +71,14 @@ def _in_block(view: LogView, segment: LogSegment, block: int, publisher: int, se
 
 
 def _of_tail(view: LogView, at: int, stop: int | None) -> list[Part]:
-    """The parts of a block that lies in memory; what is not persisted yet is not among them."""
+    """The parts of blocks that lie in memory; what is not persisted yet is not among them."""
     end = view.tail_at(stop) if stop is not None else len(view.tail)
     return view.tail[at:end]
 
 
-def _read_block(segment: LogSegment, block: int) -> Generator[ReadRequest, bytes, list[Part]]:
-    start, end = segment.index.block_bounds(block)
-    end = min(end, segment.end)
+def _read_blocks(segment: LogSegment, blocks: range) -> Generator[ReadRequest, bytes, list[Part]]:
+    start = segment.index.block_bounds(blocks[0])[0]
+    end = min(segment.index.block_bounds(blocks[-1])[1], segment.end)
     if start >= end:
         return []
     data = yield ReadRequest(segment.number, start, end - start)

@@ -295,13 +295,4 @@ class LogReader:
         assert self._segment is not None
         if self._topic is None:
             return read_bytes_target
-        index = self._segment.index
-        block = index.block_of_offset(self._offset)
-        end = index.block_bounds(block)[1]
-        while (
-            end - self._offset < read_bytes_target
-            and index.next_block_with(self._topic, block + 1) == block + 1
-        ):
-            block += 1
-            end = index.block_bounds(block)[1]
-        return end - self._offset
+        return self._segment.index.reach_with(self._topic, self._offset, read_bytes_target) - self._offset

@@ -16,7 +16,7 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.base.limits import (
     batch_memory_bytes,
     commit_header_bytes,
-    index_block_bytes,
+    index_zone_bytes,
     read_bytes_target,
     tail_cache_bytes,
 )
@@ -123,6 +123,24 @@ def test_the_log_is_worth_reading() -> None:
     assert sum(part.batch.nbytes for part in view.tail) > 200_000
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nothing_of_a_topic_lies_in_what_is_passed_over(seed: int) -> None:
+    log = random_log(seed)
+    view, rng = log.journal.view, Random(seed)
+    passed = 0
+    for topic in ("rare", "t0", "t1", "never"):
+        having = [at for at, message in enumerate(log.written) if message.topic == topic]
+        for position in [0, len(log.written), *(rng.randrange(len(log.written)) for _ in range(60))]:
+            found = log.journal.next_block_with(topic, position)
+            match = next((at for at in having if at >= position), None)
+            assert position <= found <= view.end_position
+            assert found <= (len(log.written) if match is None else match)
+            passed += found > position
+            if topic == "never":
+                assert found == len(log.written), "whole segments are passed"
+    assert passed > 30
+
+
 def test_everything_from_every_position(log: Fixture) -> None:
     for start in range(0, len(log.written) + 1, 97):
         found = [(at, message) for at, message in read(log, start) if at >= start]
@@ -187,7 +205,7 @@ def test_a_bookmark_costs_few_reads_and_no_walk_through_memory() -> None:
                 requests += 1
                 handle = log.disk.open(segment_path(request.segment), write=False)
                 data = log.disk.read(handle, request.offset, request.size)
-                assert request.size < 4 * index_block_bytes
+                assert request.size < 2 * index_zone_bytes
         except StopIteration:
             assert requests <= 1
 

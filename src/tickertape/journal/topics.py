@@ -1,0 +1,253 @@
+"""Owns which blocks of a segment may hold which topic, two bytes for each block of a topic.
+
+Topics are known by a hash of 32 bits and groups of `stride` blocks by their number: both may name a block too
+many, never one too few. Must never keep a name, or grow above its bound: then groups get coarser, and when
+that does not help it is given up (every block may hold everything).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+Keys = npt.NDArray[np.uint64]
+Groups = npt.NDArray[np.uint16]
+Int64s = npt.NDArray[np.int64]
+
+_GROUP_BITS: Final = 16
+_GROUPS_MAX: Final = 1 << _GROUP_BITS
+_U2: Final = np.dtype("<u2")
+_U4: Final = np.dtype("<u4")
+_U8: Final = np.dtype("<u8")
+I8: Final = np.dtype("<i8")
+_NONE: Final = np.empty(0, I8)
+_ROW_BYTES: Final = 2
+_TOPIC_BYTES: Final = 8
+"""Hash and first row of a topic."""
+_RECENT_BYTES: Final = _TOPIC_BYTES + _ROW_BYTES
+"""What a row that is not sorted in may come to; until then it takes 8."""
+_RECENT_MIN: Final = 1024
+"""Rows that are gathered, at least, before they are sorted in."""
+_SEEN_MAX: Final = 4096
+
+
+class StoredTopics(msgspec.Struct, array_like=True):
+    """What a seal keeps of the table: all empty when it was given up."""
+
+    stride: int
+    """Blocks in a group; 0 when it was given up."""
+    hashes: bytes
+    """u32 each, rising."""
+    counts: bytes
+    """u32 each: rows of each topic."""
+    groups: bytes
+    """u16 each: the rows, rising within a topic."""
+
+
+def topic_hash(topic: str) -> int:
+    """What stands for a topic in the table: CRC32C of its name in UTF-8."""
+    return crc32c(topic.encode())
+
+
+class TopicTable:
+    """The table of one segment, grown block by block. `bytes_max` bounds its rows, in memory and stored."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._stride = 1
+        self._given_up = False
+        self._hashes = np.empty(0, _U4)
+        self._ends = np.empty(0, _U4)
+        self._groups = np.empty(0, _U2)
+        self._recent = array("Q")
+        """Rows not sorted in yet: hash and group in one number."""
+        self._group = -1
+        self._seen: set[int] = set()
+        """Hashes that have a row of `_group`; forgotten when they get many: a row twice does no harm."""
+
+    def add(self, block: int, topics: Iterable[str]) -> None:
+        """Block `block`, the last one or a new one, holds `topics`."""
+        if self._given_up:
+            return
+        group = block // self._stride
+        if group != self._group or len(self._seen) > _SEEN_MAX:
+            self._group = group
+            self._seen.clear()
+        for topic in topics:
+            key = crc32c(topic.encode())
+            if key not in self._seen:
+                self._seen.add(key)
+                self._recent.append(key << _GROUP_BITS | group)
+        recent = len(self._recent)
+        if group >= _GROUPS_MAX - 1 or self.nbytes > self._bytes_max:
+            self._settle()
+            self._fit(block)
+        elif recent > _RECENT_MIN and recent > len(self._groups) // 4:
+            self._settle()
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows take in memory; stored they take no more, but for 32 bytes."""
+        return (
+            _RECENT_BYTES * len(self._recent)
+            + _TOPIC_BYTES * len(self._hashes)
+            + _ROW_BYTES * len(self._groups)
+        )
+
+    @staticmethod
+    def growth_bytes_max(topics: int) -> int:
+        """By how much `nbytes` may rise by an `add` of so many topics."""
+        return (_TOPIC_BYTES + _ROW_BYTES) * topics
+
+    def next_with(self, topic: str, block: int) -> int | None:
+        """The first block at or after `block` that may hold `topic`; None when none of those known does."""
+        if self._given_up:
+            return block
+        wanted = topic_hash(topic)
+        group = block // self._stride
+        found = self._next_settled(wanted, group)
+        near = self._recent_rows(wanted)
+        near = near[near >= group]
+        if len(near):
+            other = int(near.min())
+            found = other if found is None else min(found, other)
+        return None if found is None else max(block, found * self._stride)
+
+    def run_with(self, topic: str, block: int, limit: int) -> int:
+        """How many blocks from `block` on, one after the other, may hold `topic`: at most `limit`."""
+        if self._given_up or limit <= 0:
+            return max(limit, 0)
+        wanted = topic_hash(topic)
+        first = block // self._stride
+        held = np.zeros((block + limit - 1) // self._stride - first + 2, np.bool_)
+        for groups in (self._settled_rows(wanted).astype(I8), self._recent_rows(wanted)):
+            near = groups[(groups >= first) & (groups < first + len(held) - 1)]
+            held[near - first] = True
+        missing = first + int(held.argmin())
+        return min(max(missing * self._stride - block, 0), limit)
+
+    def coarsen(self) -> None:
+        """Halve the resolution."""
+        self._settle()
+        self._halve()
+
+    # -- rows -----------------------------------------------------------------------------------------
+
+    def _next_settled(self, wanted: int, group: int) -> int | None:
+        rows = self._settled_rows(wanted)
+        row = int(rows.searchsorted(np.uint16(min(group, _GROUPS_MAX - 1))))
+        return int(rows[row]) if row < len(rows) else None
+
+    def _settled_rows(self, wanted: int) -> Groups:
+        """The groups of a topic among the sorted rows, rising."""
+        at = int(self._hashes.searchsorted(np.uint32(wanted)))
+        if at == len(self._hashes) or int(self._hashes[at]) != wanted:
+            return self._groups[:0]
+        begin = int(self._ends[at - 1]) if at else 0
+        return self._groups[begin : int(self._ends[at])]
+
+    def _recent_rows(self, wanted: int) -> Int64s:
+        """The groups of a topic among the rows not sorted in."""
+        if not self._recent:
+            return _NONE
+        recent = np.frombuffer(self._recent, _U8)
+        low = np.uint64(_GROUPS_MAX - 1)
+        rows: Int64s = (recent[recent >> np.uint64(_GROUP_BITS) == np.uint64(wanted)] & low).astype(I8)
+        return rows
+
+    def _settle(self) -> None:
+        """Sort the recent rows in."""
+        if self._recent:
+            self._take(np.concatenate((self._keys(), np.array(self._recent, _U8))))
+            del self._recent[:]
+
+    def _halve(self) -> None:
+        keys = self._keys()
+        low = np.uint64(_GROUPS_MAX - 1)
+        self._take((keys & ~low) | ((keys & low) >> np.uint64(1)))
+        self._stride *= 2
+        self._group = -1
+
+    def _keys(self) -> Keys:
+        counts = np.diff(self._ends, prepend=np.zeros(1, _U4))
+        keys: Keys = np.repeat(self._hashes.astype(_U8) << np.uint64(_GROUP_BITS), counts)
+        keys |= self._groups.astype(_U8)
+        return keys
+
+    def _take(self, keys: Keys) -> None:
+        """Make the table of `keys`, in any order."""
+        if not len(keys):
+            return
+        keys.sort(kind="stable")  # nearly all are in order
+        fresh = np.empty(len(keys), np.bool_)
+        fresh[:1] = True
+        np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
+        keys = keys[fresh]
+        hashes = (keys >> np.uint64(_GROUP_BITS)).astype(_U4)
+        lasts = np.flatnonzero(np.append(hashes[1:] != hashes[:-1], True))
+        self._hashes = hashes[lasts]
+        self._ends = (lasts + 1).astype(_U4)
+        self._groups = (keys & np.uint64(_GROUPS_MAX - 1)).astype(_U2)
+
+    def _fit(self, block: int) -> None:
+        """Get well below the bound, which makes it rare, or give up."""
+        while self.nbytes > self._bytes_max // 4 * 3 or block // self._stride >= _GROUPS_MAX // 2:
+            if self._stride > block:
+                self._give_up()
+                return
+            self._halve()
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        self._hashes, self._ends, self._groups = np.empty(0, _U4), np.empty(0, _U4), np.empty(0, _U2)
+        self._recent = array("Q")
+        self._seen = set()
+
+    # -- storing --------------------------------------------------------------------------------------
+
+    def stored(self) -> StoredTopics:
+        """What a seal keeps."""
+        self._settle()
+        counts = np.diff(self._ends, prepend=np.zeros(1, _U4))
+        return StoredTopics(
+            stride=0 if self._given_up else self._stride,
+            hashes=self._hashes.tobytes(),
+            counts=counts.tobytes(),
+            groups=self._groups.tobytes(),
+        )
+
+    @staticmethod
+    def of(stored: StoredTopics, bytes_max: int) -> TopicTable:
+        """The table that was stored. Raises `ValueError` when it is none."""
+        table = TopicTable(bytes_max)
+        if stored.stride < 1:
+            table._give_up()
+            return table
+        hashes, counts, groups = (
+            _column(stored.hashes, _U4),
+            _column(stored.counts, _U4),
+            _column(stored.groups, _U2),
+        )
+        ends = np.cumsum(counts, dtype=_U8)
+        if len(hashes) != len(counts) or (int(ends[-1]) if len(ends) else 0) != len(groups):
+            raise ValueError("index rows of topics are incomplete")
+        if (counts == 0).any() or (hashes[1:] <= hashes[:-1]).any():
+            raise ValueError("index topics are out of order")
+        table._stride, table._hashes, table._groups = stored.stride, hashes, groups
+        table._ends = ends.astype(_U4)
+        keys = table._keys()
+        if (keys[1:] <= keys[:-1]).any():
+            raise ValueError("index rows of a topic are out of order")
+        return table
+
+
+def _column(data: bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    if len(data) % kind.itemsize:
+        raise ValueError("index column is cut off")
+    return np.frombuffer(data, kind)
