@@ -177,6 +177,7 @@ class EngineWorld:
         *,
         counts: Counter[str] | None = None,
         recorded: frozenset[str] | None = None,
+        validated: dict[str, str] | None = None,
         policy: SyncPolicy = SyncPolicy.ALWAYS,
         segment_bytes: int = 32_768,
     ) -> None:
@@ -186,6 +187,7 @@ class EngineWorld:
         self.wall = 1_760_000_000_000_000
         self.disk = StrictDisk(self.rng, counts=self.counts)
         self.recorded = recorded
+        self.validated = validated
         self.policy = policy
         self.segment_bytes = segment_bytes
         self.peers: dict[int, Peer] = {}
@@ -205,7 +207,14 @@ class EngineWorld:
                 journal.done(job, None, self._executor.run(job), self.now())
         journal.take_persisted()
         registry = drive(self.disk, load_registry(journal))
-        self.broker = Broker(journal, registry, instance="test", software="test", recorded=self.recorded)
+        self.broker = Broker(
+            journal,
+            registry,
+            instance="test",
+            software="test",
+            recorded=self.recorded,
+            validated=self.validated,
+        )
         self.jobs: deque[Job] = deque()
         self.reads: list[Read] = []
         self.peers = {}

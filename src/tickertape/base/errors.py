@@ -62,9 +62,15 @@ class MessageTooLarge(UsageError, ValueError):
 
 
 class BadMessage(UsageError, ValueError):
-    """A body that cannot be encoded, or is not what its validated topic says."""
+    """A body that cannot be encoded, or cannot be read as what was asked for."""
 
     code = "bad_message"
+
+
+class BadBody(UsageError, ValueError):
+    """A message that the server refused: its body is not what its validated topic says."""
+
+    code = "bad_body"
 
 
 class ConfigurationError(UsageError):

@@ -41,6 +41,10 @@ frame_in_place_bytes_max: Final = 32 * KIB
 logon_seconds_max: Final = 10.0
 """A connection that has not logged on by then is closed."""
 client_name_bytes_max: Final = 256
+refused_per_command_messages_max: Final = 10_000
+"""Messages that one `Rejected` names; more of one frame are named by several."""
+topic_names_bytes_max: Final = 192 * KIB
+"""What the names of the recorded and of the validated topics may take together in the answer to a logon."""
 subscription_id_bytes_max: Final = 256
 subscriptions_per_connection_max: Final = 10_000
 """Subscriptions that one connection may hold; the next one is refused."""
@@ -127,6 +131,8 @@ included_files_max: Final = 64
 assert batch_bytes_target < commit_bytes_max < batch_bytes_max
 assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max
 assert frame_bytes_before_logon_max < frame_bytes_max
+assert 9 * refused_per_command_messages_max < header_bytes_max // 2
+assert topic_names_bytes_max <= header_bytes_max * 3 // 4
 assert frame_bytes_before_logon_max < frame_in_place_bytes_max < receive_buffer_bytes
 assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default
 assert publish_messages_max <= commit_messages_max

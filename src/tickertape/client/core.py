@@ -323,7 +323,7 @@ class ClientCore:
         self._connection.logged_on()
         self.logged_on = command
         token, self._logon_token = self._logon_token, None
-        self.publishing.logged_on(command.last_persisted, command.recorded)
+        self.publishing.logged_on(command.last_persisted, command.recorded, command.validated)
         self._effects.append(Resolve(token, command))
 
     def _deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:

@@ -62,6 +62,7 @@ class Publishing:
         self._unrecorded = Lane()
         self._lanes: dict[str, Lane] = {}
         self._names: frozenset[str] | None = None
+        self._validated: frozenset[str] = frozenset()
         self._patterns: tuple[re.Pattern[str], ...] = ()
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._frame = 0
@@ -194,8 +195,11 @@ class Publishing:
     def _connected(self) -> bool:
         return self._refusal is None
 
-    def logged_on(self, last_persisted: int, recorded: Iterable[str] | None) -> None:
+    def logged_on(
+        self, last_persisted: int, recorded: Iterable[str] | None, validated: Iterable[str] = ()
+    ) -> None:
         """A new connection is ready: discard what is persisted, resend the rest in order."""
+        self._validated = frozenset(validated)
         self._names = None
         self._patterns = ()
         if recorded is not None:
@@ -244,12 +248,15 @@ class Publishing:
                 self._settled(lane)
 
     def rejected(self, command: Rejected) -> None:
-        """Settle one frame that the server refused."""
+        """Settle one frame that the server refused, or what it refused of one."""
         self._check_frame(command.frame)
         for lane in (self._recorded, self._unrecorded):
-            frame = lane.in_flight.pop(command.frame, None)
+            frame = lane.in_flight.get(command.frame)
             if frame is None:
                 continue
+            if command.refused and self._refused_in_part(lane, frame, command):
+                continue
+            del lane.in_flight[command.frame]
             if frame.batch is not None and self._store is not None:
                 self._store.replace(frame.first, frame.last, None)
                 self._measure()
@@ -258,6 +265,35 @@ class Publishing:
             self._settled(lane)
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _refused_in_part(self, lane: Lane, frame: InFlight, command: Rejected) -> bool:
+        """Let go of what was refused of a frame; the rest waits for its answer. False when none is left."""
+        count, batch, rest = len(command.refused), None, None
+        if frame.batch is not None and self._store is not None:
+            refused = np.isin(frame.batch.sequences, np.array(command.refused, np.uint64))
+            count = int(refused.sum())
+            if not 0 < count < frame.messages:
+                return False
+            batch, rest = select(frame.batch, refused), select(frame.batch, ~refused)
+            self._store.replace(frame.first, frame.last, rest)
+            self._measure()
+        elif count >= frame.messages:
+            return False
+        lane.in_flight[command.frame] = frame._replace(messages=frame.messages - count, batch=rest)
+        reason = error_from_code(command.code, command.text)
+        self._refuse(reason, f"{command.code}: {command.text}", count, batch)
+        return True
+
+    def _discard_persisted(self, store: PublishStore) -> None:
+        # Below the last persisted sequence may be some that were refused for their bodies, and whose refusal
+        # was lost with the connection. Sent again, they are refused again; the others are known there.
+        for first, _, batch in store.held():
+            if first > self._last_persisted:
+                break
+            if self._validated.intersection(batch.topics):
+                store.discard(first - 1)
+                return
+        store.discard(self._last_persisted)
 
     def _find_lane(self, topic: str) -> Lane:
         check_topic(topic)
@@ -329,7 +365,7 @@ class Publishing:
         if store is None:
             return
         self._refuse_overtaken(store)
-        store.discard(self._last_persisted)
+        self._discard_persisted(store)
         self._next_sequence = max(self._next_sequence, self._last_persisted + 1)
         for stored in list(store.held()):
             topics = stored.batch.topics
@@ -384,7 +420,9 @@ class Publishing:
         if self.report_rejections:
             self._rejection = self._rejection or reason
             self._rejected_count += count
-        self._effects.append(FailedWrite(PublishRejected(text), count, batch))
+        error = PublishRejected(text)
+        error.__cause__ = reason
+        self._effects.append(FailedWrite(error, count, batch))
 
     def _check_frame(self, frame: int) -> None:
         if not 0 < frame <= self._frame:

@@ -6,7 +6,7 @@ touch a socket or file; a misbehaving peer is a `Goodbye` and a close, never an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tickertape.base.errors import (
     AlreadyLoggedOn,
@@ -46,6 +46,7 @@ from tickertape.engine.searches import Searches
 from tickertape.engine.sessions import Session, Sessions
 from tickertape.engine.subscription import Subscription
 from tickertape.engine.unrecorded import LiveSubscription, Unrecorded
+from tickertape.engine.validation import Validation
 from tickertape.journal.jobs import Job
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading import Part
@@ -83,6 +84,7 @@ class Broker:
         instance: str,
         software: str,
         recorded: frozenset[str] | None = None,
+        validated: Mapping[str, str] | None = None,
     ) -> None:
         self.journal = journal
         self._instance = instance
@@ -92,6 +94,7 @@ class Broker:
         self._token = 0
         self._sessions = Sessions(instance, registry)
         self._publishing = Publishing(journal, registry, recorded)
+        self._validation = Validation(validated)
         budget = ReadBudget(read_ahead_bytes_max)
         self._delivery = Delivery(journal, self._effects, self._new_token, budget)
         self._unrecorded = Unrecorded(self._effects)
@@ -255,6 +258,7 @@ class Broker:
                 publisher=session.publisher,
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=None if self._recorded is None else tuple(sorted(self._recorded)),
+                validated=self._validation.topics,
             )
 
         if self.journal.highest.get(session.publisher) == self.journal.persisted_highest.get(
@@ -313,6 +317,13 @@ class Broker:
             rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
             self._send(session.conn, rejected)
             return
+        split = self._validation.split(command, batch)
+        if split is not None:
+            for rejection in split.rejections:
+                self._send(session.conn, rejection)
+            if split.rest is None:
+                return
+            batch = split.rest
         if not recorded:
             for slow in self._unrecorded.publish(batch):
                 self._goodbye(slow.conn, SlowClient("it does not read what it subscribed to"))

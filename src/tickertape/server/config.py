@@ -14,7 +14,13 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from tickertape.base.errors import BadName, ConfigurationError
-from tickertape.base.limits import MIB, client_name_bytes_max, segment_bytes_default, segment_bytes_min
+from tickertape.base.limits import (
+    MIB,
+    client_name_bytes_max,
+    segment_bytes_default,
+    segment_bytes_min,
+    topic_names_bytes_max,
+)
 from tickertape.base.names import check_client_name, check_topic, is_pattern
 from tickertape.base.texts import shown
 from tickertape.base.units import parse_interval, parse_size
@@ -32,7 +38,9 @@ SYNC_INTERVAL_DEFAULT: Final = 1.0
 SYNC_INTERVAL_MIN: Final = 0.001
 """Seconds."""
 SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "never")
-MESSAGE_TYPES_LATER: Final = ("fix", "nvfix", "xml", "bson", "binary", "protobuf", "msgpack", "composite")
+MessageType = Literal["json", "binary"]
+MESSAGE_TYPES: Final[tuple[MessageType, ...]] = ("json", "binary")
+MESSAGE_TYPES_LATER: Final = ("fix", "nvfix", "xml", "bson", "protobuf", "msgpack", "composite")
 
 # What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
 SECTIONS_LATER: Final = (
@@ -44,6 +52,8 @@ TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "
 JOURNAL_LATER: Final = ("archive", "compression", "retain", "retain_size", "replication")
 TOPIC_LATER: Final = ("filter", "key", "expiration", "pattern")
 
+_NAME_OVERHEAD_BYTES: Final = 3
+"""What a name takes beside its text in the answer to a logon."""
 COMMAND_LINE: Final = "command line"
 """What stands for the file of a value that was given as an argument."""
 _GIVEN: Final = Place(COMMAND_LINE, 0)
@@ -82,12 +92,22 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Literal names of the recorded topics; None: every topic."""
 
 
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a topic."""
+
+    name: str
+    message_type: MessageType = "json"
+    validate: bool = False
+    """Whether a body that is not what the type says is refused."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a server is told, checked. `Config()` is a server without a configuration file."""
 
     instance: Instance = Instance()
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
     journal: JournalConfig = JournalConfig()
+    topics: list[TopicConfig] = msgspec.field(default_factory=list)
 
 
 def load_config(
@@ -153,9 +173,18 @@ def _config(root: Section, file: str) -> Config:
     instance = _instance(root.table("instance"), file)
     transports = _transports(root)
     journal = _journal(root.table("journal"))
-    _topics(root)
+    topics = _topics(root)
+    validated = [topic.name for topic in topics if topic.validate]
+    # A client is told both lists in the answer to its logon, which is one frame.
+    told = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in [*(journal.topics or ()), *validated])
+    if told > topic_names_bytes_max:
+        root.problem(
+            "journal" if journal.topics else "topic",
+            f"the names of recorded and of validated topics take {told} bytes together; "
+            f"at most {topic_names_bytes_max}",
+        )
     root.finish("include")  # read_document has carried it out
-    return Config(instance=instance, transports=transports, journal=journal)
+    return Config(instance=instance, transports=transports, journal=journal, topics=topics)
 
 
 def _instance(section: Section, file: str) -> Instance:
@@ -204,36 +233,36 @@ def _journal(section: Section) -> JournalConfig:
     create = section.value("create", _flag, True)
     topics = section.tables("topic")
     section.finish()
+    taken: set[str] = set()
     return JournalConfig(
         sync=sync,
         sync_interval=interval,
         segment_size=size,
         create=create,
-        topics=None if topics is None else _names(topics),
+        topics=None if topics is None else [_name(topic, taken) for topic in topics],
     )
 
 
-def _topics(root: Section) -> None:
-    """Read `[[topic]]`: today every topic is JSON that is not looked into, and a table may only say so."""
-    sections = root.tables("topic") or []
-    for section in sections:
-        section.value("message_type", _message_type, "json")
-        section.value("validate", _validate, False)
-    _names(sections)
+def _topics(root: Section) -> list[TopicConfig]:
+    topics: list[TopicConfig] = []
+    taken: set[str] = set()
+    for section in root.tables("topic") or []:
+        kind: MessageType = section.value("message_type", _message_type, MESSAGE_TYPES[0])
+        validate = section.value("validate", _flag, False)
+        topics.append(TopicConfig(name=_name(section, taken), message_type=kind, validate=validate))
+    return topics
 
 
-def _names(sections: list[Section]) -> list[str]:
-    """The literal names of tables that have a `name`, each once."""
-    names: dict[str, None] = {}
-    for section in sections:
-        section.not_built(*TOPIC_LATER)
-        name = section.required("name", _topic, "")
-        section.finish()
-        if name in names:
-            section.problem("name", f"{shown(name)} is given twice")
-        elif name:
-            names[name] = None
-    return list(names)
+def _name(section: Section, taken: set[str]) -> str:
+    """The `name` of a topic's table, the last of its keys to be read; each name once."""
+    section.not_built(*TOPIC_LATER)
+    name = section.required("name", _topic, "")
+    section.finish()
+    if name in taken:
+        section.problem("name", f"{shown(name)} is given twice")
+    elif name:
+        taken.add(name)
+    return name
 
 
 # -- values -------------------------------------------------------------------------------------------
@@ -317,15 +346,9 @@ def _topic(value: Any) -> str:
     return name
 
 
-def _message_type(value: Any) -> str:
+def _message_type(value: Any) -> MessageType:
     if value in MESSAGE_TYPES_LATER:
-        raise ConfigurationError(f'"{value}" is not built yet; only "json" is')
-    if value != "json":
-        raise ConfigurationError(f'is "json", not {_kind(value)}')
-    return "json"
-
-
-def _validate(value: Any) -> bool:
-    if _flag(value):
-        raise ConfigurationError("is not built yet; take it out, or say false")
-    return False
+        raise ConfigurationError(f'"{value}" is not built yet; only "json" and "binary" are')
+    if value not in MESSAGE_TYPES:
+        raise ConfigurationError(f'is "json" or "binary", not {_kind(value)}')
+    return cast("MessageType", value)

@@ -77,6 +77,7 @@ def open_instance(config: Config) -> Opened:
         instance=config.instance.name,
         software=f"tickertape {__version__}",
         recorded=None if settings.topics is None else frozenset(settings.topics),
+        validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
     )
     report = list(recovered.report)
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)

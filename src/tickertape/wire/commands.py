@@ -113,6 +113,8 @@ class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     last_persisted: Count
     recorded: tuple[str, ...] | None = None
     """The recorded topics, or None when every topic is."""
+    validated: tuple[str, ...] = ()
+    """The topics that can refuse a message for its body."""
 
 
 class Ack(Command, tag="ack", frozen=True, kw_only=True):
@@ -156,12 +158,17 @@ class Processed(Command, tag="pr", frozen=True, kw_only=True):
 
 
 class Rejected(Command, tag="rej", frozen=True, kw_only=True):
-    """Publish `frame` (messages up to `sequence` when sequenced) was refused and will never be in the log."""
+    """Publish `frame` (messages up to `sequence` when sequenced) was refused and will never be in the log.
+
+    With `refused` only these messages of it were: by sequence when it is sequenced, else by their number in
+    the frame from 0. The others are taken, and the frame is answered as if it had never had the refused ones.
+    """
 
     frame: Count
     sequence: Count = 0
     code: str
     text: str
+    refused: tuple[Count, ...] = ()
 
 
 class Deliver(Command, tag="m", frozen=True, kw_only=True):

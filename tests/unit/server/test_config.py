@@ -9,7 +9,15 @@ import pytest
 
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.limits import configuration_bytes_max, include_depth_max, included_files_max
-from tickertape.server.config import Config, Instance, JournalConfig, Transport, examine, load_config
+from tickertape.server.config import (
+    Config,
+    Instance,
+    JournalConfig,
+    TopicConfig,
+    Transport,
+    examine,
+    load_config,
+)
 
 FULL = """
 [instance]
@@ -87,6 +95,7 @@ def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
             create=False,
             topics=["orders", "fills.ny"],
         ),
+        topics=[TopicConfig(name="orders", message_type="json", validate=False)],
     )
 
 
@@ -299,12 +308,15 @@ TAKES = "instance, transport, journal, topic, include"
         ),
         (
             "[[topic]]\nname = 'a'\nmessage_type = 'nvfix'\n",
-            ['3: topic.message_type: "nvfix" is not built yet; only "json" is'],
+            ['3: topic.message_type: "nvfix" is not built yet; only "json" and "binary" are'],
         ),
-        ("[[topic]]\nname = 'a'\nmessage_type = 'joson'\n", ['3: topic.message_type: is "json", not joson']),
         (
-            "[[topic]]\nname = 'a'\nvalidate = true\n",
-            ["3: topic.validate: is not built yet; take it out, or say false"],
+            "[[topic]]\nname = 'a'\nmessage_type = 'joson'\n",
+            ['3: topic.message_type: is "json" or "binary", not joson'],
+        ),
+        (
+            "[[topic]]\nname = 'a'\nvalidate = 1\n",
+            ["3: topic.validate: is true or false, not 1"],
         ),
         (
             "[[topic]]\nname = 'a'\nfilter = '/x = 1'\n",

@@ -1,0 +1,107 @@
+"""Owns what a validated topic's messages must be, and which messages of a publish frame are not.
+
+Must never look at a body of a topic that is not validated, change one, or decide what becomes of it: a frame
+with good and bad messages is split here, and publishing goes on with the good ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tickertape.base.errors import BadBody
+from tickertape.base.limits import refused_per_command_messages_max
+from tickertape.base.texts import shown
+from tickertape.batch import MessageBatch, Stamp, merge, select
+from tickertape.wire.commands import Publish, Rejected
+
+# A document is walked through and checked, not made into objects: a third of the time. What this leaves
+# unchecked is whether its strings are UTF-8.
+_walk_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+MESSAGE_TYPES: Final = ("json", "binary")
+"""What a topic can be said to hold. Every body is binary, so that only JSON is ever refused."""
+
+
+class Split(NamedTuple):
+    """A publish frame with bad messages: what is to be said, and what is to be stored."""
+
+    rejections: list[Rejected]
+    rest: MessageBatch | None
+    """The good messages, with memory of their own; None when there are none."""
+
+
+class Validation:
+    """The validated topics. `topics` is name to one of `MESSAGE_TYPES`; none by default."""
+
+    def __init__(self, topics: Mapping[str, str] | None = None) -> None:
+        self._json = frozenset(name for name, kind in (topics or {}).items() if kind == "json")
+        self.topics: tuple[str, ...] = tuple(sorted(self._json))
+        """Names of the topics that can refuse a message for its body."""
+
+    def split(self, command: Publish, batch: MessageBatch) -> Split | None:
+        """The bad messages of a frame told apart from the good ones; None, the usual case, without any."""
+        if not self._json or self._json.isdisjoint(batch.topics):
+            return None
+        bad, reason = _bad_json(batch, self._judged(batch))
+        if not bad:
+            return None
+        text = _text(command, batch, bad, reason)
+        code = BadBody.code
+        last = int(batch.sequences[bad[-1]]) if command.sequenced else 0
+        if len(bad) == batch.count:
+            return Split([Rejected(frame=command.frame, sequence=last, code=code, text=text)], None)
+        names = batch.sequences[bad].tolist() if command.sequenced else bad
+        step = refused_per_command_messages_max
+        rejections = [
+            Rejected(frame=command.frame, sequence=last, code=code, text=text, refused=tuple(part))
+            for part in (names[at : at + step] for at in range(0, len(names), step))
+        ]
+        good = np.ones(batch.count, np.bool_)
+        good[bad] = False
+        rest = select(batch, good)
+        if not command.sequenced and rest.has_sequences:
+            # The server numbers these without gaps: numbers by which nobody knows them are not kept.
+            run = rest.run(0)
+            rest = merge([rest], [Stamp(run.publisher ^ 1, run.first_sequence, run.timestamp)])
+        return Split(rejections, MessageBatch.parse(rest.encode()))
+
+    def _judged(self, batch: MessageBatch) -> Sequence[int]:
+        """Indexes of the messages whose topic is validated."""
+        judged = [topic in self._json for topic in batch.topics]
+        if batch.topic_index is None or all(judged):
+            return range(batch.count)
+        found: list[int] = np.array(judged)[batch.topic_index].nonzero()[0].tolist()
+        return found
+
+
+def _bad_json(batch: MessageBatch, which: Sequence[int]) -> tuple[list[int], str]:
+    """Which of the messages `which` are not one JSON document in UTF-8, and why the first of them is not."""
+    offsets = batch.offsets.tolist()
+    bodies = batch.bodies.tobytes()
+    decode = not bodies.isascii()
+    bad: list[int] = []
+    reason = ""
+    for i in which:
+        body = bodies[offsets[i] : offsets[i + 1]]
+        try:
+            if decode:
+                body.decode()
+            _walk_json(body)
+        except (ValueError, RecursionError) as error:
+            reason = reason or str(error)
+            bad.append(i)
+    return bad, reason
+
+
+def _text(command: Publish, batch: MessageBatch, bad: list[int], reason: str) -> str:
+    first = bad[0]
+    which = f"the one with sequence {batch.sequences[first]}" if command.sequenced else f"number {first}"
+    return (
+        f"{len(bad)} of {batch.count} messages are not what their validated topic says, the first of them "
+        f"{which}: a body of {int(batch.offsets[first + 1] - batch.offsets[first])} bytes to "
+        f"{shown(batch.topic(first))} is not JSON: {reason}"
+    )
