@@ -123,6 +123,12 @@ client_timeout_seconds: Final = 10.0
 # configuration
 configuration_bytes_max: Final = 1 * MIB
 """Largest configuration file."""
+configuration_total_bytes_max: Final = 4 * MIB
+"""All files of one configuration together."""
+configuration_depth_max: Final = 32
+"""How deep tables, arrays and dotted keys of a configuration may be nested."""
+configuration_problems_max: Final = 100
+"""Problems of one configuration that are told; more of them are only mentioned."""
 include_depth_max: Final = 8
 """How deep configuration files may include each other."""
 included_files_max: Final = 64

@@ -101,7 +101,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     cls=LazyGroup,
     modules={
         "serve": "tickertape.cli.serve",
-        "check": "tickertape.cli.serve",
+        "check": "tickertape.cli.check",
         "publish": "tickertape.cli.publish",
         "subscribe": "tickertape.cli.subscribe",
         "journal": "tickertape.cli.journal",

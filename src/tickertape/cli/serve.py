@@ -1,4 +1,4 @@
-"""Owns `serve` and `check`: a server from a configuration file and a few options.
+"""Owns `serve`: a server from a configuration file and a few options.
 
 Must never import the server before the configuration is in order, nor anything slow before it is ready.
 """
@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import click
 
-from tickertape.server.config import COMMAND_LINE, Config, examine, load_config
+from tickertape.base.errors import ConfigurationError
+from tickertape.cli.check import counted, told
+from tickertape.server.config import COMMAND_LINE, Config, examine
 
 
 @click.command(short_help="Start a server.")
@@ -55,47 +57,19 @@ def serve(
     ctx.exit(run_server(settings, _say_ready))
 
 
-@click.command(short_help="Check a configuration file, starting nothing.")
-@click.argument("config", type=click.Path(), metavar="CONFIG.toml")
-@click.pass_context
-def check(ctx: click.Context, config: str) -> None:
-    """Check a configuration file and say what is wrong with it, line by line. Starts nothing.
-
-    \b
-    tickertape check tickertape.toml
-    """
-    settings, problems = examine(config)
-    for problem in problems:
-        click.echo(str(problem))
-    if settings is None:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        click.echo(f"tickertape: {config}: {count}", err=True)
-        ctx.exit(1)
-    click.echo(f"{config}: in order")
-    for line in _summary(settings):
-        click.echo(line)
-
-
 def _settings(config: str | None, data: str | None, listen: Sequence[str], name: str | None) -> Config:
     settings, problems = examine(config, name=name, data=data, listen=listen)
     given = [problem for problem in problems if problem.place.file == COMMAND_LINE]
     if given:
         raise click.UsageError(f"--{given[0].key.rpartition('.')[2]}: {given[0].text}")
     if settings is None:
-        return load_config(config, name=name, data=data, listen=listen)  # raises, in its words
+        lines = told(problems)
+        if len(lines) == 1:
+            raise ConfigurationError(lines[0])
+        for line in lines:
+            click.echo(line, err=True)
+        raise ConfigurationError(f"{config}: {counted(problems)}; nothing was started")
     return settings
-
-
-def _summary(settings: Config) -> list[str]:
-    journal = settings.journal
-    sync = f"every {journal.sync_interval:g} s" if journal.sync == "interval" else journal.sync
-    topics = "every topic" if journal.topics is None else ", ".join(journal.topics) or "nothing"
-    return [
-        f"  instance  {settings.instance.name}",
-        f"  data      {settings.instance.data}" + ("" if journal.create else " (must exist)"),
-        *(f"  listen    {transport.listen}" for transport in settings.transports),
-        f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
-    ]
 
 
 def _say_ready(uris: list[str]) -> None:

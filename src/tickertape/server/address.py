@@ -16,6 +16,9 @@ _NOT_BUILT: Final = ("tls", "tcps", "ws", "wss")
 _UNIX_PATH_BYTES_MAX: Final = 107
 """What the system can bind, without the zero at its end."""
 
+_HOST_BYTES_MAX: Final = 253
+"""Longest name that the domain name system has."""
+
 
 class ListenAddress(NamedTuple):
     """Where to listen: `path` of a Unix socket, else `host` (without brackets) and `port` (0: a free one)."""
@@ -46,7 +49,7 @@ def parse_listen(text: str) -> ListenAddress:
         host = host[1:-1]
         if not _is_address(socket.AF_INET6, host):
             raise ConfigurationError(f"{shown(host)} in {shown(text)} is no IPv6 address")
-    elif any(character in host for character in ":/@[] \t"):
+    elif len(host) > _HOST_BYTES_MAX or not host.isprintable() or any(c in host for c in ":/@[] \t"):
         raise ConfigurationError(f"{shown(host)} in {shown(text)} is no host; use {LISTEN_FORMS}")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ConfigurationError(f"{shown(port)} in {shown(text)} is no port: 0 to 65535")
@@ -58,10 +61,10 @@ def _unix(text: str, path: str) -> ListenAddress:
         raise ConfigurationError(
             f"{shown(text)} needs the absolute path of a socket: unix:///run/tickertape.sock"
         )
-    if len(path.encode("utf-8")) > _UNIX_PATH_BYTES_MAX or "\0" in path:
+    if len(path.encode("utf-8", "replace")) > _UNIX_PATH_BYTES_MAX or not path.isprintable():
         raise ConfigurationError(
             f"the path in {shown(text)} cannot be a socket: "
-            f"at most {_UNIX_PATH_BYTES_MAX} bytes, without zero bytes"
+            f"at most {_UNIX_PATH_BYTES_MAX} bytes, without control characters"
         )
     return ListenAddress("", 0, path)
 

@@ -25,8 +25,8 @@ from tickertape.base.names import check_client_name, check_topic, is_pattern
 from tickertape.base.texts import shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.server.address import parse_listen
-from tickertape.server.document import Node, Place, Problem, read_document
-from tickertape.server.section import Section
+from tickertape.server.document import Node, Place, Problem, Problems, is_utf8, read_document
+from tickertape.server.section import MISSING, Section
 
 SyncName = Literal["always", "interval", "never"]
 
@@ -142,9 +142,9 @@ def examine(
     data: str | None = None,
     listen: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-) -> tuple[Config | None, list[Problem]]:
+) -> tuple[Config | None, Problems]:
     """As `load_config`, but with every problem instead of an error; no `Config` when there is one."""
-    problems: list[Problem] = []
+    problems = Problems()
     root = Node({}, Place("", 0))
     if path is not None:
         root = read_document(Path(path), os.environ if environment is None else environment, problems)
@@ -155,7 +155,12 @@ def examine(
         tables = [Node({"listen": Node(uri, _GIVEN)}, _GIVEN) for uri in listen]
         root.value["transport"] = Node(tables, _GIVEN)
     config = _config(Section(root, "", problems), "" if path is None else str(path))
+    # What is missing may stand on a line that could not be read.
+    broken = {problem.place.file for problem in problems if not problem.key}
+    problems[:] = [p for p in problems if p.text != MISSING or p.place.file not in broken]
     problems.sort(key=lambda p: (p.place.line > 0, p.place.file != str(path), p.place.file, p.place.line))
+    if problems.more:
+        problems.extend([Problem(Place(str(path), 0), "", f"and {problems.more} more problems")])
     return (None if problems else config), problems
 
 
@@ -271,6 +276,8 @@ def _name(section: Section, taken: set[str]) -> str:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigurationError(f"is text in quotes, not {_kind(value)}")
+    if not is_utf8(value):
+        raise ConfigurationError(f"{shown(value)} is not text in UTF-8")
     return value
 
 

@@ -6,19 +6,46 @@ noted with file, line and key, so that one look shows them all.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tickertape.base.limits import configuration_bytes_max, include_depth_max, included_files_max
+from tickertape.base.limits import (
+    KIB,
+    configuration_bytes_max,
+    configuration_problems_max,
+    configuration_total_bytes_max,
+    include_depth_max,
+    included_files_max,
+)
 from tickertape.base.texts import shown
-from tickertape.server.toml_lines import find_lines
+from tickertape.server.toml_lines import TooDeep, check_keys, find_lines
 
 _VARIABLE: Final = re.compile(r"\$(\$?)\{([^{}]*)(\}?)")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column \d+\)")
+_ONE_LINE_PAIR: Final = re.compile(r"[ \t]*[^\s\[#=][^\[=]*=[ \t]*(?!\[|\{|\"\"\"|''').*")
+"""A line that is a key and its value, whatever is wrong with them; the lines around it do without it."""
+_SYNTAX_PROBLEMS_MAX: Final = 10
+_SECOND_LOOK_BYTES_MAX: Final = 64 * KIB
+"""A larger file is not read again without its first broken line."""
+_INTEGER_MAX: Final = 2**63 - 1
+_HINTS: Final = {
+    "Invalid value": "text is written in quotes; other values are numbers, true, false, times and [lists]",
+    "Illegal character": "a quote that should end the text is missing, or a control character is in it",
+    "Unterminated string": "the quote that ends the text is missing",
+    "Expected '='": "a line is key = value, or [table]",
+    "Invalid statement": "a line is key = value, [table] or # comment",
+    "Expected newline": "there is more on the line than one value; text is written in quotes",
+    "Cannot overwrite": "the key is given twice",
+    "Cannot declare": "the table is written twice; [[name]] begins another table of a list",
+    "Unclosed array": "a list needs commas between its members and a ] at its end",
+    "Unescaped": "write \\\\ for a backslash, or put the text in single quotes",
+    "Invalid initial character": "a table in braces has no comma at its end and stands on one line",
+}
 
 
 class Place(NamedTuple):
@@ -50,7 +77,20 @@ class Problem(NamedTuple):
         return ": ".join(part for part in (str(self.place), self.key, self.text) if part)
 
 
-def read_document(path: Path, environment: Mapping[str, str], problems: list[Problem]) -> Node:
+class Problems(list[Problem]):
+    """The problems of one configuration: the first `configuration_problems_max`, and how many more."""
+
+    more = 0
+
+    def append(self, problem: Problem) -> None:
+        """Note a problem, or only count it."""
+        if len(self) < configuration_problems_max:
+            super().append(problem)
+        else:
+            self.more += 1
+
+
+def read_document(path: Path, environment: Mapping[str, str], problems: Problems) -> Node:
     """The table of `path` with all it includes, strings with their variables replaced.
 
     What is included comes first: a scalar of the including file wins, tables are put together key by key,
@@ -74,41 +114,80 @@ class _UnreadableError(Exception):
 class _Reading:
     """One document with its includes."""
 
-    def __init__(self, environment: Mapping[str, str], problems: list[Problem]) -> None:
+    def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
         self._environment = environment
         self._problems = problems
         self._files = 0
+        self._bytes = 0
 
     def read(self, path: Path, outer: tuple[Path, ...]) -> Node:
         """`outer`: the files that are being read, the outermost first."""
         file = str(path)
-        text = _text_of(path)
+        text = self._text_of(path)
         try:
-            table = tomllib.loads(text)
-            lines = find_lines(text)
-        except tomllib.TOMLDecodeError as error:
-            at = _LINE.search(str(error))
-            line = int(at[1]) if at else text.rstrip().count("\n") + 1
-            what = _LINE.sub("", str(error)).replace(" (at end of document)", ", at the end of the file")
-            raise _UnreadableError(Place(file, line), f"not TOML: {what}") from None
+            table, lines = self._parsed(file, text)
+            node = self._locate(table, (), file, lines)
+        except TooDeep as error:
+            raise _UnreadableError(Place(file, error.line), str(error)) from None
         except RecursionError:
             raise _UnreadableError(Place(file, 0), "nested too deeply") from None
-        node = self._locate(table, (), file, lines)
         include = node.value.pop("include", None)
         return node if include is None else self._include(node, include, path, (*outer, path))
+
+    def _text_of(self, path: Path) -> str:
+        data = _bytes_of(path)
+        self._bytes += len(data)
+        if self._bytes > configuration_total_bytes_max:
+            text = f"all files together are larger than {configuration_total_bytes_max} bytes"
+            raise _UnreadableError(Place(str(path), 0), text)
+        try:
+            return data.decode("utf-8").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise _UnreadableError(Place(str(path), line), f"not UTF-8 (byte {error.start})") from None
+
+    def _parsed(self, file: str, text: str) -> tuple[dict[str, Any], Mapping[Any, int]]:
+        """The table of `text` and its lines. Broken lines are noted, and the rest is read without them."""
+        before = 0
+        for _ in range(_SYNTAX_PROBLEMS_MAX):
+            check_keys(text)
+            try:
+                return tomllib.loads(text), find_lines(text)
+            except tomllib.TOMLDecodeError as error:
+                line, what = _explained(error, text)
+            except TooDeep:
+                raise
+            except ValueError:  # what Python says of a number of thousands of digits
+                raise _UnreadableError(Place(file, 0), "a number has too many digits") from None
+            rows = text.split("\n")
+            if (
+                line <= before
+                or len(text) > _SECOND_LOOK_BYTES_MAX
+                or _ONE_LINE_PAIR.fullmatch(rows[line - 1]) is None
+            ):
+                raise _UnreadableError(Place(file, line), what)
+            self._problems.append(Problem(Place(file, line), "", what))
+            before = line
+            rows[line - 1] = ""
+            text = "\n".join(rows)
+        raise _UnreadableError(Place(file, before), "and more lines behind it that are not TOML")
 
     def _locate(self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]) -> Node:
         place = Place(file, lines.get(path, 1))
         if isinstance(value, dict):
-            value = {k: self._locate(v, (*path, k), file, lines) for k, v in value.items()}
+            nodes = {k: self._locate(v, (*path, k), file, lines) for k, v in value.items()}
+            value = {k: node for k, node in nodes.items() if node.value is not None}
         elif isinstance(value, list):
             value = [self._locate(v, (*path, i), file, lines) for i, v in enumerate(value)]
         elif isinstance(value, str) and "${" in value:
             value = self._substitute(value, place, path)
+        elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
+            self._problems.append(Problem(place, _key(path), "a number of more than 63 bits"))
+            value = None  # left out: there is no null in TOML
         return Node(value, place)
 
     def _substitute(self, text: str, place: Place, path: tuple[str | int, ...]) -> str:
-        key = ".".join(str(part) for part in path if isinstance(part, str))
+        key = _key(path)
 
         def replace(match: re.Match[str]) -> str:
             escaped, name, closing = match.groups()
@@ -118,7 +197,11 @@ class _Reading:
                 what = f"{shown(match[0])} is no variable: write ${{NAME}}, or $${{ for the text itself"
                 self._problems.append(Problem(place, key, what))
             elif name not in self._environment:
-                self._problems.append(Problem(place, key, f"the environment variable {name} is not set"))
+                what = f"the environment variable {shown(name)[1:-1]} is not set"
+                self._problems.append(Problem(place, key, what))
+            elif not is_utf8(self._environment[name]):
+                what = f"the environment variable {shown(name)[1:-1]} is not UTF-8"
+                self._problems.append(Problem(place, key, what))
             else:
                 return self._environment[name]
             return match[0]
@@ -149,7 +232,10 @@ class _Reading:
         return _joined(whole, node)
 
     def _refusal(self, inner: Path, files: tuple[Path, ...]) -> str:
-        same = [file for file in files if file.resolve() == inner.resolve()]
+        if "\0" in str(inner):
+            return f"{shown(str(inner))} is no file name"
+        real = os.path.realpath(inner)
+        same = [file for file in files if os.path.realpath(file) == real]
         if same:
             names = " -> ".join(str(file) for file in (*files[files.index(same[0]) :], inner))
             return f"a file cannot include itself: {names}"
@@ -160,20 +246,40 @@ class _Reading:
         return ""
 
 
-def _text_of(path: Path) -> str:
+def _bytes_of(path: Path) -> bytes:
     place = Place(str(path), 0)
     try:
         with path.open("rb") as file:
             data = file.read(configuration_bytes_max + 1)
     except OSError as error:
         raise _UnreadableError(place, f"cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise _UnreadableError(Place(shown(str(path)), 0), "is no file name") from None
     if len(data) > configuration_bytes_max:
         raise _UnreadableError(place, f"larger than {configuration_bytes_max} bytes")
+    return data
+
+
+def _explained(error: tomllib.TOMLDecodeError, text: str) -> tuple[int, str]:
+    """The line of a syntax error, and what can be done about it."""
+    at = _LINE.search(str(error))
+    line = int(at[1]) if at else text.rstrip().count("\n") + 1
+    what = _LINE.sub("", str(error)).replace(" (at end of document)", ", at the end of the file")
+    hint = next((hint for begin, hint in _HINTS.items() if what.startswith(begin)), "")
+    return line, f"not TOML: {shown(what)[1:-1]}" + (f" ({hint})" if hint else "")
+
+
+def _key(path: tuple[str | int, ...]) -> str:
+    return ".".join(part for part in path if isinstance(part, str))
+
+
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be written as UTF-8; what came from the system may not be text at all."""
     try:
-        return data.decode("utf-8").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise _UnreadableError(place._replace(line=line), f"not UTF-8 (byte {error.start})") from None
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _joined(under: Node, over: Node) -> Node:

@@ -6,11 +6,16 @@ Must never let a key pass unread: `finish` calls whatever nobody asked for unkno
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tickertape.base.errors import UsageError
 from tickertape.base.texts import shown
-from tickertape.server.document import Node, Place, Problem
+from tickertape.server.document import Node, Place, Problem, Problems
+
+MISSING: Final = "is missing here"
+"""The text of a problem that a broken line beside it may explain."""
+
+_KEY_CHARACTERS_MAX: Final = 60
 
 _Value = TypeVar("_Value")
 
@@ -18,7 +23,7 @@ _Value = TypeVar("_Value")
 class Section:
     """A table: its keys are asked for one by one, then `finish`ed. `name` is how messages call it."""
 
-    def __init__(self, node: Node, name: str, problems: list[Problem]) -> None:
+    def __init__(self, node: Node, name: str, problems: Problems) -> None:
         self._place = node.place
         self._name = name
         self._problems = problems
@@ -45,7 +50,7 @@ class Section:
     def required(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
         """As `value`, but the key must be there."""
         if key not in self._table and not self._later & self._table.keys():
-            self.problem(key, "is missing here", self._place)
+            self.problem(key, MISSING, self._place)
         return self.value(key, convert, default)
 
     def table(self, key: str) -> Section:
@@ -83,7 +88,8 @@ class Section:
 
     def problem(self, key: str, text: str, place: Place | None = None) -> None:
         """Note a problem of `key`."""
-        self._problems.append(Problem(place or self.place(key), self._inner(key), text))
+        inner = self._inner(key if key.isprintable() and len(key) <= _KEY_CHARACTERS_MAX else shown(key))
+        self._problems.append(Problem(place or self.place(key), inner, text))
 
     def finish(self, *also: str) -> None:
         """Refuse what nobody asked for; `also` names keys that were dealt with elsewhere."""
@@ -92,7 +98,9 @@ class Section:
         for key, node in self._table.items():
             if key in self._asked or key in self._later:
                 continue
-            close = _close_match(key, [*self._asked, *also, *self._later])
+            # Likeness is costly, and of no use to who has got that many problems already.
+            tell = not self._problems.more
+            close = _close_match(key, [*self._asked, *also, *self._later]) if tell else ""
             guess = f"did you mean {shown(close)}? " if close else ""
             self.problem(key, f"unknown; {guess}{where} takes {takes}", node.place)
 
@@ -101,6 +109,8 @@ class Section:
 
 
 def _close_match(word: str, words: list[str]) -> str:
+    if len(word) > _KEY_CHARACTERS_MAX:
+        return ""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word.lower(), words, n=1)), "")

@@ -10,21 +10,65 @@ import re
 from bisect import bisect_right
 from typing import Final
 
+from tickertape.base.limits import configuration_depth_max
+
 Path = tuple[str | int, ...]
 """A place in a document: keys, and indices of array elements."""
 
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _INLINE_BLANK: Final = re.compile(r"[ \t]*")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+# Possessive, or matching a string would remember every character of it.
 _STRING: Final = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.|[^"\\])*"|' + r"'[^']*'", re.DOTALL
+    r'"""(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:[^"\\]++|\\.)*+"|' + r"'[^']*'",
+    re.DOTALL,
 )
 # A date and its time may have one blank between them; any other scalar ends at the first of these.
 _SCALAR: Final = re.compile(r"\d{4}-\d\d-\d\d [^,\]}\s#]+|[^,\]}\s#]+")
 
 
+# The same in a text that may not be TOML: strings of one line end with it.
+_SKIPPED: Final = re.compile(
+    r'#[^\n]*+|"""(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|'
+    + r"'''.*?'{3,5}|"
+    + r'"(?:[^"\\\n]++|\\.)*+"|'
+    + r"'[^'\n]*+'",
+    re.DOTALL,
+)
+_LONG_KEY: Final = re.compile(
+    rf'(?<![A-Za-z0-9_"-])(?:[A-Za-z0-9_"-]++[ \t]*+\.[ \t]*+){{{configuration_depth_max}}}'
+)
+
+
+class TooDeep(ValueError):
+    """Something is nested deeper than `configuration_depth_max`, on line `line`."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(f"nested more than {configuration_depth_max} deep")
+        self.line = line
+
+
+def check_keys(text: str) -> None:
+    """Raise `TooDeep` for a dotted key of too many parts, before `tomllib` sees it.
+
+    Its time, and the memory for paths here, grow with the square of the parts: a small file could hold a
+    process up for hours.
+    """
+    bare = _SKIPPED.sub(_stand_in, text)
+    found = _LONG_KEY.search(bare)
+    if found is not None:
+        raise TooDeep(bare.count("\n", 0, found.start()) + 1)
+
+
+def _stand_in(match: re.Match[str]) -> str:
+    """What stands for a comment or a string, on as many lines."""
+    return '""' + "\n" * match[0].count("\n")
+
+
 def find_lines(text: str) -> dict[Path, int]:
-    """The line, from 1, of each table, key and array element of `text`, which `tomllib` accepts."""
+    """The line, from 1, of each table, key and array element of `text`, which `tomllib` accepts.
+
+    Raises `TooDeep`."""
     return _Walk(text).lines
 
 
@@ -74,6 +118,11 @@ class _Walk:
         self.lines[path] = line
         return path
 
+    def _below(self, path: Path, key: str | int) -> Path:
+        if len(path) >= configuration_depth_max:
+            raise TooDeep(self._line())
+        return (*path, key)
+
     def _inside(self, path: Path) -> Path:
         """An array of tables means its last table."""
         count = self._elements.get(path)
@@ -97,7 +146,7 @@ class _Walk:
         line = self._line()
         path = table
         for key in self._keys():
-            path = (*path, key)
+            path = self._below(path, key)
             self.lines.setdefault(path, line)
         self._at += 1  # the equals sign
         self._skip(_INLINE_BLANK)
@@ -109,8 +158,9 @@ class _Walk:
             self._at += 1
             index = 0
             while self._next_member("]"):
-                self.lines[(*path, index)] = self._line()
-                self._value((*path, index))
+                member = self._below(path, index)
+                self.lines[member] = self._line()
+                self._value(member)
                 index += 1
         elif opening == "{":
             self._at += 1

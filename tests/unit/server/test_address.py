@@ -51,7 +51,7 @@ def test_what_an_address_means(text: str, address: ListenAddress, loopback: bool
         ("unix://run/x.sock", "needs the absolute path"),
         ("unix:///", "needs the absolute path"),
         ("unix:///" + "x" * 107, "at most 107 bytes"),
-        ("unix:///a\0b", "without zero bytes"),
+        ("unix:///a\0b", "without control characters"),
     ],
 )
 def test_what_is_no_address(text: str, says: str) -> None:

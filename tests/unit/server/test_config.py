@@ -19,6 +19,7 @@ from tickertape.server.config import (
     load_config,
 )
 
+VALUES = "text is written in quotes; other values are numbers, true, false, times and [lists]"
 FULL = """
 [instance]
 name = "ny-1"
@@ -231,7 +232,8 @@ def test_exact_12_a_problem_in_an_included_file_names_that_file(tmp_path: Path) 
     path = write(tmp_path / "c.toml", 'include = [\n  "inner.toml",\n  "broken.toml",\n  "absent.toml",\n]\n')
     assert problems_of(path) == [
         "c.toml:4: include: absent.toml: cannot be read: No such file or directory",
-        "broken.toml:2: not TOML: Invalid value",
+        f"broken.toml:1: a: unknown; the file takes {TAKES}",
+        f"broken.toml:2: not TOML: Invalid value ({VALUES})",
         'inner.toml:4: journal.sync: is one of "always", "interval", "never", not maybe',
     ]
 
@@ -266,8 +268,14 @@ TAKES = "instance, transport, journal, topic, include"
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("a = ", ["1: not TOML: Invalid value, at the end of the file"]),
-        ("a = 1\na = 2\n", ["2: not TOML: Cannot overwrite a value"]),
+        ("a = ", [f"1: not TOML: Invalid value, at the end of the file ({VALUES})"]),
+        (
+            "a = 1\na = 2\n",
+            [
+                f"1: a: unknown; the file takes {TAKES}",
+                "2: not TOML: Cannot overwrite a value (the key is given twice)",
+            ],
+        ),
         ("x = " + "[" * 5000, [": nested too deeply"]),
         ("\ninclude = 'a.toml'\n", ['2: include: is a list of file names, such as ["topics.toml"]']),
         ("include = [1]\n", ['1: include: is a list of file names, such as ["topics.toml"]']),

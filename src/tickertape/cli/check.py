@@ -1,0 +1,89 @@
+"""Owns `check`, and how the problems of a configuration are told, by `check` and by `serve`.
+
+Must never start or create anything, nor import the server beyond its configuration.
+"""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from tickertape.server.config import Config, examine
+from tickertape.server.document import Problems
+
+
+@click.command(short_help="Check a configuration file, starting nothing.")
+@click.argument("config", type=click.Path(), metavar="CONFIG.toml")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines, for programs.")
+@click.pass_context
+def check(ctx: click.Context, config: str, as_json: bool) -> None:
+    """Check a configuration file and say what is wrong with it, line by line. Starts nothing.
+
+    Every problem is told, those of included files and of variables too, as FILE:LINE: KEY: what is wrong and
+    what is allowed. A file in order is summed up.
+
+    Exit codes: 0 in order, 1 there are problems, 2 bad usage.
+
+    \b
+    tickertape check tickertape.toml
+    tickertape check tickertape.toml --json | jq '.problems[] | "\\(.file):\\(.line) \\(.text)"'
+    """
+    settings, problems = examine(config)
+    if as_json:
+        click.echo(_document(config, settings, problems))
+    elif settings is not None:
+        click.echo(f"{printable(config)}: in order")
+        for line in _summary(settings):
+            click.echo(line)
+    else:
+        for line in told(problems):
+            click.echo(line)
+        click.echo(f"tickertape: {printable(config)}: {counted(problems)}", err=True)
+    ctx.exit(0 if settings is not None else 1)
+
+
+def told(problems: Problems) -> list[str]:
+    """A line for each problem."""
+    return [printable(str(problem)) for problem in problems]
+
+
+def counted(problems: Problems) -> str:
+    """How many problems there are."""
+    # Above the bound the last one only says how many more.
+    count = len(problems) + problems.more - (1 if problems.more else 0)
+    return "1 problem" if count == 1 else f"{count} problems"
+
+
+def printable(text: str) -> str:
+    """`text` as a terminal takes it: a file's name may be anything but text."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _document(config: str, settings: Config | None, problems: Problems) -> bytes:
+    rows = [
+        {
+            "file": printable(problem.place.file),
+            "line": problem.place.line or None,
+            "key": printable(problem.key),
+            "text": printable(problem.text),
+        }
+        for problem in problems
+    ]
+    document = {"file": printable(config), "in_order": settings is not None, "problems": rows}
+    if settings is not None:
+        document["configuration"] = settings
+    return msgspec.json.encode(document)
+
+
+def _summary(settings: Config) -> list[str]:
+    journal = settings.journal
+    sync = f"every {journal.sync_interval:g} s" if journal.sync == "interval" else journal.sync
+    topics = "every topic" if journal.topics is None else ", ".join(journal.topics) or "nothing"
+    validated = [f"{topic.name} ({topic.message_type})" for topic in settings.topics if topic.validate]
+    return [
+        f"  instance  {settings.instance.name}",
+        f"  data      {settings.instance.data}" + ("" if journal.create else " (must exist)"),
+        *(f"  listen    {transport.listen}" for transport in settings.transports),
+        f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
+        *([f"  validates {', '.join(validated)}"] if validated else []),
+    ]
