@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Iterator
 from random import Random
 
+import msgspec
 import pytest
+from crc32c import crc32c
 
 import tickertape as tt
 from tests.helpers.peer import Peer, frame
 from tests.helpers.wire import batch_of
-from tickertape.testing import RunningServer, running_server, wait_until
-from tickertape.wire.commands import PREFACE, Ack, Command, Flush, Goodbye, Logon, Publish, Subscribe
+from tests.helpers.witness import SECONDS, Witness
+from tickertape.batch import BatchBuilder, merge
+from tickertape.testing import RunningServer, running_server
+from tickertape.wire.commands import PREFACE, Ack, Command, Credit, Flush, Goodbye, Logon, Publish, Subscribe
 
-SECONDS = 20.0
 LOGON = frame(Logon(name="stranger"))
 GIGABYTE = 2**30
 
@@ -24,6 +26,21 @@ pytestmark = pytest.mark.slow
 
 def damaged(frame: bytes, at: int) -> bytes:
     return frame[:at] + bytes([frame[at] ^ 0xFF]) + frame[at + 1 :]
+
+
+def header(data: bytes) -> bytes:
+    """A frame whose checksums are right, whatever its header is."""
+    padded = data + bytes(-len(data) % 8)
+    return struct.pack("<IIII", 16 + len(padded), len(data), crc32c(data), 0) + padded
+
+
+def batch_frame(batch: bytes, **fields: object) -> bytes:
+    """A publish frame around any bytes as its batch, with the checksum that they have."""
+    whole = frame(Publish(frame=1, **fields), batch_of(1))  # type: ignore[arg-type]
+    size = struct.unpack_from("<I", whole, 4)[0]
+    begin = 16 + size + -size % 8
+    prefix = struct.pack("<IIII", begin + len(batch), size, crc32c(whole[16 : 16 + size]), crc32c(batch))
+    return prefix + whole[16:begin] + batch
 
 
 PUBLISH = frame(Publish(frame=1), batch_of(3))
@@ -41,7 +58,25 @@ STRANGERS: dict[str, tuple[bytes, str]] = {
     "a damaged logon": (PREFACE + damaged(LOGON, 20), "bad_frame"),
     "a command of the server": (PREFACE + frame(Goodbye(code="x", text="y")), "bad_command"),
     "a name that cannot be": (PREFACE + frame(Logon(name="a\nb")), "bad_name"),
+    "a name that is too long": (PREFACE + frame(Logon(name="n" * 10_000)), "bad_name"),
+    "no version at all": (PREFACE + frame(Logon(name="stranger", versions=())), "bad_version"),
+    "thousands of versions": (
+        PREFACE + frame(Logon(name="stranger", versions=tuple(range(1, 5000)))),
+        "bad_version",
+    ),
+    "an unknown logon option": (PREFACE + frame(Logon(name="stranger", options="x=1")), "bad_option"),
+    "a long logon option": (PREFACE + frame(Logon(name="stranger", options="x" * 16_000)), "bad_option"),
+    "a logon too large for strangers": (PREFACE + frame(Logon(name="n" * 20_000)), "frame_too_large"),
+    "a header that nests": (PREFACE + header(b"\x91" * 16_000), "bad_command"),
+    "a header that promises 4 GiB": (PREFACE + header(b"\xdd\xff\xff\xff\xff"), "bad_command"),
+    "a text that promises 4 GiB": (PREFACE + header(b"\x81\xa1c\xdb\xff\xff\xff\xff"), "bad_command"),
+    "an unknown command": (PREFACE + header(b"\x81\xa1c\xa4boom"), "bad_command"),
+    "a header of nothing": (PREFACE + struct.pack("<IIII", 16, 0, 0, 0), "bad_frame"),
 }
+
+GOOD_BATCH = batch_of(3).encode()
+CONTROL = BatchBuilder()
+CONTROL.add("orders", b"1", kind=1)
 
 MEMBERS: dict[str, tuple[bytes, str]] = {
     "a second logon": (LOGON, "already_logged_on"),
@@ -49,6 +84,30 @@ MEMBERS: dict[str, tuple[bytes, str]] = {
     "a damaged header": (damaged(frame(Flush(id=1)), 18), "bad_frame"),
     "a damaged batch": (damaged(PUBLISH, len(PUBLISH) - 20), "bad_frame"),
     "a length that is no multiple of 8": (struct.pack("<IIII", 33, 9, 0, 0) + bytes(32), "bad_frame"),
+    "a batch of zeros": (batch_frame(bytes(4096)), "bad_batch"),
+    "a batch that promises 2 billion messages": (
+        batch_frame(GOOD_BATCH[:8] + struct.pack("<I", 2**31 - 1) + GOOD_BATCH[12:]),
+        "bad_batch",
+    ),
+    "a body that its checksum denies": (
+        batch_frame(GOOD_BATCH[:-8] + bytes(b ^ 1 for b in GOOD_BATCH[-8:-4]) + GOOD_BATCH[-4:]),
+        "corrupt_batch",
+    ),
+    "a publish frame left out": (frame(Publish(frame=2), batch_of(1)), "bad_command"),
+    "sequences of another publisher": (frame(Publish(frame=1, sequenced=True), batch_of(1)), "bad_batch"),
+    "a control record": (frame(Publish(frame=1), CONTROL.build()), "bad_batch"),
+    "two runs in a frame": (
+        frame(Publish(frame=1), merge([batch_of(1, first=1), batch_of(1, first=2)])),
+        "bad_batch",
+    ),
+    "no credit": (frame(Credit(sub_id="s", bytes=0)), "bad_command"),
+    "more credit than there is": (frame(Credit(sub_id="s", bytes=2**40)), "bad_command"),
+    "a negative number": (header(msgspec.msgpack.encode({"c": "flush", "id": -1})), "bad_command"),
+    "a number as a name": (
+        header(msgspec.msgpack.encode({"c": "unsub", "id": 1, "sub_ids": 7})),
+        "bad_command",
+    ),
+    "text that is no UTF-8": (header(b"\x83\xa1c\xa5flush\xa2id\x01\xa5level\xa2\xff\xfe"), "bad_command"),
     "a publish without messages": (frame(Publish(frame=1)), "bad_frame"),
     "garbage": (Random(8).randbytes(5000), "frame_too_large"),
 }
@@ -60,42 +119,9 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-class Witness:
-    """Another client, which publishes and reads all the time; everything has to arrive."""
-
-    def __init__(self, uri: str) -> None:
-        self._client = tt.Client("witness", uri, timeout=SECONDS)
-        self._stream = self._client.subscribe("witness")
-        self._stop = threading.Event()
-        self._published = 0
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        self._await(5)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.001):
-            self._client.publish("witness", b"%d" % self._published)
-            self._published += 1
-
-    def _await(self, more: int) -> None:
-        """Wait until so many more are published."""
-        goal = self._published + more
-        wait_until(lambda: self._published >= goal, SECONDS)
-
-    def check(self) -> None:
-        self._await(5)
-        self._stop.set()
-        self._thread.join()
-        self._client.publish_flush()
-        got = [self._stream.get(SECONDS).data for _ in range(self._published)]
-        assert got == [b"%d" % n for n in range(self._published)]
-        assert self._client.connected
-        self._client.close()
-
-
 @pytest.fixture
 def witness(server: RunningServer) -> Iterator[Witness]:
-    watching = Witness(server.uri)
+    watching = Witness(server)
     yield watching
     watching.check()
 

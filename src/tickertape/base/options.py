@@ -42,13 +42,14 @@ def parse_options(text: str) -> dict[str, str | None]:
                 f"options are name or name=value, comma-separated"
             )
         if equals and not value:
-            raise BadOption(f"option {name} (at position {at}) has no value after its =")
+            raise BadOption(f"option {shown(name)[1:-1]} (at position {at}) has no value after its =")
         if value.startswith("[") and not _is_one_bracket(value):
             raise BadOption(
-                f"option {name} (at position {at}) has text after its closing bracket: {shown(value)}"
+                f"option {shown(name)[1:-1]} (at position {at}) has text after its closing bracket: "
+                f"{shown(value)}"
             )
         if name in options:
-            raise BadOption(f"option {name} is given twice (again at position {at})")
+            raise BadOption(f"option {shown(name)[1:-1]} is given twice (again at position {at})")
         options[name] = value if equals else None
     return options
 

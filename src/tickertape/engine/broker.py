@@ -244,7 +244,9 @@ class Broker:
             raise LogonRequired(f"{type(command).__name__} before the logon")
         session, old = self._sessions.logon(conn, command)
         if old is not None:
-            self._goodbye(old.conn, NameInUse(f"another connection took over the client name {old.name!r}"))
+            self._goodbye(
+                old.conn, NameInUse(f"another connection took over the client name {shown(old.name)}")
+            )
         self._strangers.discard(conn)
         self._effects.append(LoggedOnNow(conn))
 
@@ -369,7 +371,7 @@ class Broker:
 
         def found(extent: Extent) -> None:
             if session.subscriptions.get(sub.sub_id) is not sub:
-                failed(SubscriptionUnknown(f"subscription {sub.sub_id!r} was ended before it began"))
+                failed(SubscriptionUnknown(f"subscription {shown(sub.sub_id)} was ended before it began"))
                 return
             if command.until_caught_up:
                 extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))

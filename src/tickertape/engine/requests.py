@@ -26,6 +26,7 @@ from tickertape.base.limits import (
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.options import parse_options
 from tickertape.base.ports import Now
+from tickertape.base.texts import shown
 from tickertape.engine.points import NOT_FOUND_POLICIES, Extent, ExtentSearch, resolve
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.sessions import Session
@@ -47,22 +48,23 @@ def check_subscribe(
     for name, value in options.items():
         if name in _FLAGS:
             if value is not None:
-                raise BadOption(f"option {name} takes no value, not {value!r}")
+                raise BadOption(f"option {name} takes no value, not {shown(value)}")
         elif name in _REPLAY_ONLY:
             if not replay:
                 raise BadOption(f"option {name} needs a bookmark")
         else:
-            raise BadOption(f"option {name!r} is unknown or not built yet")
-    if options.get("bookmark_not_found", "now") not in NOT_FOUND_POLICIES:
-        raise BadOption(f"bookmark_not_found={options['bookmark_not_found']}: use now, epoch or fail")
+            raise BadOption(f"option {shown(name)} is unknown or not built yet")
+    policy = options.get("bookmark_not_found", "now")
+    if policy not in NOT_FOUND_POLICIES:
+        raise BadOption(f"bookmark_not_found={shown(str(policy))}: use now, epoch or fail")
     if is_pattern(command.topic):
         raise BadTopic(
-            f"{command.topic!r} is a pattern; patterns are not built yet, subscribe to literal topics"
+            f"{shown(command.topic)} is a pattern; patterns are not built yet, subscribe to literal topics"
         )
     check_topic(command.topic)
     if replay and not publishing.is_recorded(command.topic):
         raise TopicNotRecorded(
-            f"topic {command.topic!r} is not recorded: subscribe without a bookmark, or record it"
+            f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
         )
     if isinstance(command, Subscribe):
         _check_subscription(session, command, journal)
@@ -77,7 +79,7 @@ def _check_subscription(session: Session, command: Subscribe, journal: Journal) 
     if not message_cost_bytes <= command.credit <= credit_bytes_max:
         raise BadCommand(f"a credit of {command.credit} bytes")
     if command.sub_id in session.subscriptions or command.sub_id in session.live:
-        raise SubscriptionExists(f"subscription id {command.sub_id!r} is in use on this connection")
+        raise SubscriptionExists(f"subscription id {shown(command.sub_id)} is in use on this connection")
     if len(session.subscriptions) + len(session.live) >= subscriptions_per_connection_max:
         raise BadCommand(f"more than {subscriptions_per_connection_max} subscriptions on one connection")
     if command.positions is not None:
@@ -85,7 +87,8 @@ def _check_subscription(session: Session, command: Subscribe, journal: Journal) 
             raise BadOption("positions and a bookmark exclude each other")
         if command.journal != journal.identity:
             raise WrongJournal(
-                f"the positions are of journal {command.journal}, this server holds {journal.identity}"
+                f"the positions are of journal {shown(str(command.journal))}, "
+                f"this server holds {journal.identity}"
             )
         if not journal.view.first_position <= command.positions[0] <= command.positions[1]:
             raise BadOption(f"positions {command.positions}: the log begins at {journal.view.first_position}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCollision
 from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
 from tickertape.base.options import parse_options
+from tickertape.base.texts import shown
 from tickertape.engine.registry import Registry
 from tickertape.wire.commands import WIRE_VERSION, Logon
 
@@ -51,13 +52,12 @@ class Sessions:
     def logon(self, conn: int, command: Logon) -> tuple[Session, Session | None]:
         """The new session, and the one it replaces (same name and user), which is to be closed.
 
-        Raises `BadVersion`, `BadOption`, `BadTopic` (client name), `NameInUse`, `PublisherCollision`."""
+        Raises `BadVersion`, `BadOption`, `BadName`, `NameInUse`, `PublisherCollision`."""
         if WIRE_VERSION not in command.versions:
-            raise BadVersion(
-                f"this server speaks version {WIRE_VERSION}, the client {list(command.versions)}"
-            )
+            versions = shown(str(list(command.versions)))[1:-1]
+            raise BadVersion(f"this server speaks version {WIRE_VERSION}, the client {versions}")
         for option in parse_options(command.options):
-            raise BadOption(f"logon option {option!r} is unknown or not built yet")
+            raise BadOption(f"logon option {shown(option)} is unknown or not built yet")
         check_client_name(command.name)
         publisher = publisher_id(command.name)
         derived = derived_publisher_id(command.name, self._instance)
@@ -65,11 +65,11 @@ class Sessions:
             derived, command.name, derived=True
         ):
             raise PublisherCollision(
-                f"client name {command.name!r} has the publisher id of another: choose another name"
+                f"client name {shown(command.name)} has the publisher id of another: choose another name"
             )
         old = self._by_name.get(command.name)
         if old is not None and old.user != command.user:
-            raise NameInUse(f"client name {command.name!r} is in use by another user")
+            raise NameInUse(f"client name {shown(command.name)} is in use by another user")
         session = Session(conn, command.name, command.user, publisher, derived)
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old

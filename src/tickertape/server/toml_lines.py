@@ -30,9 +30,9 @@ _SCALAR: Final = re.compile(r"\d{4}-\d\d-\d\d [^,\]}\s#]+|[^,\]}\s#]+")
 # The same in a text that may not be TOML: strings of one line end with it.
 _SKIPPED: Final = re.compile(
     r'#[^\n]*+|"""(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|'
-    + r"'''.*?'{3,5}|"
-    + r'"(?:[^"\\\n]++|\\.)*+"|'
-    + r"'[^'\n]*+'",
+    r"'''.*?'{3,5}|"
+    r'"(?:[^"\\\n]++|\\.)*+"|'
+    r"'[^'\n]*+'",
     re.DOTALL,
 )
 _LONG_KEY: Final = re.compile(

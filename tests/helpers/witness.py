@@ -1,0 +1,77 @@
+"""Owns the client that must notice nothing while another one misbehaves, and what the server holds meanwhile.
+
+Must never take part in what a test does to the server.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Final
+
+import tickertape as tt
+from tickertape.base.limits import (
+    MIB,
+    commit_gather_bytes_max,
+    frame_bytes_max,
+    receive_buffer_bytes,
+    tail_cache_bytes,
+)
+from tickertape.testing import RunningServer, wait_until
+
+SECONDS: Final = 20.0
+
+SERVER_BASE_BYTES_MAX: Final = 48 * MIB
+"""Anonymous memory of a server that does nothing: the interpreter, its libraries, our code."""
+SERVER_ANONYMOUS_BYTES_MAX: Final = (
+    SERVER_BASE_BYTES_MAX
+    + tail_cache_bytes
+    + commit_gather_bytes_max
+    + 2 * frame_bytes_max  # one that is coming in, one that is being judged
+    + receive_buffer_bytes
+)
+"""What any one bad client may bring the server to."""
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Anonymous memory of a process now."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssAnon")
+
+
+class Witness:
+    """Another client, which publishes and reads all the time; everything has to arrive."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+        self._client = tt.Client("witness", server.uri, timeout=SECONDS)
+        self._stream = self._client.subscribe("witness")
+        self._stop = threading.Event()
+        self._published = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._await(5)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.001):
+            self._client.publish("witness", b"%d" % self._published)
+            self._published += 1
+
+    def _await(self, more: int) -> None:
+        """Wait until so many more are published."""
+        goal = self._published + more
+        wait_until(lambda: self._published >= goal, SECONDS)
+
+    def check(self) -> None:
+        """End it: whatever it published came back, on one connection, and the server stayed small."""
+        self._await(5)
+        self._stop.set()
+        self._thread.join()
+        self._client.publish_flush()
+        got = [self._stream.get(SECONDS).data for _ in range(self._published)]
+        assert got == [b"%d" % n for n in range(self._published)]
+        assert self._client.connected
+        self._client.close()
+        assert anonymous_bytes(self._server.pid) < SERVER_ANONYMOUS_BYTES_MAX
