@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
     from tickertape.base.errors import (
+        BadBody,
         BadBookmark,
         BadFilter,
         BadMessage,
@@ -44,6 +45,7 @@ __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "BadBody",
     "BadBookmark",
     "BadFilter",
     "BadMessage",

@@ -32,9 +32,12 @@ class Peer:
         self._socket = socket.create_connection((host, int(port)), timeout=PEER_SECONDS)
         self._core = Connection("client")
         self._said: deque[Command] = deque()
+        self.publisher = 0
         if name is not None:
             self.send(PREFACE + frame(Logon(name=name)))
-            self.until(LoggedOn)
+            logged_on = self.until(LoggedOn)[-1]
+            assert isinstance(logged_on, LoggedOn)
+            self.publisher = logged_on.publisher
             self._core.logged_on()
 
     def __enter__(self) -> Self:
@@ -51,8 +54,12 @@ class Peer:
 
     def until(self, kind: type[Command]) -> list[Command]:
         """What the server says up to the next command of this kind."""
+        return self.until_any(kind)
+
+    def until_any(self, *kinds: type[Command]) -> list[Command]:
+        """What the server says up to the next command of one of these kinds."""
         said: list[Command] = []
-        while not said or not isinstance(said[-1], kind):
+        while not said or not isinstance(said[-1], kinds):
             while not self._said:
                 assert self._read(), f"the server closed; it said {said}"
             said.append(self._said.popleft())

@@ -1,0 +1,366 @@
+"""Bad input that is no broken protocol: bodies, start points, directories, damage, a full disk.
+
+Each has an error of its own, is refused where it must be, and another client, which publishes and reads all
+the time, notices nothing; the server's memory stays within `SERVER_ANONYMOUS_BYTES_MAX`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import tickertape as tt
+from tests.helpers.peer import Peer, frame
+from tests.helpers.processes import files_of, run_tickertape
+from tests.helpers.witness import SECONDS, Witness
+from tickertape.base.errors import TickertapeError
+from tickertape.base.limits import KIB, MIB
+from tickertape.batch import MessageBatch, batch_from_bodies
+from tickertape.journal.identity import IDENTITY_FILE
+from tickertape.testing import RunningServer, running_server
+from tickertape.wire.commands import Ack, Flush, Goodbye, Persisted, Publish, Rejected, Resolve, Subscribe
+
+CONFIG = """
+[[journal.topic]]
+name = "witness"
+[[journal.topic]]
+name = "orders"
+[[journal.topic]]
+name = "checked"
+[[topic]]
+name = "checked"
+validate = true
+"""
+EXIT_REFUSED = 5
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server(config=CONFIG) as running:
+        yield running
+
+
+@pytest.fixture
+def witness(server: RunningServer) -> Iterator[Witness]:
+    watching = Witness(server)
+    yield watching
+    watching.check()
+
+
+# -- bodies -------------------------------------------------------------------------------------------
+
+
+def test_a_body_that_is_not_what_its_topic_says_goes_back_to_its_publisher_alone(
+    server: RunningServer, witness: Witness
+) -> None:
+    refused: list[tuple[str, int, bytes]] = []
+
+    def failed(error: TickertapeError, batch: MessageBatch | None) -> None:
+        assert isinstance(error.__cause__, tt.BadBody)
+        assert "is not JSON" in str(error)
+        assert batch is not None
+        refused.extend(
+            (error.code, int(sequence), body)
+            for sequence, body in zip(batch.sequences, batch.bodies_list(), strict=True)
+        )
+
+    store = tt.MemoryPublishStore()
+    with tt.Client("careless", server.uri, publish_store=store, timeout=SECONDS) as client:
+        client.set_failed_write_handler(failed)
+        sequences = [client.publish("checked", body) for body in (b"1", b"{", b"[3]", b"x", b"5")]
+        client.publish_flush()
+        assert refused == [("publish_rejected", sequences[1], b"{"), ("publish_rejected", sequences[3], b"x")]
+        assert client.publish("checked", b"6") is not None
+        client.publish_flush()
+        assert client.unpersisted_count() == 0
+        assert [message.data for message in client.replay("checked")] == [b"1", b"[3]", b"5", b"6"]
+
+
+def test_without_a_store_the_good_ones_of_a_frame_are_stored_too(
+    server: RunningServer, witness: Witness
+) -> None:
+    with Peer(server.uri, "bare") as peer:
+        peer.send(frame(Publish(frame=1), batch_from_bodies("checked", [b'"a"', b"a", b'"b"'])))
+        peer.send(frame(Flush(id=1)))
+        (rejected,) = [c for c in peer.until(Ack) if isinstance(c, Rejected)]
+        assert (rejected.code, rejected.refused) == ("bad_body", (1,))
+    with tt.Client("reader", server.uri, timeout=SECONDS) as client:
+        found = [message.data for message in client.replay("checked")]
+        assert found.count(b'"a"') == found.count(b'"b"') == 1
+        assert b"a" not in found
+
+
+def test_a_topic_without_validation_takes_any_body(server: RunningServer, witness: Witness) -> None:
+    with tt.Client("any", server.uri, timeout=SECONDS) as client:
+        client.publish("orders", b"\xff\x00")
+        client.publish_flush()
+        assert [message.data for message in client.replay("orders")][-1] == b"\xff\x00"
+
+
+# -- what is asked for --------------------------------------------------------------------------------
+
+LONG = "x" * 200_000
+ASKED: dict[str, tuple[dict[str, object], str]] = {
+    "no timestamp": ({"bookmark": "yesterday"}, "bad_bookmark"),
+    "a month that is none": ({"bookmark": "20261301T000000"}, "bad_bookmark"),
+    "a second that is none": ({"bookmark": "20261101T000060"}, "bad_bookmark"),
+    "a zone": ({"bookmark": "20261101T000000+01:00"}, "bad_bookmark"),
+    "a small z": ({"bookmark": "20261101T000000z"}, "bad_bookmark"),
+    "digits of another script": ({"bookmark": "\uff12\uff10\uff12\uff161101T000000"}, "bad_bookmark"),
+    "nothing": ({"bookmark": ""}, "bad_bookmark"),
+    "the most recent": ({"bookmark": "recent"}, "bad_bookmark"),
+    "a range without its end": ({"bookmark": "[0:"}, "bad_bookmark"),
+    "a range without a bracket": ({"bookmark": "0:20261101T000000)"}, "bad_bookmark"),
+    "a range of three": ({"bookmark": "[0:1|2|:3|4|]"}, "bad_bookmark"),
+    "a range that ends at NOW": ({"bookmark": "[0:0|1|]"}, "bad_bookmark"),
+    "a range without a begin": ({"bookmark": "[:20261101T000000)"}, "bad_bookmark"),
+    "brackets in a range": ({"bookmark": "[[0:1|2|]]"}, "bad_bookmark"),
+    "a time in a list": ({"bookmark": "1|2|,20261101T000000"}, "bad_bookmark"),
+    "a list with a hole": ({"bookmark": "1|2|,,3|4|"}, "bad_bookmark"),
+    "200 KB of no bookmark": ({"bookmark": LONG}, "bad_bookmark"),
+    "an end that the log does not hold": ({"bookmark": "[0:7|7|]"}, "bookmark_unknown"),
+    "an unknown option": ({"bookmark": "0", "options": "no_such_option"}, "bad_option"),
+    "an option twice": ({"bookmark": "0", "options": "bookmark,bookmark"}, "bad_option"),
+    "an option without its value": ({"bookmark": "0", "options": "bookmark_not_found="}, "bad_option"),
+    "a value where none belongs": ({"bookmark": "0", "options": f"timestamp={LONG}"}, "bad_option"),
+    "brackets that stay open": ({"bookmark": "0", "options": "conflation_key=[/a"}, "bad_option"),
+    "an option not built yet": ({"bookmark": "0", "options": "rate=2x"}, "bad_option"),
+    "200 KB of option": ({"bookmark": "0", "options": LONG}, "bad_option"),
+    "a long option twice": ({"bookmark": "0", "options": f"{LONG[:9_000]},{LONG[:9_000]}"}, "bad_option"),
+    "a filter, not built yet": ({"filter": "/a = 1"}, "bad_filter"),
+    "a topic that is not recorded": ({"topic": "elsewhere", "bookmark": "0"}, "topic_not_recorded"),
+    "no topic": ({"topic": ""}, "bad_topic"),
+    "a topic of 200 KB": ({"topic": LONG}, "bad_topic"),
+    "a pattern": ({"topic": "^ord.*" + LONG}, "bad_topic"),
+    "the server's own topic": ({"topic": "$control", "bookmark": "0"}, "bad_topic"),
+    "a control character": ({"topic": "a\nb"}, "bad_topic"),
+    "no subscription id": ({"sub_id": ""}, "bad_command"),
+    "a subscription id of 200 KB": ({"sub_id": LONG}, "bad_command"),
+    "no credit": ({"credit": 0}, "bad_command"),
+    "positions of another journal": (
+        {"positions": (0, 1), "journal": LONG}, "wrong_journal",
+    ),
+    "positions and a bookmark": ({"positions": (0, 1), "bookmark": "0", "journal": ""}, "bad_option"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", list(ASKED))
+def test_exact_03_what_cannot_be_is_refused_in_few_words_and_the_connection_goes_on(
+    server: RunningServer, what: str
+) -> None:
+    fields, code = ASKED[what]
+    whole: dict[str, object] = {"id": 1, "sub_id": "s", "topic": "orders", "credit": 1000} | fields
+    with Peer(server.uri, "asker") as peer:
+        peer.send(frame(Subscribe(**whole)))  # type: ignore[arg-type]
+        answer = peer.until(Ack)[-1]
+        assert isinstance(answer, Ack)
+        assert (answer.id, answer.code) == (1, code)
+        assert len(answer.text) < 600
+        assert answer.text.isprintable()
+        if "bookmark" in fields and code != "bad_command" and "positions" not in fields:
+            resolve = Resolve(
+                id=2,
+                topic=str(whole["topic"]),
+                bookmark=str(fields["bookmark"]),
+                options=str(whole.get("options", "")),
+            )
+            peer.send(frame(resolve))
+            answer = peer.until(Ack)[-1]
+            assert isinstance(answer, Ack)
+            assert (answer.id, answer.code) == (2, code)
+        peer.send(frame(Subscribe(id=3, sub_id="good", topic="orders", credit=1000)))
+        good = peer.until(Ack)[-1]
+        assert isinstance(good, Ack)
+        assert (good.id, good.code) == (3, "")
+
+
+def test_topics_that_do_not_belong_together_are_refused_and_the_next_frame_is_taken(
+    server: RunningServer, witness: Witness
+) -> None:
+    with Peer(server.uri, "mixer") as peer:
+        peer.send(frame(Publish(frame=1), batch_from_bodies("or*ers", [b"1"])))
+        peer.send(frame(Publish(frame=2), batch_from_bodies("orders", [b"mixer"])))
+        peer.send(frame(Flush(id=1)))
+        said = peer.until(Ack)
+    assert [(c.frame, c.code) for c in said if isinstance(c, Rejected)] == [(1, "bad_topic")]
+    assert [c.frame for c in said if isinstance(c, Persisted)] in ([2], [])
+
+
+# -- directories --------------------------------------------------------------------------------------
+
+
+def test_a_segment_of_another_instance_refuses_the_start_and_changes_nothing(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with running_server(tmp_path / name) as made, tt.Client("p", made.uri, timeout=SECONDS) as client:
+            client.publish("orders", name.encode())
+            client.publish_flush()
+    segments = sorted((tmp_path / "a" / "journal").iterdir())
+    shutil.copy(segments[0], tmp_path / "b" / "journal" / segments[0].name)
+    assert refusal(tmp_path / "b") == "wrong_journal"
+
+
+def test_a_directory_of_a_newer_format_refuses_the_start_and_changes_nothing(tmp_path: Path) -> None:
+    with running_server(tmp_path / "a"):
+        pass
+    file = tmp_path / "a" / IDENTITY_FILE
+    identity = msgspec.json.decode(file.read_bytes())
+    file.write_bytes(msgspec.json.encode(identity | {"format": 99}))
+    assert refusal(tmp_path / "a") == "journal_version"
+    file.write_bytes(b"\x00" * 100)
+    assert refusal(tmp_path / "a") == "journal_corrupt"
+    file.unlink()
+    assert refusal(tmp_path / "a") == "not_a_journal"
+
+
+def refusal(data: Path) -> str:
+    """The code with which a start is refused; nothing but the lock was written."""
+    before = files_of(data) | {data / "lock": b""}
+    code, output, errors = run_tickertape("serve", "--data", str(data), "--listen", "tcp://127.0.0.1:0")
+    assert (code, output) == (EXIT_REFUSED, "")
+    assert files_of(data) | {data / "lock": b""} == before
+    return errors.split("CRITICAL: ")[1].split(":")[0]
+
+
+def test_a_damaged_segment_ends_the_reader_that_meets_it_and_nobody_else(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data") as made, tt.Client("p", made.uri, timeout=SECONDS) as client:
+        for first in range(0, 1000, 100):
+            bodies = [b"body %06d" % n + bytes(1000) for n in range(first, first + 100)]
+            client.publish_batch("orders", bodies)
+            client.publish_flush()
+    (segment,) = [p for p in (tmp_path / "data" / "journal").iterdir() if b"body 000850" in p.read_bytes()]
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"body 000850")] ^= 1
+    segment.write_bytes(data)
+    with running_server(tmp_path / "data") as damaged:
+        watching = Witness(damaged)
+        with tt.Client("reader", damaged.uri, timeout=SECONDS) as reader:
+            stream = reader.replay("orders")
+            with pytest.raises(TickertapeError) as caught:
+                list(stream)
+            assert caught.value.code == "journal_corrupt"
+            assert reader.connected
+            assert [m.data for m in reader.replay("witness")], "another part of the log is read as ever"
+        watching.check()
+
+
+# -- a full disk --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    command = ["mount", "-t", "tmpfs", "-o", "size=6m", "none", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not let root mount a file system")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_refuses_publishes_and_takes_them_again_when_there_is_room(small_disk: Path) -> None:
+    config = '[journal]\nsegment_size = "1MB"\n'
+    body = bytes(8 * KIB)
+    with running_server(small_disk / "data", config) as full:
+        store = tt.MemoryPublishStore()
+        keeper = tt.Client("keeper", full.uri, publish_store=store, timeout=SECONDS)
+        bare = tt.Client("bare", full.uri, timeout=SECONDS)
+        reader = tt.Client("reader", full.uri, timeout=SECONDS)
+        live = reader.subscribe("small")
+        bare.publish("small", b"first")
+        bare.publish_flush()
+        ballast = small_disk / "ballast"
+        fill(ballast)
+        stored = 0
+        while publish_one(bare, "large", body):
+            stored += 1
+        assert stored < 6 * MIB // len(body)
+        # With a store the connection is ended instead, so that nothing is dropped and no sequence overtakes.
+        keeper.publish("kept", body)
+        with pytest.raises(tt.Disconnected, match=r"journal_full|not connected"):
+            keeper.publish_flush()
+        assert keeper.unpersisted_count() == 1
+        # Reading goes on, and connections stay.
+        assert live.get(SECONDS).data == b"first"
+        assert len(list(reader.replay("large"))) == stored
+        assert bare.connected
+        ballast.unlink()
+        keeper.connect()
+        retried = 0
+        while not publish_one(bare, "small", b"again"):  # the server tries once a second
+            retried += 1
+            assert retried < 1000
+            wait(bare, 0.05)
+        while keeper.unpersisted_count():
+            try:
+                keeper.publish_flush()
+            except tt.Disconnected:
+                keeper.connect()
+        assert [m.data for m in reader.replay("kept")] == [body]
+        assert len(list(reader.replay("large"))) == stored
+        assert [m.data for m in reader.replay("small")] == [b"first", b"again"]
+        for client in (keeper, bare, reader):
+            client.close()
+
+
+def fill(file: Path) -> None:
+    """Leave no room on the disk."""
+    written = os.open(file, os.O_WRONLY | os.O_CREAT)
+    code = 0
+    while not code:
+        try:
+            os.write(written, bytes(64 * KIB))
+        except OSError as error:
+            code = error.errno or -1
+    os.close(written)
+    assert code == errno.ENOSPC
+
+
+def publish_one(client: tt.Client, topic: str, body: bytes) -> bool:
+    """Publish a message; False when the server has no room for it."""
+    client.publish(topic, body)
+    try:
+        client.publish_flush()
+    except tt.PublishRejected as error:
+        refused = str(error)
+    else:
+        return True
+    assert "no room to prepare the next segment" in refused
+    return False
+
+
+def wait(client: tt.Client, seconds: float) -> None:
+    """Let time pass, on a subscription that gets nothing."""
+    stream = client.subscribe("quiet")
+    with pytest.raises(tt.TimedOut):
+        stream.get(seconds)
+    stream.close()
+
+
+def test_a_raw_publisher_with_sequences_is_sent_away_while_the_disk_is_full(small_disk: Path) -> None:
+    config = '[journal]\nsegment_size = "1MB"\n'
+    with running_server(small_disk / "data", config) as full, Peer(full.uri, "raw") as peer:
+        fill(small_disk / "ballast")
+        publisher = peer.publisher
+        number = 0
+        codes: list[str] = []
+        while not codes:
+            number += 1
+            batch = batch_from_bodies("t", [bytes(64 * KIB)], publisher=publisher, first_sequence=number)
+            peer.send(frame(Publish(frame=number, sequenced=True), batch))
+            peer.send(frame(Flush(id=number)))
+            said = peer.until_any(Ack, Goodbye)
+            codes = [c.code for c in said if isinstance(c, Goodbye)]
+        assert codes == ["journal_full"]
+        assert not any(isinstance(c, Rejected) for c in said)
