@@ -1,0 +1,405 @@
+"""Owns what is fuzzed: for each target its good inputs, and what may come of any input at all.
+
+A target raises `AssertionError`, or whatever it did not expect, for a defect; what it may meet is named where
+it is caught. Must never catch more than that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tests.fuzz.mutations import mended_frames, mended_segment
+from tests.helpers.wire_golden import examples
+from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.journal_log import Log, disk_with, messages_in, reopened, small_log
+from tickertape.base.bookmarks import parse_bookmark
+from tickertape.base.errors import (
+    BadBatch,
+    BadBookmark,
+    BadOption,
+    ConfigurationError,
+    CorruptBatch,
+    JournalCorrupt,
+    JournalError,
+    JournalVersion,
+    MessageTooLarge,
+    TickertapeError,
+    WrongJournal,
+)
+from tickertape.base.limits import commit_header_bytes, frame_bytes_max, segment_header_bytes
+from tickertape.base.options import format_options, list_value, parse_options
+from tickertape.base.units import parse_interval, parse_size
+from tickertape.batch import MessageBatch, merge, select, select_topic, slice_batch
+from tickertape.engine.validation import Validation
+from tickertape.journal.format import (
+    FormatError,
+    decode_commit,
+    decode_footer,
+    decode_segment_header,
+    encode_commit,
+    encode_segment_header,
+    segment_path,
+)
+from tickertape.journal.identity import IDENTITY_FILE, read_identity
+from tickertape.journal.index import SegmentIndex
+from tickertape.journal.segment import SegmentScan
+from tickertape.journal.verify import verify
+from tickertape.server.address import parse_listen
+from tickertape.server.config import examine
+from tickertape.wire.commands import PREFACE, Logon, Publish
+from tickertape.wire.connection import Connection, Received, Role, Violation
+from tickertape.wire.frames import FrameReader, encode_frame
+
+
+class Target(NamedTuple):
+    """Something that takes bytes from outside."""
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], Sequence[bytes]]
+    mend: Callable[[bytes], bytes] = bytes
+    """Puts checksums right after a mutation."""
+    words: tuple[bytes, ...] = ()
+    """What a mutation may put in."""
+    cost: int = 1
+    """How much longer a run of it takes than the usual."""
+
+
+TEXT_CHARACTERS_MAX: Final = 1200
+"""Longest text of an error; escaped, what is repeated of the input is longer than it was."""
+
+
+def brief(error: TickertapeError, *kinds: type[TickertapeError]) -> None:
+    """The error is one of `kinds`, if any are given, and its text can be printed and is not long."""
+    assert not kinds or isinstance(error, kinds), repr(error)
+    assert len(str(error)) < TEXT_CHARACTERS_MAX
+    assert str(error).isprintable()
+
+
+# -- the wire -----------------------------------------------------------------------------------------
+
+
+def _frames(role: Role) -> list[bytes]:
+    """Each example of a side in a stream of its own, and all of them in one."""
+    frames = [b"".join(encode_frame(c, b)) for r, c, b in examples().values() if r == role]
+    return [PREFACE + frame for frame in frames] + [PREFACE + b"".join(frames)]
+
+
+def wire(role: Role, data: bytes) -> None:
+    """No exception at all; a violation is the last event; no more memory than one frame is held."""
+    connection = Connection(role)
+    connection.logged_on()
+    stream = data if role == "server" else data[len(PREFACE) :]
+    events = connection.feed(stream)
+    assert not any(isinstance(event, Violation) for event in events[:-1])
+    assert connection.held_bytes <= frame_bytes_max
+    for event in events:
+        if isinstance(event, Received) and event.batch is not None:
+            use(event.batch)
+        elif isinstance(event, Violation):
+            brief(event.error)
+    one_by_one = Connection(role)
+    one_by_one.logged_on()
+    again = [event for at in range(len(stream)) for event in one_by_one.feed(stream[at : at + 1])]
+    assert [type(event) for event in again] == [type(event) for event in events]
+
+
+def wire_server(data: bytes) -> None:
+    """What a client sends."""
+    wire("server", data)
+
+
+def wire_client(data: bytes) -> None:
+    """What a server sends."""
+    wire("client", data)
+
+
+def frame_reader(data: bytes) -> None:
+    """No exception at all; what it hands out lies inside what came."""
+    reader = FrameReader()
+    rest, taken = memoryview(data), 0
+    while rest and reader.error is None:
+        room = reader.buffer()
+        size = min(len(room), len(rest))
+        room[:size] = rest[:size]
+        rest = rest[size:]
+        for frame in reader.received(size):
+            taken += 16 + len(frame.header) + (0 if frame.batch is None else len(memoryview(frame.batch)))
+    assert taken <= len(data)
+
+
+def engine(data: bytes) -> None:
+    """Whatever commands come, in whatever order: no exception, and another client is served as before."""
+    world = EngineWorld(1, recorded=frozenset({"orders", "t"}), validated={"t": "json"})
+    witness = world.connect("witness")
+    connection = Connection("server")
+    connection.logged_on()
+    conn = 77
+    world.broker.connected(conn)
+    for event in connection.feed(data):
+        if isinstance(event, Violation):
+            world.broker.violated(conn, event.error)
+        else:
+            world.broker.received(conn, event.command, event.batch, world.now())
+        world.collect()
+    world.settle()
+    _undisturbed(world, witness)
+
+
+def _undisturbed(world: EngineWorld, witness: Peer) -> None:
+    assert world.fatal is None
+    witness.subscribe("watch", "orders", bookmark="0|1|")
+    witness.publish("orders", [b"seen"])
+    world.settle()
+    assert witness.goodbye is None
+    assert [heard.body for heard in witness.heard["watch"]] == [b"seen"]
+
+
+def _sessions() -> list[bytes]:
+    """What a client says from its logon on."""
+    commands = [(c, b) for r, c, b in examples().values() if r == "client" and not isinstance(c, Logon)]
+    logon = PREFACE + b"".join(encode_frame(Logon(name="fuzzer")))
+    whole = [b"".join(encode_frame(c, b)) for c, b in commands if not isinstance(c, Publish)]
+    publishes = [b"".join(encode_frame(c, b)) for c, b in commands if isinstance(c, Publish)]
+    return [logon + b"".join(publishes + whole), *(logon + frame for frame in publishes + whole)]
+
+
+# -- batches ------------------------------------------------------------------------------------------
+
+
+def batch(data: bytes) -> None:
+    """`BadBatch`, or a batch that can be used in every way."""
+    try:
+        parsed = MessageBatch.parse(data)
+    except BadBatch:
+        return
+    assert parsed.encode() == data
+    use(parsed)
+
+
+def use(parsed: MessageBatch) -> None:
+    """`CorruptBatch` from `verify`, `MessageTooLarge` from what would not fit; nothing else."""
+    with contextlib.suppress(CorruptBatch):
+        parsed.verify()
+    messages = list(parsed)
+    assert len(messages) == parsed.count
+    assert sum(len(message.data) for message in messages) == parsed.body_bytes
+    with contextlib.suppress(MessageTooLarge):
+        half = slice_batch(parsed, parsed.count // 2, parsed.count)
+        chosen = select(parsed, np.arange(parsed.count) % 2 == 0)
+        for part in (half, chosen, merge([half, chosen])):
+            assert MessageBatch.parse(part.encode()).count == part.count
+        for topic in parsed.topics[:4]:
+            select_topic(parsed, topic)
+    split = Validation(dict.fromkeys(parsed.topics[:4], "json")).split(Publish(frame=1), parsed)
+    assert split is None or split.rejections
+
+
+def _batches() -> list[bytes]:
+    return [b.encode() for _, _, b in examples().values() if b is not None]
+
+
+# -- the journal --------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _log() -> Log:
+    return small_log(3, marks=True)
+
+
+def headers(data: bytes) -> None:
+    """`FormatError` from a segment header; None for what is no commit or footer; what is valid reads back."""
+    with contextlib.suppress(FormatError):
+        header, _ = decode_segment_header(data)
+        assert decode_segment_header(encode_segment_header(header)[0])[0] == header
+    commit = decode_commit(data, segment_header_bytes)
+    if commit is not None:
+        again = decode_commit(encode_commit(commit)[0])
+        assert again is not None
+    decode_footer(data[-40:])
+
+
+def _headers() -> list[bytes]:
+    files = _log().files
+    ends = [data[: segment_header_bytes + commit_header_bytes] + data[-40:] for data in files.values()]
+    return [end for end in ends if len(end) > segment_header_bytes]
+
+
+def index(data: bytes) -> None:
+    """`ValueError`, or an index that answers every question."""
+    try:
+        found = SegmentIndex.decode(data, 1 << 20)
+    except ValueError:
+        return
+    for block in range(min(found.blocks, 8)):
+        found.block_bounds(block)
+        found.position_bounds(block)
+        found.next_block_with("topic11", block)
+    found.block_of_position(5)
+    found.block_of_time(1_700_000_000_000_000)
+    list(found.blocks_of_publisher(11, 3))
+    found.highest_sequences()
+
+
+def _indexes() -> list[bytes]:
+    data = _log().files[segment_path(1)]
+    footer = decode_footer(data[-40:])
+    assert footer is not None
+    begin = footer.seal_offset + commit_header_bytes
+    return [data[begin : begin + footer.index_bytes]]
+
+
+def segment(data: bytes) -> None:
+    """A walk over it ends, with an ending; it takes no commit that does not lie inside."""
+    with contextlib.suppress(FormatError):
+        header, crc = decode_segment_header(data[:segment_header_bytes])
+        scan = SegmentScan(lambda at, size: data[at : at + size], len(data), header, crc)
+        end = segment_header_bytes
+        for commit in scan.commits():
+            assert commit.header.offset == end
+            end = commit.header.end
+        assert scan.ending is not None
+        assert end <= len(data)
+
+
+def recovery(data: bytes) -> None:
+    """A log with this as its last segment: refused by name, or open; then read or corrupt, never altered."""
+    log = _log()
+    path = segment_path(log.last_segment)
+    files = log.with_file(path, data)
+    try:
+        journal, disk, _ = reopened(files)
+        found = messages_in(journal, disk)
+    except (JournalError, WrongJournal) as error:
+        brief(error, JournalCorrupt, JournalVersion, WrongJournal)
+    except CorruptBatch as error:
+        brief(error)  # what a reader finds that looks at the publishers' checksums
+    else:
+        assert found[: len(log.sealed)] == log.sealed
+    # Looking without opening never fails: it reports.
+    assert verify(disk_with(files)).segments
+
+
+def _segments() -> list[bytes]:
+    log = _log()
+    last = log.files[segment_path(log.last_segment)]
+    return [last[: log.used], log.files[segment_path(1)]]
+
+
+def identity(data: bytes) -> None:
+    """`JournalCorrupt` or `JournalVersion`, or 16 bytes."""
+    disk = disk_with({IDENTITY_FILE: data})
+    with contextlib.suppress(JournalCorrupt, JournalVersion):
+        assert len(read_identity(disk).journal_id) == 16
+
+
+# -- text ---------------------------------------------------------------------------------------------
+
+
+def config(data: bytes) -> None:
+    """No exception at all: a configuration, or printable problems with places."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "c.toml"
+        file.write_bytes(data)
+        found, problems = examine(file, environment={"A": "x"})
+        assert (found is None) == bool(problems)
+        assert all(str(p).isprintable() and len(str(p)) < TEXT_CHARACTERS_MAX for p in problems)
+
+
+def options(data: bytes) -> None:
+    """`BadOption` of few words, or options that read back."""
+    text = data.decode("utf-8", "replace")
+    try:
+        found = parse_options(text)
+    except BadOption as error:
+        brief(error)
+    else:
+        if "none" not in found:
+            assert parse_options(format_options(found)) == found
+        for value in found.values():
+            with contextlib.suppress(BadOption):
+                list_value(value or "")
+    for parse in (parse_size, parse_interval):
+        with contextlib.suppress(BadOption):
+            assert parse(text) >= 0
+    with contextlib.suppress(ConfigurationError):
+        parse_listen(text)
+
+
+def bookmark(data: bytes) -> None:
+    """`BadBookmark` of few words, or a point that reads back."""
+    try:
+        found = parse_bookmark(data.decode("utf-8", "replace"))
+    except BadBookmark as error:
+        brief(error)
+    else:
+        assert parse_bookmark(str(found)) == found
+
+
+def _texts(*texts: str) -> Callable[[], Sequence[bytes]]:
+    return lambda: [text.encode() for text in texts]
+
+
+def _configs() -> list[bytes]:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    found = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert found
+    return [text.encode() for text in found]
+
+
+_TOML_WORDS: Final = (
+    b'"', b"'", b'"""', b"'''", b"\\", b"#", b"\n", b"=", b"[", b"]", b"[[", b"]]", b"{", b"}", b",", b".",
+    b"${A}", b"${B}", b"${", b"1e999", b"0xffffffffffffffffffff", b"nan", b"true", b"\xff", b"\x00", b"a.b",
+    b"2020-01-01 00:00:00", b"\r\n", b"include = [\"c.toml\"]\n", b"[[topic]]\n", b"\\u0000",
+)  # fmt: skip
+_OPTION_WORDS: Final = (
+    b"[",
+    b"]",
+    b"(",
+    b")",
+    b"'",
+    b'"',
+    b",",
+    b"=",
+    b" ",
+    b"none",
+    b"64MB",
+    b"1e9s",
+    b"\xff",
+)
+_BOOKMARK_WORDS: Final = (
+    b"[", b"]", b"(", b")", b":", b",", b"|", b"0", b"0|1|", b"18446744073709551615|",
+    b"18446744073709551616",
+    b"20260101T000000", b"Z", b"z", b".123456", b"recent", b" ", b"\xc2\xb2", b"99991231T235959",
+)  # fmt: skip
+
+TARGETS: Final[dict[str, Target]] = {
+    "wire_server": Target(wire_server, lambda: _frames("client"), mended_frames, cost=4),
+    "wire_client": Target(wire_client, lambda: _frames("server"), mended_frames, cost=4),
+    "frame_reader": Target(frame_reader, lambda: [s[8:] for s in _frames("server")]),
+    "engine": Target(engine, _sessions, mended_frames, cost=20),
+    "batch": Target(batch, _batches, cost=3),
+    "headers": Target(headers, _headers),
+    "index": Target(index, _indexes),
+    "segment": Target(segment, _segments, mended_segment),
+    "recovery": Target(recovery, _segments, mended_segment, cost=20),
+    "identity": Target(identity, lambda: [_log().files[IDENTITY_FILE]], cost=2),
+    "config": Target(config, _configs, words=_TOML_WORDS, cost=4),
+    "options": Target(
+        options,
+        _texts("bookmark,rate=2x,conflation_key=[/a,/b('x')],", "none", "64MB", "500ms", "tcp://[::1]:0"),
+        words=_OPTION_WORDS,
+    ),
+    "bookmark": Target(
+        bookmark,
+        _texts("0", "0|1|", "1|2|,3|4|", "[20260101T000000:1|2|)", "( 1|2| : 5|6| ]", "20260101T000000.5Z"),
+        words=_BOOKMARK_WORDS,
+    ),
+}  # fmt: skip

@@ -1,0 +1,81 @@
+"""Input that nobody would send, made from good input by chance of a seed: nothing but what a target allows.
+
+The counts are small here and larger with --full; `python -m tests.fuzz` goes on for as long as it is told,
+guided by coverage where the library for that is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fuzz.mutations import mutated
+from tests.fuzz.targets import TARGETS
+from tests.helpers.processes import source_environment
+
+CORPUS = Path(__file__).parent / "corpus"
+CASES = 2000
+"""Runs of the cheapest target; a costly one has fewer."""
+FULL_FACTOR = 50
+COVERAGE_SECONDS = 30
+
+
+def cases(name: str, *, full: bool) -> int:
+    return max(CASES // TARGETS[name].cost, 20) * (FULL_FACTOR if full else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_nothing_but_what_is_allowed_comes_of_bad_input(name: str, full: bool) -> None:
+    target = TARGETS[name]
+    seeds = target.seeds()
+    rng = Random(f"{name} 1")
+    for number in range(cases(name, full=full)):
+        data = mutated(rng.choice(seeds), seeds, target.words, rng)
+        if rng.random() < 0.8:
+            data = target.mend(data)
+        try:
+            target.run(data)
+        except BaseException:
+            print(f"case {number} of {name}: bytes.fromhex({data.hex()!r})")
+            raise
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_good_input_passes(name: str) -> None:
+    target = TARGETS[name]
+    for data in target.seeds():
+        target.run(data)
+        assert target.mend(data) == data, "mending changes nothing in what is whole"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CORPUS.rglob("*.bin")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_what_once_was_a_defect_is_none_any_more(path: Path) -> None:
+    TARGETS[path.parent.name].run(path.read_bytes())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_coverage_finds_nothing_either(name: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("atheris is not installed (pip install -e '.[fuzz]')")
+    environment = source_environment()
+    environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", name, str(COVERAGE_SECONDS)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Done " in done.stderr, "it ran to its end"
