@@ -238,8 +238,9 @@ def _bookmark(text: str) -> Bookmark | None:
     match = _BOOKMARK.fullmatch(text)
     if match is None:
         return None
-    publisher, sequence = int(match[1]), int(match[2])
-    return Bookmark(publisher, sequence) if max(publisher, sequence) <= _NUMBER_MAX else None
+    found = Bookmark(int(match[1]), int(match[2]))
+    # Written with more zeros it would still look like NOW, and be it once it is written again.
+    return found if max(found) <= _NUMBER_MAX and str(found) != NOW else None
 
 
 def _trimmed(text: str, start: int, stop: int) -> tuple[int, str]:

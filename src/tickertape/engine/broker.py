@@ -364,6 +364,7 @@ class Broker:
             self._unrecorded.add(live)
             self._send(session.conn, Ack(id=command.id))
             return
+        search = extent_search(self.journal, command, options, now)  # what it refuses leaves no trace
         sub = Subscription(session, command.sub_id, command.topic, command.credit)
         sub.wants_notices = command.bookmark is not None
         session.subscriptions[command.sub_id] = sub
@@ -384,7 +385,7 @@ class Broker:
                 del session.subscriptions[sub.sub_id]
             self._send(session.conn, Ack(id=command.id, code=error.code, text=str(error)))
 
-        self._searches.begin(session, extent_search(self.journal, command, options, now), found, failed)
+        self._searches.begin(session, search, found, failed)
 
     def _unsubscribe(self, session: Session, command: Unsubscribe) -> None:
         unknown = [s for s in command.sub_ids if s not in session.subscriptions and s not in session.live]

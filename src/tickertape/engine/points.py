@@ -58,7 +58,11 @@ def resolve(
         return extent
     extent = yield from _begin(journal, point.begin, point.begin_inclusive, accepted_end, not_found)
     if isinstance(point.end, AtTime):
-        return extent._replace(stop_time=point.end.micros + (1 if point.end_inclusive else 0))
+        stop_time = point.end.micros + (1 if point.end_inclusive else 0)
+        if extent.not_before is not None and stop_time <= extent.not_before:
+            # Nothing can lie between, though both may be yet to come: it is over at once.
+            return Extent(extent.start, found=extent.found, stop=extent.start)
+        return extent._replace(stop_time=stop_time)
     positions = yield from _positions(journal, point.end.bookmarks)
     if not positions:
         raise BookmarkUnknown(

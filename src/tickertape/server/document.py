@@ -32,6 +32,8 @@ _ONE_LINE_PAIR: Final = re.compile(r"[ \t]*[^\s\[#=][^\[=]*=[ \t]*(?!\[|\{|\"\"\
 _SYNTAX_PROBLEMS_MAX: Final = 10
 _SECOND_LOOK_BYTES_MAX: Final = 64 * KIB
 """A larger file is not read again without its first broken line."""
+KEY_CHARACTERS_MAX: Final = 60
+"""Longer keys are cut where they are told; ours are shorter by far."""
 _INTEGER_MAX: Final = 2**63 - 1
 _HINTS: Final = {
     "Invalid value": "text is written in quotes; other values are numbers, true, false, times and [lists]",
@@ -270,7 +272,12 @@ def _explained(error: tomllib.TOMLDecodeError, text: str) -> tuple[int, str]:
 
 
 def _key(path: tuple[str | int, ...]) -> str:
-    return ".".join(part for part in path if isinstance(part, str))
+    return ".".join(shown_key(part) for part in path if isinstance(part, str))
+
+
+def shown_key(key: str) -> str:
+    """`key` as it is told: as it is written when it is an ordinary one, else quoted, escaped and cut."""
+    return key if len(key) <= KEY_CHARACTERS_MAX and key.isprintable() else shown(key)
 
 
 def is_utf8(text: str) -> bool:

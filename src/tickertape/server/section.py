@@ -10,12 +10,10 @@ from typing import Any, Final, TypeVar
 
 from tickertape.base.errors import UsageError
 from tickertape.base.texts import shown
-from tickertape.server.document import Node, Place, Problem, Problems
+from tickertape.server.document import KEY_CHARACTERS_MAX, Node, Place, Problem, Problems, shown_key
 
 MISSING: Final = "is missing here"
 """The text of a problem that a broken line beside it may explain."""
-
-_KEY_CHARACTERS_MAX: Final = 60
 
 _Value = TypeVar("_Value")
 
@@ -88,8 +86,7 @@ class Section:
 
     def problem(self, key: str, text: str, place: Place | None = None) -> None:
         """Note a problem of `key`."""
-        inner = self._inner(key if key.isprintable() and len(key) <= _KEY_CHARACTERS_MAX else shown(key))
-        self._problems.append(Problem(place or self.place(key), inner, text))
+        self._problems.append(Problem(place or self.place(key), self._inner(shown_key(key)), text))
 
     def finish(self, *also: str) -> None:
         """Refuse what nobody asked for; `also` names keys that were dealt with elsewhere."""
@@ -109,7 +106,7 @@ class Section:
 
 
 def _close_match(word: str, words: list[str]) -> str:
-    if len(word) > _KEY_CHARACTERS_MAX:
+    if len(word) > KEY_CHARACTERS_MAX:
         return ""
     from difflib import get_close_matches
 
