@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
 from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import message_cost_bytes
-from tickertape.base.ports import Now
+from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import Close, DiskJob, Fatal, Read, Send
@@ -298,10 +299,10 @@ class EngineWorld:
         self.broker.read_done(read.token, self._bytes(read.request), self.now())
         self.collect()
 
-    def _bytes(self, request: ReadRequest) -> bytes:
+    def _bytes(self, request: ReadRequest) -> Buffer:
         handle = self.disk.open(segment_path(request.segment), write=False)
         try:
-            return self.disk.read(handle, request.offset, request.size)
+            return request.read(partial(self.disk.read, handle))
         finally:
             self.disk.close(handle)
 

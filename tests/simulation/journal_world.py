@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from hashlib import sha256
 from random import Random
 from typing import Any, TypeVar
@@ -106,9 +107,9 @@ class Trace:
         return self._hash.hexdigest()
 
 
-def drive(disk: Disk, search: Generator[ReadRequest, bytes, T]) -> T:
+def drive(disk: Disk, search: Generator[ReadRequest, Buffer, T]) -> T:
     """Run a search to its end."""
-    data: bytes | None = None
+    data: Buffer | None = None
     while True:
         try:
             request = next(search) if data is None else search.send(data)
@@ -116,7 +117,7 @@ def drive(disk: Disk, search: Generator[ReadRequest, bytes, T]) -> T:
             result: T = done.value
             return result
         handle = disk.open(segment_path(request.segment), write=False)
-        data = disk.read(handle, request.offset, request.size)
+        data = request.read(partial(disk.read, handle))
         disk.close(handle)
 
 

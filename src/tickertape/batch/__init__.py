@@ -8,6 +8,7 @@ from __future__ import annotations
 from tickertape.batch.arrow import COLUMNS_DEFAULT, batch_from_arrow
 from tickertape.batch.builder import BatchBuilder, batch_from_bodies
 from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
+from tickertape.batch.head import BatchHead
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.merge import Stamp, merge
 from tickertape.batch.message import DeliveryContext, Message
@@ -20,6 +21,7 @@ __all__ = [
     "RUN_BY_SERVER",
     "RUN_DTYPE",
     "BatchBuilder",
+    "BatchHead",
     "DeliveryContext",
     "Labels",
     "Message",

@@ -56,7 +56,19 @@ Checked = tuple[memoryview, int, int, int, int, int, tuple[str, ...], Places]
 def check(buffer: Buffer) -> Checked:
     """The parts of the batch that fills `buffer`; raises `BadBatch` saying what is wrong and where."""
     source = _settled(buffer)
-    size = len(source)
+    return _check(source, len(source))
+
+
+def check_head(head: Buffer, nbytes: int) -> Checked:
+    """The parts of a batch of `nbytes` whose head, and nothing more, fills `head`. Raises `BadBatch`."""
+    source = _settled(head)
+    checked = _check(source, nbytes)
+    if checked[3] != len(source):
+        raise BadBatch(f"a batch head says it has {checked[3]} bytes, here are {len(source)}")
+    return checked
+
+
+def _check(source: memoryview, size: int) -> Checked:
     total, version, codec, columns, count, run_count, topic_count, head_bytes, body_bytes, reserved = (
         HEADER.unpack_from(source)
     )
@@ -74,7 +86,7 @@ def check(buffer: Buffer) -> Checked:
     offsets_at = HEADER_BYTES + RUN_BYTES * run_count
     topics_at = pad8(offsets_at + 4 * (count + 1))
     names_at = topics_at + 4 * (topic_count + 1)
-    if names_at > head_bytes:
+    if names_at > head_bytes or head_bytes > len(source):
         raise BadBatch(
             f"batch head of {head_bytes} bytes is too short for {count} messages in {run_count} runs"
         )

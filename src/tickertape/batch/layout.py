@@ -157,10 +157,17 @@ class MessageBatch:
 
     def crc(self) -> int:
         """CRC32C of the encoded batch: the `batch_crc` of a frame, the body checksum of a commit."""
-        crc = 0
-        for buffer in self.buffers():
+        if self._source is not None:
+            return crc32c(self._source[self.head_bytes :], self.head_crc)
+        crc = self.head_crc
+        for buffer in self.buffers()[1:]:
             crc = crc32c(buffer, crc)
         return crc
+
+    @_Lazy
+    def head_crc(self) -> int:
+        """CRC32C of the head."""
+        return crc32c(self.head)
 
     def verify(self) -> None:
         """Check the checksum of every run; raises `CorruptBatch` naming the first run that does not match."""

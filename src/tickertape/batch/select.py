@@ -131,6 +131,11 @@ def _take(batch: MessageBatch, indices: Int64s, topics: tuple[str, ...] | None =
     return _part(batch, indices, offsets, bodies, topics)
 
 
+def take_runs(batch: MessageBatch, indices: Int64s, offsets: Int32s, bodies: Buffer) -> MessageBatch:
+    """The messages `indices`, which are whole runs, with `bodies` that lie elsewhere, at `offsets` there."""
+    return _part(batch, indices, offsets, bodies)
+
+
 def _part(
     batch: MessageBatch,
     which: slice | Int64s,
@@ -177,8 +182,10 @@ def _cut_one_run(
             sequences = None
     else:
         first = run.first_sequence + which.start
-    crc = run_crc(lengths.data, bodies)
-    row = RUN.pack(run.publisher, first, run.timestamp, count, crc, run.flags | RUN_BY_SERVER, 0)
+    crc, flags = run.crc, run.flags
+    if count < run.message_count:
+        crc, flags = run_crc(lengths.data, bodies), flags | RUN_BY_SERVER
+    row = RUN.pack(run.publisher, first, run.timestamp, count, crc, flags, 0)
     return row, sequences
 
 

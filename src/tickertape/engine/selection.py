@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tickertape.base.limits import batch_bytes_target
+from tickertape.base.limits import read_bytes_target
 from tickertape.batch import MessageBatch, merge, select_topic
 from tickertape.batch.format import Int64s
 from tickertape.journal.reading import Part
@@ -61,7 +61,7 @@ def selections(parts: list[Part], topic: str) -> list[Selection]:
     for part in parts:
         selected = _select(part, topic)
         size += 0 if selected.batch is None else selected.batch.nbytes
-        if size > batch_bytes_target and group:
+        if size > read_bytes_target and group:
             chosen.append(_together(group))
             group = []
             size = 0 if selected.batch is None else selected.batch.nbytes
@@ -75,14 +75,19 @@ def _select(part: Part, topic: str) -> Selection:
     batch, end = part.batch, part.end_position
     last_timestamp = batch.run(batch.run_count - 1).timestamp
     own = select_topic(batch, topic)
-    if own is None or own is batch:
-        return Selection(own, None, end, last_timestamp)
+    if own is None:
+        return Selection(None, None, end, last_timestamp)
+    if own is batch:
+        return Selection(own, part.positions, end, last_timestamp)
     index, kinds = batch.topic_index, batch.kinds
     mask = np.ones(batch.count, np.bool_) if index is None else index == batch.topics.index(topic)
     if kinds is not None:
         mask &= kinds == 0
     positions = mask.nonzero()[0]
-    positions += part.first_position
+    if part.positions is None:
+        positions += part.first_position
+    else:
+        positions = part.positions[positions]
     return Selection(own, positions, end, last_timestamp)
 
 

@@ -15,7 +15,7 @@ from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.points import Extent
 from tickertape.engine.selection import Selection
 from tickertape.engine.sessions import Session
-from tickertape.journal.reading import LogReader
+from tickertape.journal.reader import LogReader
 
 
 class Phase(Enum):

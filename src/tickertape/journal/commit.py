@@ -314,6 +314,8 @@ class GroupCommit:
                 body_crc=batch.crc() if batch is not None else 0,
                 chain=active.chain,
                 epoch=active.header.epoch,
+                head_bytes=batch.head_bytes if batch is not None else 0,
+                head_crc=batch.head_crc if batch is not None else 0,
             )
         )
         end = active.offset + commit_header_bytes + body_bytes

@@ -27,7 +27,7 @@ QUARANTINE_DIRECTORY: Final = "quarantine"
 _NAME = re.compile(r"[0-9]{10}\.segment")
 
 _SEGMENT = struct.Struct("<8sHHI16sQQQQQIIQq")
-_COMMIT = struct.Struct("<IBBBBQQQQIIQqIIQQI")
+_COMMIT = struct.Struct("<IBBBBQQQQIIQqIIQIII")
 _FOOTER = struct.Struct("<8sQQQI")
 _U32 = struct.Struct("<I")
 
@@ -80,6 +80,10 @@ class CommitHeader(NamedTuple):
     chain: int
     """Header checksum of the commit before it, of the segment header for the first one."""
     epoch: int
+    head_bytes: int = 0
+    """Of a data commit, the bytes of its body that are the head of the batch; 0 of others."""
+    head_crc: int = 0
+    """CRC32C of that head."""
     crc: int = 0
     """Own header checksum, filled in by `encode_commit` and `decode_commit`."""
 
@@ -168,7 +172,8 @@ def encode_commit(header: CommitHeader) -> tuple[bytes, int]:
         header.body_crc,
         header.chain,
         header.epoch,
-        0,
+        header.head_bytes,
+        header.head_crc,
         0,
     )
     crc = crc32c(body)
@@ -186,7 +191,7 @@ def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
     crc = _U32.unpack_from(data, at + commit_header_bytes - 4)[0]
     if crc32c(data[at : at + commit_header_bytes - 4]) != crc or fields[1] not in (1, 2, 3):
         return None
-    return CommitHeader._make((CommitKind(fields[1]), *fields[2:4], *fields[5:16], crc))
+    return CommitHeader._make((CommitKind(fields[1]), *fields[2:4], *fields[5:18], crc))
 
 
 class Footer(NamedTuple):

@@ -15,7 +15,8 @@ from tickertape.journal.commit import GroupCommit, Persisted, SyncPolicy
 from tickertape.journal.index import publisher_spans
 from tickertape.journal.jobs import Job
 from tickertape.journal.lookup import next_block_with
-from tickertape.journal.reading import LogReader, LogView
+from tickertape.journal.reader import LogReader
+from tickertape.journal.reading import LogView
 from tickertape.journal.recovery import Recovered
 
 

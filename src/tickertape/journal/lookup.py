@@ -10,9 +10,10 @@ from collections.abc import Generator
 
 import numpy as np
 
+from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
+from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import (
-    LogReader,
     LogSegment,
     LogView,
     Part,
@@ -21,8 +22,8 @@ from tickertape.journal.reading import (
     decode_commits,
 )
 
-Search = Generator[ReadRequest, bytes, int]
-MaybeSearch = Generator[ReadRequest, bytes, int | None]
+Search = Generator[ReadRequest, Buffer, int]
+MaybeSearch = Generator[ReadRequest, Buffer, int | None]
 
 
 def next_block_with(view: LogView, topic: str, position: int) -> int:
@@ -76,7 +77,7 @@ def _of_tail(view: LogView, at: int, stop: int | None) -> list[Part]:
     return view.tail[at:end]
 
 
-def _read_blocks(segment: LogSegment, blocks: range) -> Generator[ReadRequest, bytes, list[Part]]:
+def _read_blocks(segment: LogSegment, blocks: range) -> Generator[ReadRequest, Buffer, list[Part]]:
     start = segment.index.block_bounds(blocks[0])[0]
     end = min(segment.index.block_bounds(blocks[-1])[1], segment.end)
     if start >= end:

@@ -1,12 +1,12 @@
-"""Owns reading the log by position: what to ask of the disk next, and what an answer holds.
+"""Owns the persisted log as readers see it: its segments, its end in memory, and what bytes of it hold.
 
-A pure machine: reads are data (`ReadRequest`), answered with bytes. Must never hand out a message above the
-persisted end, or one whose commit does not match its checksum.
+Must never hand out a message above the persisted end, or one whose commit does not match its checksum.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -15,12 +15,12 @@ from tickertape.base.errors import BadBatch, JournalCorrupt
 from tickertape.base.limits import (
     batch_memory_bytes,
     commit_header_bytes,
-    read_bytes_target,
     segment_header_bytes,
     tail_cache_bytes,
 )
 from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
+from tickertape.batch.format import Int64s
 from tickertape.journal.active import Active
 from tickertape.journal.commit import Persisted
 from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, segment_path
@@ -29,23 +29,35 @@ from tickertape.journal.recovery import Segment
 
 
 class ReadRequest(NamedTuple):
-    """Bytes wanted from a segment file."""
+    """Bytes wanted from a segment file: `size` at `offset`, or those of `pieces`, one after the other."""
 
     segment: int
     offset: int
     size: int
+    pieces: tuple[tuple[int, int], ...] = ()
+    """Offset and size of each; `size` is their sum then."""
+
+    def read(self, piece: Callable[[int, int], Buffer]) -> Buffer:
+        """The bytes, got by `piece(offset, size)`."""
+        if not self.pieces:
+            return piece(self.offset, self.size)
+        return b"".join([piece(offset, size) for offset, size in self.pieces])
 
 
 class Part(NamedTuple):
-    """Messages of one commit; message i has position `first_position + i`."""
+    """Messages of one commit; message i has position `first_position + i`, or `positions[i]`."""
 
     first_position: int
     batch: MessageBatch
+    positions: Int64s | None = None
+    """Where the messages stand when there are others between them, which nobody asked for."""
+    end: int | None = None
+    """Position after the last message of the commit, where `batch` does not say it."""
 
     @property
     def end_position(self) -> int:
         """Position after the last message."""
-        return self.first_position + self.batch.count
+        return self.first_position + self.batch.count if self.end is None else self.end
 
 
 def _first_position(part: Part) -> int:
@@ -159,7 +171,7 @@ def decode_commits(
     at = 0
     while at + commit_header_bytes <= len(view) and offset + at < segment.end:
         header = decode_commit(view, at)
-        problem = _header_problem(segment, offset + at, header)
+        problem = header_problem(segment, offset + at, header)
         if header is not None and problem is None:
             end = at + commit_header_bytes + header.body_bytes
             if end > len(view):
@@ -172,11 +184,11 @@ def decode_commits(
             problem = f"commit {header.number} does not match its checksum"
         if commits and up_to_damage:
             break
-        raise _corrupt(segment, offset + at, problem or "no valid commit header")
+        raise corrupt(segment, offset + at, problem or "no valid commit header")
     return commits, commit_header_bytes
 
 
-def _header_problem(segment: LogSegment, offset: int, header: CommitHeader | None) -> str | None:
+def header_problem(segment: LogSegment, offset: int, header: CommitHeader | None) -> str | None:
     """What keeps a header from standing at `offset` of a segment."""
     if header is None or header.offset != offset or header.salt != segment.header.salt:
         return "no valid commit header"
@@ -193,106 +205,13 @@ def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryvi
             try:
                 parts.append(Part(header.first_position, MessageBatch.parse(body)))
             except BadBatch as error:
-                raise _corrupt(segment, header.offset, f"commit {header.number}: {error}") from error
+                raise corrupt(segment, header.offset, f"commit {header.number}: {error}") from error
     return parts
 
 
-def _corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
+def corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
+    """The error that names what is wrong, and where."""
     path = segment_path(segment.number)
     return JournalCorrupt(
         f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset
     )
-
-
-class LogReader:
-    """Reads forward from a position, optionally only blocks that may hold one topic.
-
-    Use: `poll()` gives parts from memory, a `ReadRequest`, or None at the persisted end; a request is
-    answered with `answer(data)`. Parts may begin before `position` at the start: the caller cuts. After each
-    call `position` is where the next part begins at the earliest."""
-
-    def __init__(self, view: LogView, position: int, topic: str | None = None) -> None:
-        self._view = view
-        self._topic = topic
-        self.position = max(position, view.first_position)
-        self._segment: LogSegment | None = None
-        self._offset = 0
-        self._need = 0
-        self._request: ReadRequest | None = None
-
-    def poll(self) -> list[Part] | ReadRequest | None:
-        """What comes next (see the class)."""
-        while self.position < self._view.end_position:
-            at = self._view.tail_at(self.position)
-            if at is not None:
-                self._segment = None
-                return self._from_tail(at)
-            if self._seek():
-                assert self._segment is not None
-                size = min(max(self._wanted(), self._need), self._segment.end - self._offset)
-                self._request = ReadRequest(self._segment.number, self._offset, size)
-                return self._request
-        return None
-
-    def answer(self, data: Buffer) -> list[Part]:
-        """The bytes of the last request. May give no part yet: poll again. Raises `JournalCorrupt`."""
-        segment, request, position = self._segment, self._request, self.position
-        assert segment is not None
-        assert request is not None
-        self._request = None
-        if len(data) < request.size:
-            raise _corrupt(segment, request.offset + len(data), "the file is shorter than what was persisted")
-        commits, self._need = decode_commits(segment, request.offset, data, up_to_damage=True)
-        if commits:
-            self._offset = commits[-1][0].end
-            self.position = max(self.position, commits[-1][0].first_position + commits[-1][0].messages)
-        # The block of a position begins before it: what was passed is not given again.
-        return [part for part in commit_parts(segment, commits) if part.end_position > position]
-
-    def _from_tail(self, at: int) -> list[Part]:
-        parts: list[Part] = []
-        total = 0
-        tail = self._view.tail
-        while at < len(tail) and total < read_bytes_target:
-            parts.append(tail[at])
-            total += tail[at].batch.nbytes
-            at += 1
-        self.position = parts[-1].end_position
-        return parts
-
-    def _seek(self) -> bool:
-        """Stand on a commit boundary from which to read; False when `position` moved instead (nothing for us
-        here)."""
-        if self._segment is None:
-            segment = self._view.segment_of(self.position)
-            assert segment is not None
-            self._segment = segment
-            block = segment.index.block_of_position(self.position)
-            self._offset = segment.index.block_bounds(block)[0]
-        segment = self._segment
-        if self._offset >= segment.end:
-            self.position = max(self.position, segment.end_position)
-            self._segment = None
-            return False
-        if self._topic is None:
-            return True
-        return self._skip(segment, self._topic)
-
-    def _skip(self, segment: LogSegment, topic: str) -> bool:
-        block = segment.index.block_of_offset(self._offset)
-        wanted = segment.index.next_block_with(topic, block)
-        if wanted is None or segment.index.offsets[wanted] >= segment.end:
-            self.position = max(self.position, segment.end_position)
-            self._segment = None
-            return False
-        if wanted > block:
-            self._offset = segment.index.offsets[wanted]
-            self.position = max(self.position, segment.index.positions[wanted])
-            self._need = 0
-        return True
-
-    def _wanted(self) -> int:
-        assert self._segment is not None
-        if self._topic is None:
-            return read_bytes_target
-        return self._segment.index.reach_with(self._topic, self._offset, read_bytes_target) - self._offset

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tickertape.base.errors import NotAJournal
-from tickertape.base.ports import Disk, Now
+from tickertape.base.ports import Buffer, Disk, Now
 from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
 from tickertape.engine.registry import load_registry
@@ -100,17 +101,17 @@ def begin_run(journal: Journal, executor: Executor) -> None:
     journal.take_persisted()
 
 
-def read_all(disk: Disk, search: Generator[ReadRequest, bytes, T]) -> T:
+def read_all(disk: Disk, search: Generator[ReadRequest, Buffer, T]) -> T:
     """Run a search to its end with blocking reads."""
     handles: dict[int, int] = {}
-    data: bytes | None = None
+    data: Buffer | None = None
     try:
         while True:
             request = next(search) if data is None else search.send(data)
             handle = handles.get(request.segment)
             if handle is None:
                 handle = handles[request.segment] = disk.open(segment_path(request.segment), write=False)
-            data = disk.read(handle, request.offset, request.size)
+            data = request.read(partial(disk.read, handle))
     except StopIteration as done:
         result: T = done.value
         return result

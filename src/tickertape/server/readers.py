@@ -37,13 +37,22 @@ class Readers:
 
     def try_now(self, request: ReadRequest) -> Buffer | None:
         """The bytes when they are in the page cache, else None. Raises `OSError`."""
-        return self._disk.read_nowait(self._handle(request.segment), request.offset, request.size)
+        handle = self._handle(request.segment)
+        if not request.pieces:
+            return self._disk.read_nowait(handle, request.offset, request.size)
+        found = []
+        for offset, size in request.pieces:
+            data = self._disk.read_nowait(handle, offset, size)
+            if data is None:
+                return None
+            found.append(data)
+        return b"".join(found)
 
     def submit(self, token: int, request: ReadRequest) -> None:
         """Read on a thread."""
         handle = self._handle(request.segment)
         self._busy[request.segment] = self._busy.get(request.segment, 0) + 1
-        future = self._pool.submit(self._disk.read, handle, request.offset, request.size)
+        future = self._pool.submit(request.read, partial(self._disk.read, handle))
         future.add_done_callback(partial(self._done, token))
 
     def finished(self, request: ReadRequest) -> None:
@@ -61,7 +70,7 @@ class Readers:
             self._disk.close(handle)
         self._handles.clear()
 
-    def _done(self, token: int, future: Future[bytes]) -> None:
+    def _done(self, token: int, future: Future[Buffer]) -> None:
         error = future.exception()
         if error is None:
             self._answer(token, future.result())

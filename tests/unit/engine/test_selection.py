@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tickertape.base.limits import batch_bytes_target
+from tickertape.base.limits import read_bytes_target
 from tickertape.batch import BatchBuilder, MessageBatch, merge
 from tickertape.engine.selection import Selection, selections
 from tickertape.journal.reading import Part
@@ -74,8 +74,8 @@ def test_small_commits_are_put_together_and_large_ones_left_as_they_are() -> Non
     small = [Part(i, _batch(Random(i), ["a"], i + 1, 1, 0)) for i in range(2000)]
     put = selections(small, "a")
     assert len(put) < 10
-    assert all(one.batch is None or one.batch.nbytes < 2 * batch_bytes_target for one in put)
+    assert all(one.batch is None or one.batch.nbytes < 2 * read_bytes_target for one in put)
     builder = BatchBuilder()
-    builder.add("a", bytes(batch_bytes_target))
+    builder.add("a", bytes(read_bytes_target))
     large = builder.build(1, 1, 0)
     assert [one.batch for one in selections([Part(0, large), Part(1, large)], "a")] == [large, large]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from random import Random
 from typing import NamedTuple
@@ -26,7 +26,8 @@ from tickertape.journal.format import decode_commit, segment_path
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark, find_time
-from tickertape.journal.reading import LogReader, ReadRequest
+from tickertape.journal.reader import LogReader
+from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.testing.disk import StrictDisk
 
@@ -204,7 +205,7 @@ def test_a_bookmark_costs_few_reads_and_no_walk_through_memory() -> None:
                 request = next(search) if data is None else search.send(data)
                 requests += 1
                 handle = log.disk.open(segment_path(request.segment), write=False)
-                data = log.disk.read(handle, request.offset, request.size)
+                data = request.read(partial(log.disk.read, handle))
                 assert request.size < 2 * index_zone_bytes
         except StopIteration:
             assert requests <= 1
