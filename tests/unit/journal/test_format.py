@@ -117,16 +117,20 @@ def test_golden_segment_read_by_the_document_alone() -> None:
     while at < len(data):
         magic, kind, flags, codec, reserved = struct.unpack_from("<IBBBB", data, at)
         assert (magic, flags, codec, reserved) == (0x544D4354, 0, 0, 0)
-        fields = struct.unpack_from("<QQQQIIQqIIQQII", data, at + 8)
+        fields = struct.unpack_from("<QQQQIIQqIIQIIII", data, at + 8)
         assert fields[:4] == (SALT, at, number, position)
         assert fields[6] == number - 1, "synced through"
-        assert fields[9:13] == (chain, 1, 0, 0), "chain, epoch, reserved"
-        chain = fields[13]
+        assert (*fields[9:11], fields[13]) == (chain, 1, 0), "chain, epoch, reserved"
+        chain = fields[14]
         assert crc32c(data[at : at + 92]) == chain
         body = data[at + 96 : at + 96 + fields[5]]
         assert crc32c(body) == fields[8] or (not body and fields[8] == 0)
+        head = body[: fields[11]]
+        assert crc32c(head) == fields[12]
+        assert bool(head) == (kind == 1)
         if kind == 1:
-            assert MessageBatch.parse(body).count == fields[4]
+            batch = MessageBatch.parse(body)
+            assert (batch.count, batch.head) == (fields[4], head)
         kinds.append((kind, fields[4], fields[7]))
         at, number, position = at + 96 + len(body), number + 1, position + fields[4]
     assert kinds == [(1, 2, 10), (2, 0, 10), (1, 1, 20), (1, 2, 21), (3, 0, 21)]
