@@ -42,7 +42,7 @@ OTHERS: dict[str, set[str]] = {
     "wire": {"msgspec", "numpy", "crc32c"},
     "journal": {"msgspec", "numpy", "crc32c"},
     "engine": {"msgspec", "numpy"},
-    "server": {"msgspec", "numpy", "uvloop"},
+    "server": {"msgspec", "numpy", "uvloop", "h11", "prometheus_client"},
     "client": {"msgspec", "numpy", "pyarrow"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},
     "cli": {"msgspec", "click", "rich"},

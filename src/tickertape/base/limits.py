@@ -120,6 +120,40 @@ catch_up_bytes_max: Final = 256 * MIB
 client_timeout_seconds: Final = 10.0
 """How long a client's blocking call waits when it was not told otherwise."""
 
+# administration
+topics_counted_max: Final = 1_000
+"""Topics that are counted one by one; what comes to further ones is summed under one name."""
+admin_connections_max: Final = 64
+"""Connections to the admin address; the next one is told so and closed."""
+admin_request_bytes_max: Final = 16 * KIB
+"""Largest head of an admin request: its line and its headers."""
+admin_request_seconds_max: Final = 10.0
+"""An admin connection whose next request is not complete, or whose answer is not taken, by then is closed."""
+admin_answer_seconds_max: Final = 5.0
+"""How long the admin address waits for the event loop before it says that the server is stuck."""
+snapshot_interval_seconds: Final = 0.05
+"""Statistics are gathered at most this often; who asks meanwhile shares the next ones."""
+sessions_listed_max: Final = 500
+"""Sessions that one answer of `/stats` lists."""
+subscriptions_listed_max: Final = 1_000
+"""Subscriptions that one answer of `/stats` lists, of all sessions together."""
+subscriptions_counted_max: Final = 5_000
+"""Subscriptions that are looked at to count those of each topic; with more there is no such count."""
+
+# events and the end
+events_per_second_max: Final = 20
+"""Log lines of one event and second; the others of that second are counted."""
+event_text_characters_max: Final = 300
+"""A field of a log line is cut above this."""
+event_queue_lines_max: Final = 10_000
+"""Log lines that wait for standard error; above it lines are dropped and counted."""
+sync_slow_seconds: Final = 1.0
+"""A write with sync that takes longer is told in the log."""
+drain_seconds_default: Final = 10.0
+"""How long subscribers are given at a stop to receive what is persisted."""
+drain_idle_seconds: Final = 1.0
+"""A stop waits for subscribers no longer when nothing was delivered for this time."""
+
 # configuration
 configuration_bytes_max: Final = 1 * MIB
 """Largest configuration file."""

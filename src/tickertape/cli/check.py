@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tickertape.server.config import Config, examine
+from tickertape.server.config import ADMIN_DEFAULT, Config, examine
 from tickertape.server.document import Problems
 
 
@@ -84,6 +84,7 @@ def _summary(settings: Config) -> list[str]:
         f"  instance  {settings.instance.name}",
         f"  data      {settings.instance.data}" + ("" if journal.create else " (must exist)"),
         *(f"  listen    {transport.listen}" for transport in settings.transports),
+        f"  admin     {settings.admin.listen or ADMIN_DEFAULT}",
         f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
         *([f"  validates {', '.join(validated)}"] if validated else []),
     ]

@@ -5,8 +5,6 @@ Must never import the server before the configuration is in order, nor anything 
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Sequence
 
 import click
@@ -26,10 +24,21 @@ from tickertape.server.config import COMMAND_LINE, Config, examine
     help="Address to listen on, tcp://HOST:PORT or unix:///PATH; port 0 takes a free one. May be given more "
     "than once, and replaces the addresses of the file. Default: tcp://127.0.0.1:9007.",
 )
+@click.option(
+    "--admin",
+    metavar="URL",
+    help="Where to answer over HTTP about the server, http://HOST:PORT, or off; port 0 takes a free one. "
+    "Default: http://127.0.0.1:9008, and nowhere when that is taken.",
+)
 @click.option("--name", metavar="NAME", help="Name of the instance. Default: tickertape.")
 @click.pass_context
 def serve(
-    ctx: click.Context, config: str | None, data: str | None, listen: Sequence[str], name: str | None
+    ctx: click.Context,
+    config: str | None,
+    data: str | None,
+    listen: Sequence[str],
+    admin: str | None,
+    name: str | None,
 ) -> None:
     """Start a server and serve until Ctrl-C or SIGTERM.
 
@@ -37,7 +46,10 @@ def serve(
     win over the file. When the log is recovered and the ports are open, one line says so on standard output:
 
     \b
-    ready tcp://127.0.0.1:9007
+    ready tcp://127.0.0.1:9007 admin http://127.0.0.1:9008
+
+    What happens is told on standard error, an event a line. After SIGTERM or Ctrl-C what was accepted is
+    persisted and subscribers get it; a second signal ends the process at once.
 
     \b
     tickertape serve
@@ -48,20 +60,20 @@ def serve(
     and nothing more was acknowledged; 5 the data directory is damaged, in use, or not ours, and nothing in it
     was changed.
     """
-    settings = _settings(config, data, listen, name)
-    logging.basicConfig(
-        level=logging.WARNING, format="tickertape: %(levelname)s: %(message)s", stream=sys.stderr
-    )
+    settings = _settings(config, data, listen, admin, name)
     from tickertape.server.app import run_server
 
     ctx.exit(run_server(settings, _say_ready))
 
 
-def _settings(config: str | None, data: str | None, listen: Sequence[str], name: str | None) -> Config:
-    settings, problems = examine(config, name=name, data=data, listen=listen)
+def _settings(
+    config: str | None, data: str | None, listen: Sequence[str], admin: str | None, name: str | None
+) -> Config:
+    settings, problems = examine(config, name=name, data=data, listen=listen, admin=admin)
     given = [problem for problem in problems if problem.place.file == COMMAND_LINE]
     if given:
-        raise click.UsageError(f"--{given[0].key.rpartition('.')[2]}: {given[0].text}")
+        table, _, key = given[0].key.rpartition(".")
+        raise click.UsageError(f"--{table if table == 'admin' else key}: {given[0].text}")
     if settings is None:
         lines = told(problems)
         if len(lines) == 1:
@@ -72,5 +84,5 @@ def _settings(config: str | None, data: str | None, listen: Sequence[str], name:
     return settings
 
 
-def _say_ready(uris: list[str]) -> None:
-    print("ready", *uris, flush=True)
+def _say_ready(uris: list[str], admin: str | None) -> None:
+    print("ready", *uris, *(() if admin is None else ("admin", admin)), flush=True)

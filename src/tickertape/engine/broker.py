@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from tickertape.base.errors import (
     AlreadyLoggedOn,
     BadBatch,
+    BadBody,
     BadCommand,
     BadTopic,
     CorruptBatch,
@@ -34,6 +35,7 @@ from tickertape.engine.effects import (
     Fatal,
     LoggedOnNow,
     PauseReading,
+    Refused,
     ResumeReading,
     Send,
 )
@@ -44,6 +46,7 @@ from tickertape.engine.registry import Registry
 from tickertape.engine.requests import check_subscribe, extent_search
 from tickertape.engine.searches import Searches
 from tickertape.engine.sessions import Session, Sessions
+from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscription import Subscription
 from tickertape.engine.unrecorded import LiveSubscription, Unrecorded
 from tickertape.engine.validation import Validation
@@ -87,12 +90,13 @@ class Broker:
         validated: Mapping[str, str] | None = None,
     ) -> None:
         self.journal = journal
+        self.statistics = Statistics()
         self._instance = instance
         self._software = software
         self._recorded = recorded
         self._effects: list[Effect] = []
         self._token = 0
-        self._sessions = Sessions(instance, registry)
+        self._sessions = Sessions(instance, registry, self.statistics)
         self._publishing = Publishing(journal, registry, recorded)
         self._validation = Validation(validated)
         budget = ReadBudget(read_ahead_bytes_max)
@@ -102,7 +106,9 @@ class Broker:
         self._strangers: set[int] = set()
         self._paused: set[int] = set()
         self._failed = False
-        self._draining = False
+        self.draining = False
+        """A clean stop has begun."""
+        self.statistics.name_topics(sorted(recorded or ()))
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -175,8 +181,8 @@ class Broker:
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop: no more publishes; what was accepted is persisted, then the log sealed."""
-        self._draining = True
+        """Begin a clean stop: nothing new is taken; what was accepted is persisted, then the log sealed."""
+        self.draining = True
         self.journal.close(now)
         self._journal_moved(now)
 
@@ -201,6 +207,22 @@ class Broker:
         return min(wanted, default=None)
 
     @property
+    def sessions(self) -> Mapping[int, Session]:
+        """Sessions by their connection, in the order of their logons."""
+        return self._sessions.by_conn
+
+    @property
+    def duplicates(self) -> int:
+        """Messages that were published again and dropped, since the start."""
+        return self._publishing.duplicates
+
+    def owes(self, session: Session) -> bool:
+        """Whether something that it subscribed to is still to be sent to it."""
+        return any(map(self._delivery.owes, session.subscriptions.values())) or any(
+            live.backlog for live in session.live.values()
+        )
+
+    @property
     def connections(self) -> list[int]:
         """All connections, strangers included."""
         return [*self._strangers, *self._sessions.by_conn]
@@ -219,6 +241,7 @@ class Broker:
         for session, command in self._publishing.due():
             self._send(session.conn, command)
         for commit in commits:
+            self.statistics.persisted(commit.batch)
             self._delivery.persisted(Part(commit.first_position, commit.batch))
         if commits:
             self._delivery.dispatch()
@@ -242,12 +265,15 @@ class Broker:
     def _first(self, conn: int, command: Command) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
+        if self.draining:
+            raise NotReady("the server is stopping: connect again later")
         session, old = self._sessions.logon(conn, command)
         if old is not None:
             self._goodbye(
                 old.conn, NameInUse(f"another connection took over the client name {shown(old.name)}")
             )
         self._strangers.discard(conn)
+        self.statistics.logons += 1
         self._effects.append(LoggedOnNow(conn))
 
         def logged_on() -> LoggedOn:
@@ -274,6 +300,8 @@ class Broker:
             self._publishing.owe(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
+        if session.turned_away and not isinstance(command, Credit):
+            return
         if isinstance(command, Publish):
             if batch is None:
                 raise BadCommand("a publish without its batch")
@@ -298,11 +326,19 @@ class Broker:
         try:
             act()
         except TickertapeError as error:
-            self._send(session.conn, Ack(id=command_id, code=error.code, text=str(error)))
+            self._refuse(session, Ack(id=command_id, code=error.code, text=str(error)), error)
+
+    def _refuse(self, session: Session, answer: Command, error: TickertapeError) -> None:
+        self.statistics.refuse(error)
+        self._send(session.conn, answer)
+        self._effects.append(Refused(session.conn, error))
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
-        if self._draining:
-            raise NotReady("the server is stopping: publish again after reconnecting")
+        if self.draining:
+            # Nothing more of it may be taken, lest a later frame or a flush overtakes this one. What it is to
+            # get, acknowledgements of earlier frames among them, still goes out before its goodbye.
+            session.turned_away = True
+            return
         try:
             recorded = self._publishing.inspect(session, command, batch)
             if recorded and not self.journal.can_accept(batch.nbytes):
@@ -317,16 +353,20 @@ class Broker:
                 raise
             last = last_sequence(batch) if command.sequenced else 0
             rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
-            self._send(session.conn, rejected)
+            self._refuse(session, rejected, error)
             return
         split = self._validation.split(command, batch)
         if split is not None:
-            for rejection in split.rejections:
+            first, *others = split.rejections
+            self._refuse(session, first, BadBody(first.text))
+            for rejection in others:
                 self._send(session.conn, rejection)
             if split.rest is None:
                 return
             batch = split.rest
+        session.published(batch)
         if not recorded:
+            self.statistics.unrecorded(batch)
             for slow in self._unrecorded.publish(batch):
                 self._goodbye(slow.conn, SlowClient("it does not read what it subscribed to"))
             self._send(session.conn, Processed(frame=command.frame))
@@ -357,6 +397,7 @@ class Broker:
             )
 
     def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
+        self._check_not_stopping()
         options = check_subscribe(session, command, self._publishing, self.journal)
         if not self._publishing.is_recorded(command.topic):
             live = LiveSubscription(session, command.sub_id, command.topic, command.credit)
@@ -383,7 +424,7 @@ class Broker:
         def failed(error: TickertapeError) -> None:
             if session.subscriptions.get(sub.sub_id) is sub:
                 del session.subscriptions[sub.sub_id]
-            self._send(session.conn, Ack(id=command.id, code=error.code, text=str(error)))
+            self._refuse(session, Ack(id=command.id, code=error.code, text=str(error)), error)
 
         self._searches.begin(session, search, found, failed)
 
@@ -402,6 +443,7 @@ class Broker:
         self._send(session.conn, Ack(id=command.id))
 
     def _resolve(self, session: Session, command: Resolve, now: Now) -> None:
+        self._check_not_stopping()
         options = check_subscribe(session, command, self._publishing, self.journal)
 
         def found(extent: Extent) -> None:
@@ -412,7 +454,7 @@ class Broker:
             )
 
         def failed(error: TickertapeError) -> None:
-            self._send(session.conn, Ack(id=command.id, code=error.code, text=str(error)))
+            self._refuse(session, Ack(id=command.id, code=error.code, text=str(error)), error)
 
         search = extent_search(self.journal, command, options, now)
         self._searches.begin(session, close_extent(self.journal, search), found, failed)
@@ -427,6 +469,10 @@ class Broker:
             live = session.live[command.sub_id]
             live.credit += command.bytes
             self._unrecorded.drain(live)
+
+    def _check_not_stopping(self) -> None:
+        if self.draining:
+            raise NotReady("the server is stopping: subscribe again after reconnecting")
 
     # -- helpers --------------------------------------------------------------------------------------
 
@@ -447,5 +493,6 @@ class Broker:
     def _goodbye(self, conn: int, error: TickertapeError) -> None:
         """Say why, close, and forget the connection now: nothing more is taken from it."""
         self._send(conn, Goodbye(code=error.code, text=str(error)))
-        self._effects.append(Close(conn, error.code))
+        self.statistics.end(error)
+        self._effects.append(Close(conn, error.code, str(error)))
         self.disconnected(conn)

@@ -27,10 +27,18 @@ class LoggedOnNow(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Close a connection once what was sent to it is written. `reason` is an error code."""
+    """Close a connection once what was sent to it is written. `reason` is an error code, `text` says more."""
 
     conn: int
     reason: str
+    text: str
+
+
+class Refused(NamedTuple):
+    """A command of a connection was refused and answered; for the driver's log."""
+
+    conn: int
+    error: TickertapeError
 
 
 class PauseReading(NamedTuple):
@@ -64,4 +72,4 @@ class Fatal(NamedTuple):
     error: TickertapeError
 
 
-Effect = Send | LoggedOnNow | Close | PauseReading | ResumeReading | DiskJob | Read | Fatal
+Effect = Send | LoggedOnNow | Close | Refused | PauseReading | ResumeReading | DiskJob | Read | Fatal

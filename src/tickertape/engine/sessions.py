@@ -15,6 +15,8 @@ from tickertape.engine.registry import Registry
 from tickertape.wire.commands import WIRE_VERSION, Logon
 
 if TYPE_CHECKING:
+    from tickertape.batch import MessageBatch
+    from tickertape.engine.statistics import Statistics
     from tickertape.engine.subscription import Subscription
     from tickertape.engine.unrecorded import LiveSubscription
 
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
 class Session:
     """One connection after its logon."""
 
-    def __init__(self, conn: int, name: str, user: str | None, publisher: int, derived: int) -> None:
+    def __init__(
+        self,
+        conn: int,
+        name: str,
+        user: str | None,
+        publisher: int,
+        derived: int,
+        statistics: Statistics,
+    ) -> None:
         self.conn = conn
         self.name = name
         self.user = user
@@ -31,6 +41,15 @@ class Session:
         """Publisher id of its messages without sequences."""
         self.frames = 0
         """Publish frames received."""
+        self._statistics = statistics
+        self.published_messages = 0
+        """Messages of those frames that were taken."""
+        self.published_bytes = 0
+        self.sent_messages = 0
+        """Messages delivered to it."""
+        self.sent_bytes = 0
+        self.turned_away = False
+        """It published while the server was stopping: nothing more is taken from it but credit."""
         self.subscriptions: dict[str, Subscription] = {}
         self.live: dict[str, LiveSubscription] = {}
         """Subscriptions to unrecorded topics."""
@@ -39,12 +58,25 @@ class Session:
         self.waiting: dict[Subscription, None] = {}
         """Subscriptions that go on when it is writable again."""
 
+    def published(self, batch: MessageBatch) -> None:
+        """A publish frame of it was taken."""
+        self.published_messages += batch.count
+        self.published_bytes += batch.body_bytes
+
+    def sent(self, batch: MessageBatch) -> None:
+        """A batch was delivered to it."""
+        self.sent_messages += batch.count
+        self.sent_bytes += batch.body_bytes
+        self._statistics.sent_messages += batch.count
+        self._statistics.sent_bytes += batch.body_bytes
+
 
 class Sessions:
     """All sessions, by connection and by client name."""
 
-    def __init__(self, instance: str, registry: Registry) -> None:
+    def __init__(self, instance: str, registry: Registry, statistics: Statistics) -> None:
         self._instance = instance
+        self._statistics = statistics
         self._registry = registry
         self.by_conn: dict[int, Session] = {}
         self._by_name: dict[str, Session] = {}
@@ -70,7 +102,7 @@ class Sessions:
         old = self._by_name.get(command.name)
         if old is not None and old.user != command.user:
             raise NameInUse(f"client name {shown(command.name)} is in use by another user")
-        session = Session(conn, command.name, command.user, publisher, derived)
+        session = Session(conn, command.name, command.user, publisher, derived, self._statistics)
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old
 

@@ -139,6 +139,7 @@ class Subscription:
     def spend(self, batch: MessageBatch) -> None:
         """`batch` was sent: it counts against the credit."""
         self.credit -= batch.cost
+        self.session.sent(batch)
 
 
 def affordable(batch: MessageBatch, low: int, high: int, allowed: int) -> int:

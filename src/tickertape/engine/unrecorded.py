@@ -96,5 +96,6 @@ class Unrecorded:
                 part = slice_batch(batch, start, start + part.count // 2)
             start += part.count
             sub.credit -= part.cost
+            sub.session.sent(part)
             self._effects.append(Send(sub.session.conn, encode_frame(Deliver(sub_id=sub.sub_id), part)))
         return None if start == batch.count else slice_batch(batch, start, batch.count)

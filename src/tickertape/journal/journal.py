@@ -139,6 +139,11 @@ class Journal:
         return self._commit.closed
 
     @property
+    def pending_bytes(self) -> int:
+        """What was accepted and is not yet on its way to the disk."""
+        return self._commit.pending_bytes
+
+    @property
     def congested(self) -> bool:
         """More waits for the next commit than it should: pause those who publish."""
         waiting = self._commit.pending_bytes + batch_memory_bytes * self._commit.pending_batches

@@ -135,6 +135,11 @@ class LogView:
         return bisect_right(self.tail, position, key=_first_position) - 1
 
     @property
+    def tail_bytes(self) -> int:
+        """What of the log's end is in memory, encoded bytes."""
+        return self._tail_bytes
+
+    @property
     def first_position(self) -> int:
         """Position of the first message the log still has (of the next one, when it has none)."""
         return self.segments[0].first_position if self.segments else 0

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.texts import shown
 
+ADMIN_FORMS: Final = "http://127.0.0.1:9008, http://[::1]:9008 (port 0 takes a free one)"
 LISTEN_FORMS: Final = "tcp://127.0.0.1:9007, tcp://[::1]:9007 (port 0 takes a free one) or unix:///path"
 _NOT_BUILT: Final = ("tls", "tcps", "ws", "wss")
 _UNIX_PATH_BYTES_MAX: Final = 107
@@ -42,15 +43,29 @@ def parse_listen(text: str) -> ListenAddress:
         return _unix(text, rest)
     if not colon or scheme != "tcp":
         raise ConfigurationError(f"{shown(text)} is no address to listen on; use {LISTEN_FORMS}")
+    return _host_and_port(text, rest, LISTEN_FORMS)
+
+
+def parse_admin(text: str) -> ListenAddress:
+    """Read `http://host:port`. Raises `ConfigurationError` with what is allowed."""
+    scheme, colon, rest = text.partition("://")
+    if colon and scheme == "https":
+        raise ConfigurationError(f"https:// is not built yet; listen on {ADMIN_FORMS}")
+    if not colon or scheme != "http":
+        raise ConfigurationError(f"{shown(text)} is no address for administration; use {ADMIN_FORMS}")
+    return _host_and_port(text, rest.removesuffix("/"), ADMIN_FORMS)
+
+
+def _host_and_port(text: str, rest: str, forms: str) -> ListenAddress:
     host, colon, port = rest.rpartition(":")
     if not colon or not host:
-        raise ConfigurationError(f"{shown(text)} needs a host and a port; use {LISTEN_FORMS}")
+        raise ConfigurationError(f"{shown(text)} needs a host and a port; use {forms}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         if not _is_address(socket.AF_INET6, host):
             raise ConfigurationError(f"{shown(host)} in {shown(text)} is no IPv6 address")
     elif len(host) > _HOST_BYTES_MAX or not host.isprintable() or any(c in host for c in ":/@[] \t"):
-        raise ConfigurationError(f"{shown(host)} in {shown(text)} is no host; use {LISTEN_FORMS}")
+        raise ConfigurationError(f"{shown(host)} in {shown(text)} is no host; use {forms}")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ConfigurationError(f"{shown(port)} in {shown(text)} is no port: 0 to 65535")
     return ListenAddress(host, int(port), "")

@@ -9,17 +9,22 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 import uvloop
 
 from tickertape.base.errors import JournalError, TickertapeError, WrongJournal
-from tickertape.base.limits import connections_max
+from tickertape.base.limits import connections_max, drain_idle_seconds
+from tickertape.base.version import __version__
+from tickertape.server.admin.server import AdminServer, admin_server
 from tickertape.server.config import Config
+from tickertape.server.events import event, logging_to
 from tickertape.server.instance import Instance
 from tickertape.server.listener import listen
 from tickertape.server.opening import Opened, open_instance
@@ -31,37 +36,42 @@ EXIT_JOURNAL_REFUSED: Final = 5
 
 _FILES_BESIDE: Final = 1_000
 """Files beside connections: segments, sockets, what Python opens."""
-_DRAIN_SECONDS_MAX: Final = 15.0
+_PERSIST_SECONDS_MAX: Final = 15.0
 _GOODBYE_SECONDS_MAX: Final = 2.0
+_DRAIN_LOOK_SECONDS: Final = 0.02
+"""How often a stop looks who has got everything."""
 _SWITCH_SECONDS: Final = 0.0005
 
-log = logging.getLogger("tickertape.server")
+Ready = Callable[[list[str], str | None], None]
+"""Called once ports are open, with the listening addresses and the admin address, if there is one."""
 
 
-def run_server(config: Config, ready: Callable[[list[str]], None]) -> int:
+def run_server(config: Config, ready: Ready) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
-    `ready` is called with the listening addresses once ports are open: 0 after a clean stop, 1 when an
-    address cannot be listened on, 4 when the disk failed, 5 when the start was refused because of the data
-    directory."""
-    try:
-        opened = open_instance(config)
-    except (JournalError, WrongJournal) as error:
-        log.critical("%s: %s", error.code, error)
-        return EXIT_JOURNAL_REFUSED
-    for line in opened.report:
-        log.warning("recovery: %s", line)
-    _raise_open_files()
-    # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of a
-    # publish.
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    gc.collect()
-    gc.freeze()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(_serve(opened, config, ready))
-    opened.executor.close()
-    opened.disk.close_all()
-    return code
+    0 after a clean stop, 1 when an address cannot be listened on, 4 when the disk failed, 5 when the start
+    was refused because of the data directory. A second signal ends the process at once."""
+    with logging_to(None, config.logging.format, config.logging.level):
+        began = time.monotonic()
+        try:
+            opened = open_instance(config)
+        except (JournalError, WrongJournal) as error:
+            event("start_refused", logging.CRITICAL, code=error.code, text=str(error))
+            return EXIT_JOURNAL_REFUSED
+        for line in opened.report:
+            event("recovery", logging.WARNING, text=line)
+        _raise_open_files()
+        # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of
+        # a publish.
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.collect()
+        gc.freeze()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            code = runner.run(_serve(opened, config, ready, time.monotonic() - began))
+        opened.executor.close()
+        opened.disk.close_all()
+        event("stop", exit_code=code)
+        return code
 
 
 def _raise_open_files() -> None:
@@ -74,47 +84,95 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(opened: Opened, config: Config, ready: Callable[[list[str]], None]) -> int:
+async def _serve(opened: Opened, config: Config, ready: Ready, recovery_seconds: float) -> int:
     loop = asyncio.get_running_loop()
     instance = Instance(opened, loop)
     loop.set_exception_handler(instance.crashed)
     servers: list[asyncio.Server] = []
     uris: list[str] = []
-    for transport in config.transports:
-        try:
-            server, uri = await listen(instance, transport.listen)
-        except OSError as error:
-            log.critical("cannot listen on %s: %s", transport.listen, error)
-            await _end(instance, servers)
-            return EXIT_ERROR
-        servers.append(server)
-        uris.append(uri)
+    address = ""
+    try:
+        for transport in config.transports:
+            address = transport.listen
+            server, uri = await listen(instance, address)
+            servers.append(server)
+            uris.append(uri)
+        address = config.admin.listen or ""
+        admin = admin_server(config, instance, loop)
+    except OSError as error:
+        event("listen_failed", logging.CRITICAL, address=address, text=str(error))
+        await _end(instance, servers, config)
+        return EXIT_ERROR
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _signalled, stop, instance, signal.Signals(number).name)
     instance.flush()
-    ready(uris)
-    stopping = asyncio.create_task(stop.wait())
-    watching = asyncio.create_task(_watch(instance))
-    await asyncio.wait((stopping, watching), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    watching.cancel()
-    ended_by = await _end(instance, servers)
+    _tell_start(opened, config, uris, admin, recovery_seconds)
+    ready(uris, admin.url if admin is not None else None)
+    if admin is not None:
+        admin.start()
+    try:
+        stopping = asyncio.create_task(stop.wait())
+        watching = asyncio.create_task(_watch(instance))
+        await asyncio.wait((stopping, watching), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        watching.cancel()
+        ended_by = await _end(instance, servers, config)
+    finally:
+        if admin is not None:
+            await asyncio.to_thread(admin.stop)
     if ended_by is None:
         return EXIT_STOPPED
     return EXIT_DISK_FAILED if isinstance(ended_by, JournalError) else EXIT_ERROR
+
+
+def _tell_start(
+    opened: Opened, config: Config, uris: list[str], admin: AdminServer | None, recovery_seconds: float
+) -> None:
+    journal = opened.broker.journal
+    event("start", version=__version__, instance=config.instance.name, pid=os.getpid())
+    event(
+        "recovered",
+        data=config.instance.data,
+        journal=journal.identity,
+        epoch=journal.epoch,
+        segments=len(journal.view.segments),
+        first_position=journal.view.first_position,
+        end_position=journal.persisted_end,
+        seconds=round(recovery_seconds, 3),
+    )
+    event("ready", listen=" ".join(uris), admin=admin.url if admin is not None else "off")
+
+
+def _signalled(stop: asyncio.Event, instance: Instance, name: str) -> None:
+    if stop.is_set():
+        _stop_now(instance, name)
+    event("signal", name=name)
+    stop.set()
+
+
+def _stop_now(instance: Instance, name: str) -> NoReturn:
+    """End the process as a crash would, which loses nothing that was acknowledged."""
+    code = EXIT_STOPPED if instance.broker.journal.closed else EXIT_ERROR
+    event("stopped_at_once", logging.WARNING, signal=name, sealed=instance.broker.journal.closed)
+    logging.shutdown()
+    os._exit(code)
 
 
 async def _watch(instance: Instance) -> None:
     await asyncio.shield(instance.stopped)
 
 
-async def _end(instance: Instance, servers: list[asyncio.Server]) -> TickertapeError | None:
-    """Stop listening, persist what was accepted, say goodbye, release all; returns what ended the run."""
+async def _end(instance: Instance, servers: list[asyncio.Server], config: Config) -> TickertapeError | None:
+    """Stop listening, persist what was accepted, deliver what is persisted, say goodbye, release all; returns
+    what ended the run."""
     for server in servers:
         server.close()
     instance.close()
+    event("drain", connections=len(instance.peers))
     ended_by = await _stopped(instance)
+    if ended_by is None:
+        await _delivered(instance, config.instance.drain_seconds)
     instance.dismiss()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(instance.empty.wait(), _GOODBYE_SECONDS_MAX)
@@ -124,11 +182,29 @@ async def _end(instance: Instance, servers: list[asyncio.Server]) -> TickertapeE
 
 async def _stopped(instance: Instance) -> TickertapeError | None:
     try:
-        return await asyncio.wait_for(asyncio.shield(instance.stopped), _DRAIN_SECONDS_MAX)
+        return await asyncio.wait_for(asyncio.shield(instance.stopped), _PERSIST_SECONDS_MAX)
     except TimeoutError:
-        log.error(
-            "what was accepted could not be persisted within %g seconds; its outcome is unknown to the "
-            "publishers",
-            _DRAIN_SECONDS_MAX,
-        )
+        text = "what was accepted could not be persisted in time; its outcome is unknown to the publishers"
+        event("drain_failed", logging.ERROR, text=text, seconds=_PERSIST_SECONDS_MAX)
         return JournalError("not everything could be persisted before the stop")
+
+
+async def _delivered(instance: Instance, seconds: float) -> None:
+    """Wait until every subscriber has what is persisted, as long as it moves; whoever has it is dismissed."""
+    statistics = instance.broker.statistics
+    now = time.monotonic()
+    until, moved, sent = now + seconds, now, -1
+    while True:
+        instance.dismiss(served_only=True)
+        now = time.monotonic()
+        state = statistics.sent_messages + sum(peer.outbox_bytes for peer in instance.peers.values())
+        if state != sent:
+            moved, sent = now, state
+        waiting = sum(not peer.ended[0] for peer in instance.peers.values())
+        if not waiting:
+            return
+        if now >= min(until, moved + drain_idle_seconds):
+            text = "they find the rest in the log after the next start"
+            event("subscribers_left_behind", connections=waiting, text=text)
+            return
+        await asyncio.sleep(_DRAIN_LOOK_SECONDS)

@@ -17,6 +17,7 @@ from tickertape.base.errors import BadName, ConfigurationError
 from tickertape.base.limits import (
     MIB,
     client_name_bytes_max,
+    drain_seconds_default,
     segment_bytes_default,
     segment_bytes_min,
     topic_names_bytes_max,
@@ -24,13 +25,16 @@ from tickertape.base.limits import (
 from tickertape.base.names import check_client_name, check_topic, is_pattern
 from tickertape.base.texts import shown
 from tickertape.base.units import parse_interval, parse_size
-from tickertape.server.address import parse_listen
+from tickertape.server.address import parse_admin, parse_listen
 from tickertape.server.document import Node, Place, Problem, Problems, is_utf8, read_document
+from tickertape.server.events import FORMATS, LEVELS, Format, Level
 from tickertape.server.section import MISSING, Section
 
 SyncName = Literal["always", "interval", "never"]
 
 LISTEN_DEFAULT: Final = "tcp://127.0.0.1:9007"
+ADMIN_DEFAULT: Final = "http://127.0.0.1:9008"
+ADMIN_OFF: Final = "off"
 NAME_DEFAULT: Final = "tickertape"
 DATA_DEFAULT: Final = "data"
 SYNC_INTERVAL_DEFAULT: Final = 1.0
@@ -44,8 +48,7 @@ MESSAGE_TYPES_LATER: Final = ("fix", "nvfix", "xml", "bson", "protobuf", "msgpac
 
 # What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
 SECTIONS_LATER: Final = (
-    "action", "admin", "archive", "conflated_topic", "entitlement", "logging", "queue", "replication", "sow",
-    "user", "view",
+    "action", "archive", "conflated_topic", "entitlement", "queue", "replication", "sow", "user", "view",
 )  # fmt: skip
 INSTANCE_LATER: Final = ("group", "user")
 TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "slow_client", "tls")
@@ -69,6 +72,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     name: str = NAME_DEFAULT
     data: str = DATA_DEFAULT
     """The data directory; relative to the working directory."""
+    drain_seconds: float = drain_seconds_default
+    """How long subscribers are given at a stop to receive what is persisted."""
 
 
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +106,22 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a body that is not what the type says is refused."""
 
 
+class Admin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server answers over HTTP about itself."""
+
+    listen: str | None = None
+    """`http://host:port`; None: nothing was said, so the default is tried; `off`: nowhere."""
+    insecure: bool = False
+    """As for a transport."""
+
+
+class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told on standard error."""
+
+    format: Format = "text"
+    level: Level = "info"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a server is told, checked. `Config()` is a server without a configuration file."""
 
@@ -108,6 +129,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
     journal: JournalConfig = JournalConfig()
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
+    admin: Admin = Admin()
+    logging: LoggingConfig = LoggingConfig()
 
 
 def load_config(
@@ -116,6 +139,7 @@ def load_config(
     name: str | None = None,
     data: str | None = None,
     listen: Sequence[str] = (),
+    admin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
     """The configuration of `path` (None: no file), overridden by what else is given.
@@ -124,7 +148,9 @@ def load_config(
     the file. `environment` is where `${VAR}` looks (default: that of this process). Raises
     `ConfigurationError` with the first problem; `examine` gives all.
     """
-    config, problems = examine(path, name=name, data=data, listen=listen, environment=environment)
+    config, problems = examine(
+        path, name=name, data=data, listen=listen, admin=admin, environment=environment
+    )
     if config is None:
         more = (
             f" (and {len(problems) - 1} more: `tickertape check {path}` lists them)"
@@ -141,6 +167,7 @@ def examine(
     name: str | None = None,
     data: str | None = None,
     listen: Sequence[str] = (),
+    admin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Config | None, Problems]:
     """As `load_config`, but with every problem instead of an error; no `Config` when there is one."""
@@ -148,9 +175,13 @@ def examine(
     root = Node({}, Place("", 0))
     if path is not None:
         root = read_document(Path(path), os.environ if environment is None else environment, problems)
-    for key, value in (("name", name), ("data", data)):
+    for table, key, value in (
+        ("instance", "name", name),
+        ("instance", "data", data),
+        ("admin", "listen", admin),
+    ):
         if value is not None:
-            _override_instance(root.value, key, value)
+            _override(root.value, table, key, value)
     if listen:
         tables = [Node({"listen": Node(uri, _GIVEN)}, _GIVEN) for uri in listen]
         root.value["transport"] = Node(tables, _GIVEN)
@@ -164,10 +195,10 @@ def examine(
     return (None if problems else config), problems
 
 
-def _override_instance(root: dict[str, Node], key: str, value: str) -> None:
-    instance = root.setdefault("instance", Node({}, _GIVEN))
-    if isinstance(instance.value, dict):
-        instance.value[key] = Node(value, _GIVEN)
+def _override(root: dict[str, Node], table: str, key: str, value: str) -> None:
+    section = root.setdefault(table, Node({}, _GIVEN))
+    if isinstance(section.value, dict):
+        section.value[key] = Node(value, _GIVEN)
 
 
 # -- sections -----------------------------------------------------------------------------------------
@@ -179,6 +210,8 @@ def _config(root: Section, file: str) -> Config:
     transports = _transports(root)
     journal = _journal(root.table("journal"))
     topics = _topics(root)
+    admin = _admin(root.table("admin"))
+    logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
     # A client is told both lists in the answer to its logon, which is one frame.
     told = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in [*(journal.topics or ()), *validated])
@@ -189,18 +222,26 @@ def _config(root: Section, file: str) -> Config:
             f"at most {topic_names_bytes_max}",
         )
     root.finish("include")  # read_document has carried it out
-    return Config(instance=instance, transports=transports, journal=journal, topics=topics)
+    return Config(
+        instance=instance,
+        transports=transports,
+        journal=journal,
+        topics=topics,
+        admin=admin,
+        logging=logging,
+    )
 
 
 def _instance(section: Section, file: str) -> Instance:
     section.not_built(*INSTANCE_LATER)
     name = section.value("name", _instance_name, NAME_DEFAULT)
     data = section.value("data", _directory, DATA_DEFAULT)
+    drain = section.value("drain_timeout", _seconds, drain_seconds_default)
     # In a file, and by default beside one, `data` is relative to that file; given by the caller, to here.
     place = section.place("data")
     home = file if not section.has("data") else place.file if place.line else ""
     section.finish()
-    return Instance(name=name, data=str(Path(home).parent / data) if home else data)
+    return Instance(name=name, data=str(Path(home).parent / data) if home else data, drain_seconds=drain)
 
 
 def _transports(root: Section) -> list[Transport]:
@@ -246,6 +287,22 @@ def _journal(section: Section) -> JournalConfig:
         create=create,
         topics=None if topics is None else [_name(topic, taken) for topic in topics],
     )
+
+
+def _admin(section: Section) -> Admin:
+    listen = section.value("listen", _admin_listen, None)
+    insecure = section.value("insecure", _flag, False)
+    section.finish()
+    if listen not in (None, ADMIN_OFF) and not insecure and not parse_admin(listen).loopback:
+        section.problem("listen", f"{listen} {_BEYOND_LOOPBACK}")
+    return Admin(listen=listen, insecure=insecure)
+
+
+def _logging(section: Section) -> LoggingConfig:
+    form = section.value("format", _format, FORMATS[0])
+    level = section.value("level", _level, LoggingConfig().level)
+    section.finish()
+    return LoggingConfig(format=form, level=level)
 
 
 def _topics(root: Section) -> list[TopicConfig]:
@@ -318,17 +375,41 @@ def _listen(value: Any) -> str:
     return cast("str", value)
 
 
+def _admin_listen(value: Any) -> str | None:
+    if value != ADMIN_OFF:
+        parse_admin(_text(value))
+    return cast("str", value)
+
+
+def _one_of(value: Any, names: Sequence[str]) -> None:
+    if value not in names:
+        allowed = ", ".join(f'"{name}"' for name in names)
+        raise ConfigurationError(f"is one of {allowed}, not {_kind(value)}")
+
+
 def _sync(value: Any) -> SyncName:
-    if value not in SYNC_NAMES:
-        names = ", ".join(f'"{name}"' for name in SYNC_NAMES)
-        raise ConfigurationError(f"is one of {names}, not {_kind(value)}")
+    _one_of(value, SYNC_NAMES)
     return cast("SyncName", value)
 
 
-def _sync_interval(value: Any) -> float:
+def _format(value: Any) -> Format:
+    _one_of(value, FORMATS)
+    return cast("Format", value)
+
+
+def _level(value: Any) -> Level:
+    _one_of(value, LEVELS)
+    return cast("Level", value)
+
+
+def _seconds(value: Any) -> float:
     if isinstance(value, dict | list):
         raise ConfigurationError(f'is a time such as 1 (seconds) or "500ms", not {_kind(value)}')
-    seconds = parse_interval(value)
+    return parse_interval(value)
+
+
+def _sync_interval(value: Any) -> float:
+    seconds = _seconds(value)
     if seconds < SYNC_INTERVAL_MIN:
         raise ConfigurationError(f"is at least 1 ms, not {_kind(value)}")
     return seconds

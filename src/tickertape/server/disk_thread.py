@@ -6,11 +6,16 @@ Must never decide anything: an error goes back to the journal's machine, which l
 from __future__ import annotations
 
 import errno
+import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from tickertape.journal.jobs import Executor, Job, PrepareSegment
+from tickertape.base.histogram import Histogram
+from tickertape.base.limits import sync_slow_seconds
+from tickertape.journal.jobs import Executor, Job, PrepareSegment, SyncSegment, WriteCommit
+from tickertape.server.events import event
 
 Answer = Callable[[Job, OSError | None, int], None]
 
@@ -21,6 +26,8 @@ class DiskThread:
     `answer(job, error, salt)` is called on the thread: it must hand over to the event loop."""
 
     def __init__(self, executor: Executor, answer: Answer) -> None:
+        self.syncs = Histogram()
+        """Seconds of each commit that was written and synced, and of each sync by itself."""
         self._executor = executor
         self._answer = answer
         self._commits: SimpleQueue[Job | None] = SimpleQueue()
@@ -57,10 +64,16 @@ class DiskThread:
 
     def _do(self, job: Job) -> None:
         salt, error = 0, None
+        began = time.perf_counter()
         try:
             salt = self._executor.run(job)
         except OSError as failed:
             error = failed
         except Exception as defect:  # noqa: BLE001 - without an answer the journal would wait for ever
             error = OSError(errno.EIO, f"internal error: {defect!r}")
+        if isinstance(job, SyncSegment) or (isinstance(job, WriteCommit) and job.sync):
+            seconds = time.perf_counter() - began
+            self.syncs.add(seconds)
+            if seconds > sync_slow_seconds:
+                event("sync_slow", logging.WARNING, seconds=seconds)
         self._answer(job, error, salt)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
-from tickertape.base.errors import JournalError, LogonTimeout, NotReady, TickertapeError
+from tickertape.base.errors import JournalError, LogonTimeout, NotReady, SlowClient, TickertapeError
 from tickertape.base.limits import (
     connections_max,
     logon_seconds_max,
@@ -27,6 +28,7 @@ from tickertape.engine.effects import (
     LoggedOnNow,
     PauseReading,
     Read,
+    Refused,
     ResumeReading,
     Send,
 )
@@ -34,12 +36,11 @@ from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.jobs import Job, WriteCommit
 from tickertape.journal.reading import ReadRequest
 from tickertape.server.disk_thread import DiskThread
+from tickertape.server.events import event
 from tickertape.server.listener import Peer
 from tickertape.server.opening import Opened, clock
 from tickertape.server.readers import Readers
 from tickertape.wire.connection import Received, Violation
-
-log = logging.getLogger("tickertape.server")
 
 _CLOSE_SECONDS_MAX: Final = 5.0
 """A closing connection whose peer reads nothing is cut after this."""
@@ -60,7 +61,8 @@ class Instance:
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
-        self._disk = DiskThread(opened.executor, self._disk_answers)
+        self.disk = DiskThread(opened.executor, self._disk_answers)
+        self._full = False
         self._readers = Readers(opened.disk, self._read_answers)
         self._reads: dict[int, ReadRequest] = {}
         self._outgoing: dict[int, list[Buffer]] = {}
@@ -83,6 +85,7 @@ class Instance:
         if len(self._peers) > connections_max:
             self.violated(conn, NotReady(f"more than {connections_max} connections"))
         else:
+            event("connection_open", conn=conn, address=peer.address or None)
             peer.logon_timer = self._loop.call_later(logon_seconds_max, self._logon_late, conn)
         return conn
 
@@ -91,19 +94,17 @@ class Instance:
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """The connection broke the rules."""
-        log.info("connection %d closed: %s: %s", conn, error.code, error)
         self.broker.violated(conn, error)
         self.flush()
 
     def events(self, conn: int, events: list[Received | Violation]) -> None:
         """What a connection's bytes meant."""
         now = clock()
-        for event in events:
-            if isinstance(event, Received):
-                self.broker.received(conn, event.command, event.batch, now)
+        for incoming in events:
+            if isinstance(incoming, Received):
+                self.broker.received(conn, incoming.command, incoming.batch, now)
             else:
-                log.info("connection %d closed: %s: %s", conn, event.error.code, event.error)
-                self.broker.violated(conn, event.error)
+                self.broker.violated(conn, incoming.error)
             if self._peers[conn].takes_logon:
                 # The limits for strangers fall with the logon, which may share its bytes with what follows.
                 self.flush()
@@ -117,6 +118,7 @@ class Instance:
         if peer.logon_timer is not None:
             peer.logon_timer.cancel()
         self.broker.disconnected(conn)
+        _tell_end(conn, peer)
         self.flush()
 
     def writable(self, conn: int, *, writable: bool) -> None:
@@ -141,6 +143,9 @@ class Instance:
 
     def _disk_answered(self, job: Job, error: OSError | None, salt: int) -> None:
         self.broker.disk_done(job, error, salt, clock())
+        if self.broker.journal.full is not self._full:
+            self._full = not self._full
+            event("journal_full" if self._full else "journal_resumed", logging.WARNING)
         self.flush()
 
     def _read_answered(self, token: int, data: Buffer | OSError) -> None:
@@ -179,15 +184,19 @@ class Instance:
         elif isinstance(effect, Read):
             return self._read(effect, budget)
         elif isinstance(effect, LoggedOnNow):
-            self._peers[effect.conn].logged_on()
+            self._logged_on(effect.conn)
         elif isinstance(effect, Close):
-            self._close(effect.conn)
+            self._close(effect)
+        elif isinstance(effect, Refused):
+            peer = self._peers.get(effect.conn)
+            client = peer.client if peer is not None else None
+            event("refused", conn=effect.conn, client=client, code=effect.error.code, text=str(effect.error))
         elif isinstance(effect, PauseReading | ResumeReading):
             peer = self._peers.get(effect.conn)
             if peer is not None:
                 peer.read(enabled=isinstance(effect, ResumeReading), why="journal")
         elif isinstance(effect, Fatal):
-            log.critical("%s: %s", effect.error.code, effect.error)
+            event("failure", logging.CRITICAL, code=effect.error.code, text=str(effect.error))
             self._finish(effect.error)
         return 0
 
@@ -201,9 +210,9 @@ class Instance:
 
     def _run_job(self, job: Job) -> None:
         if isinstance(job, WriteCommit) and self.broker.journal.policy is SyncPolicy.NEVER:
-            self.broker.disk_done(job, self._disk.run_inline(job), 0, clock())
+            self.broker.disk_done(job, self.disk.run_inline(job), 0, clock())
         else:
-            self._disk.submit(job)
+            self.disk.submit(job)
 
     def _read(self, effect: Read, budget: int) -> int:
         token, request = effect
@@ -219,10 +228,17 @@ class Instance:
         self.broker.read_done(token, data, clock())
         return len(data)
 
-    def _close(self, conn: int) -> None:
+    def _logged_on(self, conn: int) -> None:
+        peer = self._peers[conn]
+        peer.logged_on()
+        peer.client = self.broker.sessions[conn].name
+        event("logon", conn=conn, client=peer.client)
+
+    def _close(self, effect: Close) -> None:
         self._write()  # the goodbye goes out before the close
-        peer = self._peers.get(conn)
+        peer = self._peers.get(effect.conn)
         if peer is not None:
+            peer.ended = effect.reason, effect.text
             peer.close()
             self._loop.call_later(_CLOSE_SECONDS_MAX, peer.abort)
 
@@ -268,9 +284,16 @@ class Instance:
         loop.default_exception_handler(context)
         self._finish(TickertapeError(f"internal error: {context.get('exception') or context['message']}"))
 
-    def dismiss(self) -> None:
-        """Say goodbye to every connection and close it; `empty` is set when all are gone."""
-        for conn in list(self._peers):
+    def dismiss(self, *, served_only: bool = False) -> None:
+        """Say goodbye to every connection and close it; `empty` is set when all are gone.
+
+        `served_only`: those that have got everything persisted that they subscribed to."""
+        for conn, peer in list(self._peers.items()):
+            if peer.ended[0]:
+                continue
+            session = self.broker.sessions.get(conn)
+            if served_only and session is not None and (self.broker.owes(session) or peer.outbox_bytes):
+                continue
             self.broker.violated(conn, NotReady("the server stopped: connect again"))
         self.flush()
 
@@ -280,13 +303,29 @@ class Instance:
             self._timer.cancel()
         for peer in list(self._peers.values()):
             peer.abort()
-        self._disk.stop()
+        self.disk.stop()
         self._readers.stop()
 
     @property
-    def peers(self) -> int:
-        """Open connections."""
-        return len(self._peers)
+    def peers(self) -> Mapping[int, Peer]:
+        """Open connections by their number."""
+        return self._peers
+
+
+def _tell_end(conn: int, peer: Peer) -> None:
+    code, text = peer.ended
+    level = logging.WARNING if code == SlowClient.code else logging.INFO
+    seconds = round(time.monotonic() - peer.since, 3)
+    event(
+        "connection_close",
+        level,
+        conn=conn,
+        client=peer.client or None,
+        address=peer.address or None,
+        reason=code or "closed_by_peer",
+        text=text or None,
+        seconds=seconds,
+    )
 
 
 def _read_outcome(data: Buffer | OSError) -> Buffer | TickertapeError:

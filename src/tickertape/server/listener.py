@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import time
 from typing import TYPE_CHECKING, Final, cast
 
 from tickertape.base.limits import outbox_bytes_max
@@ -31,6 +32,14 @@ class Peer(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._conn = 0
         self._unread_for: set[str] = set()
+        self.address = ""
+        """Where it comes from: `host:port`, empty for a Unix socket."""
+        self.client = ""
+        """Name it logged on with."""
+        self.ended = ("", "")
+        """Error code and text with which the server ends it."""
+        self.since = time.monotonic()
+        """When it was accepted, monotonic seconds."""
         self.logon_timer: asyncio.TimerHandle | None = None
         self.takes_logon = True
         """No logon has succeeded yet."""
@@ -41,6 +50,7 @@ class Peer(asyncio.BufferedProtocol):
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = stream = cast("asyncio.Transport", transport)
         stream.set_write_buffer_limits(high=outbox_bytes_max, low=outbox_bytes_max // 4)
+        self.address = _address(transport.get_extra_info("peername"))
         self._conn = self._instance.connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the wire machine knows what it needs)
@@ -86,6 +96,11 @@ class Peer(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
+    @property
+    def outbox_bytes(self) -> int:
+        """What waits to be written."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def close(self) -> None:
         """Close once what was sent is written."""
         assert self._transport is not None
@@ -95,6 +110,14 @@ class Peer(asyncio.BufferedProtocol):
         """Close now."""
         assert self._transport is not None
         self._transport.abort()
+
+
+def _address(peer: object) -> str:
+    """Text of what the system calls a peer: nothing for a Unix socket."""
+    if not isinstance(peer, tuple) or len(peer) < 2:
+        return ""
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def listen(instance: Instance, uri: str) -> tuple[asyncio.Server, str]:

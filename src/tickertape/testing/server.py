@@ -28,14 +28,15 @@ class ServerNotReady(RuntimeError):
 
 
 class RunningServer:
-    """A server process on a data directory. `uri` is where clients connect; it stays the same over
-    `restart()`.
+    """A server process on a data directory. `uri` is where clients connect, `admin_url` where it answers
+    over HTTP about itself; both stay the same over `restart()`.
     """
 
     def __init__(self, data: Path, config: Path | None = None, *, listen: str = "tcp://127.0.0.1:0") -> None:
         self.data = data
         self.config = config
         self.uri = ""
+        self.admin_url = ""
         self._listen = listen
         self._process: subprocess.Popen[str] | None = None
         self._errors = data.parent / f"{data.name}.stderr"
@@ -52,6 +53,7 @@ class RunningServer:
         if self.config is not None:
             command.append(str(self.config))
         command += ["--data", str(self.data), "--listen", self.uri or self._listen]
+        command += ["--admin", self.admin_url or "http://127.0.0.1:0"]
         with open(self._errors, "a") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -67,6 +69,7 @@ class RunningServer:
             self.kill()
             raise ServerNotReady(f"no ready line (exit code {code}): {line!r}\n{self.errors()[-4000:]}")
         self.uri = line.split()[1]
+        self.admin_url = line.split()[-1]
 
     def _first_line(self) -> str:
         process = self._process

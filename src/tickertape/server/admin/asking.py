@@ -1,0 +1,67 @@
+"""Owns questions from another thread to the server's event loop: asked seldom, answered once for all.
+
+Must never keep the event loop busier than one look every so often, however many ask, or wait longer than
+`admin_answer_seconds_max` for a loop that is stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from tickertape.base.limits import admin_answer_seconds_max
+
+T = TypeVar("T")
+
+
+class ServerStuckError(Exception):
+    """The server's event loop did not answer in time, or is gone."""
+
+
+class Asking(Generic[T]):
+    """Lets coroutines of one event loop see what `look` says on another, the one of the server.
+
+    `interval`: seconds between two looks. Who asks in between shares the next one, so that an answer is never
+    older than its question."""
+
+    def __init__(self, server: asyncio.AbstractEventLoop, look: Callable[[], T], interval: float) -> None:
+        self._server = server
+        self._look = look
+        self._interval = interval
+        self._next: asyncio.Task[T] | None = None
+        self._looked_at = float("-inf")
+
+    async def __call__(self) -> T:
+        """What `look` says, at some moment from now on. Raises `ServerStuckError`."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._ask())
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._next), admin_answer_seconds_max)
+        except TimeoutError:
+            raise ServerStuckError(
+                f"the event loop has not answered for {admin_answer_seconds_max:g} seconds"
+            ) from None
+
+    async def _ask(self) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(self._looked_at + self._interval - loop.time())
+        finally:
+            self._next = None
+        self._looked_at = loop.time()
+        answer: Future[T] = Future()
+
+        def look() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(self._look())
+                except Exception as error:  # noqa: BLE001 -- it is raised where the question was asked
+                    answer.set_exception(error)
+
+        try:
+            self._server.call_soon_threadsafe(look)
+        except RuntimeError:
+            raise ServerStuckError("the event loop has ended") from None
+        return await asyncio.wrap_future(answer)

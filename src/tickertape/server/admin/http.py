@@ -1,0 +1,175 @@
+"""Owns one HTTP connection of the admin address: h11 reads and writes the protocol, this feeds it.
+
+Must never hold more of a request than `admin_request_bytes_max`, take a request body, or keep a connection
+whose request or answer does not get on within `admin_request_seconds_max`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, cast
+
+import h11
+
+from tickertape.base.limits import admin_connections_max, admin_request_bytes_max, admin_request_seconds_max
+
+_METHODS: Final = (b"GET", b"HEAD")
+
+
+class Answer(NamedTuple):
+    """What goes back."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Answering = Callable[[str, str], Awaitable[Answer]]
+"""Gives the answer to a GET of a target (path and query), and its `Accept` header."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection; `peers` are all of the same server, this one included while it is open."""
+
+    def __init__(
+        self,
+        answering: Answering,
+        peers: set[HttpConnection],
+        *,
+        seconds_max: float = admin_request_seconds_max,
+    ) -> None:
+        self._answering = answering
+        self._peers = peers
+        self._seconds_max = seconds_max
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=admin_request_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._request: h11.Request | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- called by the event loop ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._peers.add(self)
+        self._set_timer()
+        if len(self._peers) > admin_connections_max:
+            self._refuse(503, f"more than {admin_connections_max} connections\n")
+
+    def data_received(self, data: bytes) -> None:
+        self._http.receive_data(data)
+        self._read_on()
+
+    def eof_received(self) -> bool:
+        self._http.receive_data(b"")
+        self._read_on()
+        return self._task is not None  # the answer still goes out
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (no error of ours)
+        self._peers.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    def _read_on(self) -> None:
+        """Take what has come, up to the end of one request."""
+        if self._task is not None or self._closing:
+            return
+        try:
+            while True:
+                event = self._http.next_event()
+                if isinstance(event, h11.Request):
+                    self._request = event
+                elif isinstance(event, h11.EndOfMessage):
+                    assert self._request is not None
+                    assert self._transport is not None
+                    self._transport.pause_reading()  # one request at a time
+                    self._task = asyncio.get_running_loop().create_task(self._answer(self._request))
+                    return
+                elif isinstance(event, h11.Data):
+                    self._refuse(413, "a request here has no body\n")
+                    return
+                elif isinstance(event, h11.ConnectionClosed):
+                    self._close()
+                    return
+                else:  # more is needed
+                    return
+        except h11.RemoteProtocolError as error:
+            self._refuse(error.error_status_hint, f"not understood: {error}\n")
+
+    async def _answer(self, request: h11.Request) -> None:
+        if request.method not in _METHODS:
+            answer = Answer(405, b"only GET and HEAD\n")
+        else:
+            accept = next((value for name, value in request.headers if name == b"accept"), b"")
+            target = request.target.decode("ascii", "replace")
+            answer = await self._answering(target, accept.decode("latin-1"))
+        self._task = None
+        self._set_timer()
+        self._send(answer, head_only=request.method == b"HEAD")
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            self._close()
+            return
+        self._http.start_next_cycle()
+        self._request = None
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._read_on()
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Say why and close."""
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._send(Answer(status, text.encode()), head_only=False, last=True)
+        self._close()
+
+    def _send(self, answer: Answer, *, head_only: bool, last: bool = False) -> None:
+        headers = [
+            ("content-type", answer.content_type),
+            ("content-length", str(len(answer.body))),
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+        ]
+        if answer.status == 405:
+            headers.append(("allow", "GET, HEAD"))
+        if last:
+            headers.append(("connection", "close"))
+        data = self._http.send(h11.Response(status_code=answer.status, headers=headers)) or b""
+        if not head_only:
+            data += self._http.send(h11.Data(data=answer.body)) or b""
+        data += self._http.send(h11.EndOfMessage()) or b""
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    @property
+    def _closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()  # what was sent is written first, until the timer
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds_max, self._late)
+
+    def _late(self) -> None:
+        """The request is not complete, its answer is not taken, or nothing is asked: the time is over."""
+        assert self._transport is not None
+        unfinished = self._request is not None or self._http.trailing_data[0]
+        if unfinished and self._task is None and not self._closing:
+            self._refuse(408, "the request was not complete in time\n")
+        self.abort()
+
+    def abort(self) -> None:
+        """Close now; what can be written without waiting was."""
+        if self._transport is not None:
+            self._transport.abort()

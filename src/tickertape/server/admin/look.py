@@ -1,0 +1,245 @@
+"""Owns the look at a running instance: what `/health`, `/ready` and `/stats` tell, as plain data.
+
+Runs on the event loop of the server, so it must never do more than a bounded number of steps: how many
+sessions and subscriptions are listed or looked at, and how many topics are counted, has a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from itertools import islice
+from typing import NamedTuple
+
+from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
+from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
+from tickertape.base.timestamps import format_timestamp
+from tickertape.engine.registry import CONTROL_PUBLISHER
+from tickertape.engine.sessions import Session
+from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
+from tickertape.engine.subscription import Phase, Subscription
+from tickertape.engine.unrecorded import LiveSubscription
+from tickertape.server.admin.report import (
+    JournalState,
+    Memory,
+    SessionState,
+    Stats,
+    SubscriptionState,
+    Syncs,
+    TopicState,
+    Totals,
+)
+from tickertape.server.instance import Instance
+
+
+class Status(NamedTuple):
+    """Whether the server serves."""
+
+    state: str
+    """`ready`, `draining` or `failed`."""
+    reason: str | None
+
+
+def status(instance: Instance) -> Status:
+    """Whether the instance serves, and why not."""
+    failure = instance.broker.journal.failure
+    if failure is not None:
+        return Status("failed", f"{failure.code}: {failure}")
+    if instance.stopped.done() and instance.stopped.result() is not None:
+        return Status("failed", str(instance.stopped.result()))
+    if instance.broker.draining:
+        return Status("draining", "the server is stopping")
+    return Status("ready", None)
+
+
+class Look:
+    """Looks at one instance."""
+
+    def __init__(self, instance: Instance, name: str) -> None:
+        self._instance = instance
+        self._name = name
+        self._started = time.time_ns() // 1000
+        self._since = time.monotonic()
+
+    @property
+    def statistics(self) -> Statistics:
+        """The counters of the engine."""
+        return self._instance.broker.statistics
+
+    def status(self) -> Status:
+        """As the function."""
+        return status(self._instance)
+
+    def stats(self) -> Stats:
+        """Everything but the rates and the memory of the process."""
+        instance = self._instance
+        state, reason = self.status()
+        sessions = instance.broker.sessions
+        listed = self._sessions()
+        count = sum(len(s.subscriptions) + len(s.live) for s in sessions.values())
+        outbox = sum([peer.outbox_bytes for peer in instance.peers.values()])
+        return Stats(
+            instance=self._name,
+            state=state,
+            reason=reason,
+            pid=os.getpid(),
+            started=format_timestamp(self._started),
+            uptime_seconds=round(time.monotonic() - self._since, 3),
+            journal=self._journal(),
+            totals=self._totals(),
+            connections=len(instance.peers),
+            session_count=len(sessions),
+            sessions=listed,
+            sessions_left_out=len(sessions) - len(listed),
+            subscription_count=count,
+            subscriptions_left_out=count - sum(len(session.subscriptions) for session in listed),
+            topics=self._topics(count),
+            memory=Memory(
+                anonymous_bytes=None,
+                tail_cache_bytes=instance.broker.journal.view.tail_bytes,
+                outbox_bytes=outbox,
+            ),
+        )
+
+    def _journal(self) -> JournalState:
+        journal = self._instance.broker.journal
+        view = journal.view
+        last = max((segment.timestamp for segment in view.segments[-2:]), default=0)
+        return JournalState(
+            identity=journal.identity,
+            epoch=journal.epoch,
+            first_position=view.first_position,
+            persisted_end=journal.persisted_end,
+            accepted_end=journal.accepted_end,
+            log_time=_time(last),
+            segments=len(view.segments),
+            bytes=sum([segment.end for segment in view.segments]),
+            commits=self.statistics.commits,
+            publishers=len(journal.persisted_highest.keys() - {CONTROL_PUBLISHER}),
+            pending_bytes=journal.pending_bytes,
+            full=journal.full,
+            syncs=_syncs(journal.policy.value, self._instance.disk.syncs),
+        )
+
+    def _totals(self) -> Totals:
+        counts = self.statistics
+        return Totals(
+            persisted_messages=counts.persisted_messages,
+            persisted_bytes=counts.persisted_bytes,
+            unrecorded_messages=counts.unrecorded_messages,
+            unrecorded_bytes=counts.unrecorded_bytes,
+            sent_messages=counts.sent_messages,
+            sent_bytes=counts.sent_bytes,
+            duplicate_messages=self._instance.broker.duplicates,
+            logons=counts.logons,
+            refused=dict(counts.refused),
+            ended=dict(counts.ended),
+        )
+
+    # -- sessions -------------------------------------------------------------------------------------
+
+    def _sessions(self) -> list[SessionState]:
+        room = subscriptions_listed_max
+        listed = []
+        for session in islice(self._instance.broker.sessions.values(), sessions_listed_max):
+            state = self._session(session, room)
+            room -= len(state.subscriptions)
+            listed.append(state)
+        return listed
+
+    def _session(self, session: Session, room: int) -> SessionState:
+        peer = self._instance.peers[session.conn]
+        end = self._instance.broker.journal.persisted_end
+        subs = [_recorded(sub, end) for sub in islice(session.subscriptions.values(), room)]
+        subs += [_unrecorded(sub) for sub in islice(session.live.values(), room - len(subs))]
+        return SessionState(
+            client=session.name,
+            address=peer.address,
+            connected_seconds=round(time.monotonic() - peer.since, 3),
+            published_messages=session.published_messages,
+            published_bytes=session.published_bytes,
+            sent_messages=session.sent_messages,
+            sent_bytes=session.sent_bytes,
+            outbox_bytes=peer.outbox_bytes,
+            subscription_count=len(session.subscriptions) + len(session.live),
+            subscriptions=subs,
+        )
+
+    # -- topics ---------------------------------------------------------------------------------------
+
+    def _topics(self, subscription_count: int) -> list[TopicState]:
+        subscribed: Counter[str] | None = None
+        if subscription_count <= subscriptions_counted_max:
+            subscribed = Counter()
+            for session in self._instance.broker.sessions.values():
+                subscribed.update([sub.topic for sub in session.subscriptions.values()])
+                subscribed.update([sub.topic for sub in session.live.values()])
+        counts = self.statistics
+        topics = [_topic(name, topic, subscribed) for name, topic in counts.topics.items()]
+        topics += [_topic(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
+        return topics
+
+
+def _topic(name: str, topic: TopicCount, subscribed: Counter[str] | None) -> TopicState:
+    return TopicState(
+        name=name,
+        recorded=topic.recorded,
+        messages=topic.messages,
+        bytes=topic.bytes,
+        last_bookmark=topic.bookmark or None,
+        last_time=_time(topic.timestamp),
+        subscriptions=None if subscribed is None else subscribed[name],
+    )
+
+
+def _recorded(sub: Subscription, end: int) -> SubscriptionState:
+    caught_up = sub.phase is Phase.AT_END
+    # At the end its own position is not moved by what is of other topics.
+    position = max(end, sub.position) if caught_up else sub.position
+    return SubscriptionState(
+        sub_id=sub.sub_id,
+        topic=sub.topic,
+        recorded=True,
+        position=position,
+        lag_messages=max(end - position, 0),
+        credit_bytes=sub.credit,
+        caught_up=caught_up,
+        blocked=not caught_up and (sub.starved or not sub.session.writable),
+        backlog_bytes=0,
+    )
+
+
+def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
+    return SubscriptionState(
+        sub_id=sub.sub_id,
+        topic=sub.topic,
+        recorded=False,
+        position=None,
+        lag_messages=None,
+        credit_bytes=sub.credit,
+        caught_up=not sub.backlog,
+        blocked=bool(sub.backlog),
+        backlog_bytes=sub.backlog_bytes,
+    )
+
+
+def _syncs(policy: str, seconds: Histogram) -> Syncs:
+    reached = 0
+    buckets = []
+    for bound, count in zip(SECONDS_BUCKETS, seconds.counts, strict=False):
+        reached += count
+        buckets.append((bound, reached))
+    return Syncs(
+        policy=policy,
+        count=seconds.count,
+        total_seconds=seconds.total,
+        highest_seconds=seconds.highest,
+        p50_seconds=seconds.percentile(0.5),
+        p99_seconds=seconds.percentile(0.99),
+        buckets=buckets,
+    )
+
+
+def _time(micros: int) -> str | None:
+    return format_timestamp(micros) if micros > 0 else None

@@ -1,0 +1,122 @@
+"""Owns the Prometheus metrics: names, types, labels, made from one report.
+
+Must never make a label of what is without bound: topics are as many as are counted, and sessions have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from tickertape.server.admin.report import Stats, Totals
+
+_P: Final = "tickertape_"
+_TOTALS: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
+    ("persisted_messages", "Messages persisted.", lambda t: t.persisted_messages),
+    ("persisted_bytes", "Bytes of their bodies.", lambda t: t.persisted_bytes),
+    ("unrecorded_messages", "Messages of unrecorded topics.", lambda t: t.unrecorded_messages),
+    ("unrecorded_bytes", "Bytes of their bodies.", lambda t: t.unrecorded_bytes),
+    ("sent_messages", "Messages delivered, each as often as it was sent.", lambda t: t.sent_messages),
+    ("sent_bytes", "Bytes of their bodies.", lambda t: t.sent_bytes),
+    ("duplicate_messages", "Messages published again and dropped.", lambda t: t.duplicate_messages),
+    ("logons", "Logons of clients.", lambda t: t.logons),
+)
+_GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (
+    ("ready", "1 when the server serves, 0 when it drains or has failed.", lambda s: s.state == "ready"),
+    ("uptime_seconds", "Seconds since the server was ready.", lambda s: s.uptime_seconds),
+    ("connections", "Open connections of clients.", lambda s: s.connections),
+    ("sessions", "Connections that logged on.", lambda s: s.session_count),
+    ("subscriptions", "Subscriptions.", lambda s: s.subscription_count),
+    ("journal_first_position", "First position that the log has.", lambda s: s.journal.first_position),
+    ("journal_persisted_position", "After the last persisted message.", lambda s: s.journal.persisted_end),
+    ("journal_accepted_position", "After the last accepted message.", lambda s: s.journal.accepted_end),
+    ("journal_segments", "Segments of the log.", lambda s: s.journal.segments),
+    ("journal_bytes", "Bytes of the log in use.", lambda s: s.journal.bytes),
+    ("journal_publishers", "Publisher ids that the log knows.", lambda s: s.journal.publishers),
+    ("journal_pending_bytes", "Accepted, not yet on the way to the disk.", lambda s: s.journal.pending_bytes),
+    ("journal_full", "1 when there is no room for the next segment.", lambda s: s.journal.full),
+    ("memory_anonymous_bytes", "Resident memory no file backs.", lambda s: s.memory.anonymous_bytes),
+    ("memory_tail_cache_bytes", "End of the log in memory.", lambda s: s.memory.tail_cache_bytes),
+    ("memory_outbox_bytes", "Waits to be written to connections.", lambda s: s.memory.outbox_bytes),
+    (
+        "subscription_lag_messages_max",
+        "Positions that the listed subscription farthest behind is behind the persisted end.",
+        lambda s: max((u.lag_messages or 0 for x in s.sessions for u in x.subscriptions), default=0),
+    ),
+)  # fmt: skip
+
+
+class _Report(Collector):
+    """One report, as a source of metrics."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics."""
+        stats = self._stats
+        about = {"version": stats.version, "instance_name": stats.instance, "journal": stats.journal.identity}
+        yield InfoMetricFamily(f"{_P}server", "The server.", value=about)
+        for name, text, value_of in _GAUGES:
+            value = value_of(stats)
+            if value is not None:
+                yield GaugeMetricFamily(_P + name, text, value=float(value))
+        for name, text, total_of in _TOTALS:
+            yield CounterMetricFamily(_P + name, text, value=total_of(stats.totals))
+        yield CounterMetricFamily(
+            f"{_P}journal_commits", "Commits of messages persisted.", value=stats.journal.commits
+        )
+        yield self._syncs()
+        yield _by_code("refused_commands", "Commands refused; the connection went on.", stats.totals.refused)
+        yield _by_code("ended_connections", "Connections that the server ended.", stats.totals.ended)
+        yield from self._topics()
+
+    def _syncs(self) -> Metric:
+        syncs = self._stats.journal.syncs
+        buckets = [
+            *((str(bound), float(count)) for bound, count in syncs.buckets),
+            ("+Inf", float(syncs.count)),
+        ]
+        text = "Seconds to write and sync a commit."
+        return HistogramMetricFamily(
+            f"{_P}journal_sync_seconds", text, buckets=buckets, sum_value=syncs.total_seconds
+        )
+
+    def _topics(self) -> Iterable[Metric]:
+        labels = ["topic", "recorded"]
+        messages = CounterMetricFamily(f"{_P}topic_messages", "Messages of a topic.", labels=labels)
+        sizes = CounterMetricFamily(f"{_P}topic_bytes", "Bytes of their bodies.", labels=labels)
+        subscriptions = GaugeMetricFamily(f"{_P}topic_subscriptions", "Subscriptions.", labels=labels)
+        for topic in self._stats.topics:
+            values = [topic.name, "true" if topic.recorded else "false"]
+            messages.add_metric(values, topic.messages)
+            sizes.add_metric(values, topic.bytes)
+            if topic.subscriptions is not None:
+                subscriptions.add_metric(values, topic.subscriptions)
+        return messages, sizes, subscriptions
+
+
+def _by_code(name: str, text: str, counts: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(_P + name, text, labels=["code"])
+    for code, count in sorted(counts.items()):
+        family.add_metric([code], count)
+    return family
+
+
+def exposition(stats: Stats, accept: str) -> tuple[bytes, str]:
+    """The metrics of a report in the text format that `accept` asks for, and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Report(stats))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type

@@ -1,0 +1,172 @@
+"""Owns the shape of what `/stats` answers. Must never hold what is not plain data.
+
+Times are seconds, or text in UTC; sizes are bytes; counts begin with this run of the server.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tickertape.base.version import __version__
+
+
+class Syncs(msgspec.Struct, kw_only=True):
+    """How long it took to write and sync commits, and to sync by itself (policy `interval`)."""
+
+    policy: str
+    """`always`, `interval` or `never`."""
+    count: int
+    total_seconds: float
+    highest_seconds: float
+    p50_seconds: float | None
+    """Upper bound of the bucket in which the median lies; None before the first sync."""
+    p99_seconds: float | None
+    buckets: list[tuple[float, int]]
+    """Upper bound and how many were at most that long, cumulative; those above the last bound count in
+    `count` only."""
+
+
+class JournalState(msgspec.Struct, kw_only=True):
+    """The log."""
+
+    identity: str
+    epoch: int
+    first_position: int
+    """Position of the first message that the log has."""
+    persisted_end: int
+    """Position after the last persisted message."""
+    accepted_end: int
+    """Position after the last accepted message, persisted or on its way."""
+    log_time: str | None
+    """When the last persisted message was accepted; None when the log is empty."""
+    segments: int
+    bytes: int
+    """Bytes of the log in use, without what is reserved ahead."""
+    commits: int
+    publishers: int
+    """Publisher ids that the log knows."""
+    pending_bytes: int
+    """Accepted, and not yet on its way to the disk."""
+    full: bool
+    """There is no room for the next segment: publishes are refused."""
+    syncs: Syncs
+
+
+class Rates(msgspec.Struct, kw_only=True):
+    """Per second, over the last `window_seconds`."""
+
+    window_seconds: float
+    persisted_messages: float
+    persisted_bytes: float
+    sent_messages: float
+    sent_bytes: float
+    commits: float
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Counts since the start."""
+
+    persisted_messages: int
+    persisted_bytes: int
+    unrecorded_messages: int
+    unrecorded_bytes: int
+    sent_messages: int
+    """Delivered, each as often as it was sent."""
+    sent_bytes: int
+    duplicate_messages: int
+    """Published again and dropped."""
+    logons: int
+    refused: dict[str, int]
+    """Refused commands by error code; the connection went on."""
+    ended: dict[str, int]
+    """Connections that the server ended, by error code."""
+
+
+class SubscriptionState(msgspec.Struct, kw_only=True):
+    """A subscription."""
+
+    sub_id: str
+    topic: str
+    recorded: bool
+    position: int | None
+    """Position of the next message that is considered for it; None when the topic is not recorded."""
+    lag_messages: int | None
+    """Messages of the log, whatever their topic, between that and the persisted end."""
+    credit_bytes: int
+    """What it may still be sent."""
+    caught_up: bool
+    blocked: bool
+    """There is more for it, and no credit or no room in the connection."""
+    backlog_bytes: int
+    """Unrecorded messages that wait for it."""
+
+
+class SessionState(msgspec.Struct, kw_only=True):
+    """A connection that logged on."""
+
+    client: str
+    address: str
+    """`host:port`; empty for a Unix socket."""
+    connected_seconds: float
+    published_messages: int
+    published_bytes: int
+    sent_messages: int
+    sent_bytes: int
+    outbox_bytes: int
+    """What waits to be written to it."""
+    subscription_count: int
+    subscriptions: list[SubscriptionState]
+
+
+class TopicState(msgspec.Struct, kw_only=True):
+    """A topic."""
+
+    name: str
+    recorded: bool
+    messages: int
+    """Since the start of the server: the log may hold more."""
+    bytes: int
+    last_bookmark: str | None
+    """Of the last message since the start; None before it."""
+    last_time: str | None
+    subscriptions: int | None
+    """None when there are more subscriptions than are counted."""
+
+
+class Memory(msgspec.Struct, kw_only=True):
+    """Where memory goes."""
+
+    anonymous_bytes: int | None
+    """Resident memory that no file backs; None where the system does not tell."""
+    tail_cache_bytes: int
+    """The end of the log that is kept in memory."""
+    outbox_bytes: int
+    """What waits to be written to all connections."""
+
+
+class Stats(msgspec.Struct, kw_only=True):
+    """What `/stats` answers."""
+
+    version: str = __version__
+    instance: str
+    state: str
+    """`ready`, `draining` or `failed`."""
+    reason: str | None
+    """Why it is not ready."""
+    pid: int
+    started: str
+    uptime_seconds: float
+    journal: JournalState
+    totals: Totals
+    rates: Rates | None = None
+    """None in the first second."""
+    connections: int
+    session_count: int
+    sessions: list[SessionState]
+    """The oldest ones, as many as are listed."""
+    sessions_left_out: int
+    subscription_count: int
+    subscriptions_left_out: int
+    """Not listed below the sessions above."""
+    topics: list[TopicState]
+    memory: Memory

@@ -1,0 +1,138 @@
+"""Owns the admin address: its socket, the thread that serves it, and which path answers what.
+
+HTTP, JSON and metrics are made on a thread of their own, from one bounded look at the instance on its event
+loop. Must never make the event loop wait, open before recovery is done, or import its libraries before the
+server is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from tickertape.base.limits import admin_connections_max, snapshot_interval_seconds
+from tickertape.server.address import parse_admin
+from tickertape.server.config import ADMIN_DEFAULT, ADMIN_OFF, Config
+from tickertape.server.events import event
+from tickertape.server.instance import Instance
+
+if TYPE_CHECKING:
+    from tickertape.server.admin.pages import Pages
+
+_SAMPLE_SECONDS: Final = 1.0
+_STOP_SECONDS_MAX: Final = 2.0
+_STATUS_INTERVAL_SECONDS: Final = 0.005
+
+
+def admin_server(config: Config, instance: Instance, loop: asyncio.AbstractEventLoop) -> AdminServer | None:
+    """The admin server, its port open, not yet started; None when there is to be none.
+
+    Raises `OSError` when the address cannot be had. The default address, when nobody asked for it, is done
+    without when it is taken: another server on this machine must not keep this one from starting."""
+    wanted = config.admin.listen
+    if wanted == ADMIN_OFF:
+        return None
+    try:
+        listening = _open(wanted or ADMIN_DEFAULT)
+    except OSError as error:
+        if wanted is not None:
+            raise
+        text = f"{error.strerror or error}; give --admin an address, or off"
+        event("admin_off", logging.WARNING, address=ADMIN_DEFAULT, text=text)
+        return None
+    return AdminServer(listening, config.instance.name, instance, loop)
+
+
+def _open(uri: str) -> socket.socket:
+    address = parse_admin(uri)
+    family, kind, proto, _, place = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, kind, proto)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(admin_connections_max)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class AdminServer:
+    """Serves one instance's admin address from a thread."""
+
+    def __init__(
+        self, listening: socket.socket, name: str, instance: Instance, server: asyncio.AbstractEventLoop
+    ) -> None:
+        host, port = listening.getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        """Where it really listens."""
+        self._listening = listening
+        self._name = name
+        self._instance = instance
+        self._server = server
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._done: asyncio.Event | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer. Connections made before wait for it."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer no more; waits a bounded time for the thread."""
+        if not self._thread.is_alive():
+            self._listening.close()
+            return
+        self._started.wait(_STOP_SECONDS_MAX)
+        if self._loop is not None and self._done is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._done.set)
+        self._thread.join(_STOP_SECONDS_MAX)
+
+    # -- on the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:  # noqa: BLE001 -- it is told in the log, and the server goes on
+            event("admin_failed", logging.ERROR, text=f"{type(error).__name__}: {error}")
+            self._listening.close()
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        # Late, because these libraries take longer to import than the server takes to start.
+        from tickertape.server.admin.http import HttpConnection
+        from tickertape.server.admin.look import Look
+        from tickertape.server.admin.pages import Pages
+
+        self._loop = asyncio.get_running_loop()
+        self._done = asyncio.Event()
+        self._started.set()
+        look = Look(self._instance, self._name)
+        pages = Pages(look, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
+        peers: set[HttpConnection] = set()
+        serving = await self._loop.create_server(
+            lambda: HttpConnection(pages.answer, peers), sock=self._listening, backlog=admin_connections_max
+        )
+        sampling = asyncio.create_task(_sample(pages))
+        await self._done.wait()
+        sampling.cancel()
+        serving.close()
+        for peer in list(peers):
+            peer.abort()
+
+
+async def _sample(pages: Pages) -> None:
+    while True:
+        pages.sampler.sample(time.monotonic())
+        await asyncio.sleep(_SAMPLE_SECONDS)

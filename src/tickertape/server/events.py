@@ -1,0 +1,185 @@
+"""Owns the server's log: events as lines on standard error, with time, level, name and fields.
+
+Must never block the event loop on standard error, let text from outside into a line unescaped or at full
+length, or let one event fill the log: of each at most `events_per_second_max` lines a second are written, and
+the number of the others is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO
+
+from tickertape.base.limits import event_queue_lines_max, event_text_characters_max, events_per_second_max
+
+Format = Literal["text", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+Value = str | int | float | bool | None
+
+FORMATS: Final[tuple[Format, ...]] = ("text", "json")
+LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "warning", "error")
+
+_FLUSH_SECONDS_MAX: Final = 1.0
+"""Standard error that takes nothing for so long at the end is given up."""
+_TRACEBACK_CHARACTERS_MAX: Final = 8_000
+_SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+,|[]@%~")
+
+_log: Final = logging.getLogger("tickertape.server")
+
+
+def event(name: str, level: int = logging.INFO, /, **fields: Value) -> None:
+    """Log that something happened. `name` is one of a few words; fields may hold text from outside."""
+    if _log.isEnabledFor(level):
+        _log.log(level, name, extra={"fields": fields})
+
+
+class EventFormatter(logging.Formatter):
+    """A record as one line of printable ASCII: text (`time LEVEL name key=value ...`) or a JSON object."""
+
+    def __init__(self, form: Format) -> None:
+        super().__init__()
+        self._form = form
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        head = {"time": moment.replace("+00:00", "Z"), "level": record.levelname.lower()}
+        name, fields = _parts(record)
+        cut = {key: _bounded(key, value) for key, value in fields.items() if value is not None}
+        if self._form == "json":
+            return json.dumps({**head, "event": name, **cut}, separators=(",", ":"))
+        return " ".join([head["time"], record.levelname, name, *(f"{k}={_text(v)}" for k, v in cut.items())])
+
+
+def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Value]]:
+    """Name and fields; what other libraries log becomes the event `log`."""
+    fields: dict[str, Value] | None = getattr(record, "fields", None)
+    if fields is not None:
+        return record.getMessage(), fields
+    other: dict[str, Value] = {"logger": record.name, "text": record.getMessage()}
+    if record.exc_info:
+        other["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+    return "log", other
+
+
+def _bounded(key: str, value: Value) -> Value:
+    characters_max = _TRACEBACK_CHARACTERS_MAX if key == "traceback" else event_text_characters_max
+    if isinstance(value, str) and len(value) > characters_max:
+        return value[: characters_max - 3] + "..."
+    return value
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, str):
+        return value if value and _SAFE.issuperset(value) else json.dumps(value)
+    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+
+
+class RateLimit:
+    """Lets so many lines of one event through in each second, and counts the others."""
+
+    def __init__(self, per_second: int = events_per_second_max) -> None:
+        self._per_second = per_second
+        self._second = 0
+        self._seen: dict[str, int] = {}
+
+    def admit(self, name: str, now: float) -> tuple[bool, dict[str, int]]:
+        """Whether a line of `name` may be written now (seconds), and how many lines of each event of the
+        second before were not."""
+        suppressed: dict[str, int] = {}
+        if int(now) != self._second:
+            suppressed = self.close()
+            self._second = int(now)
+        seen = self._seen[name] = self._seen.get(name, 0) + 1
+        return seen <= self._per_second, suppressed
+
+    def close(self) -> dict[str, int]:
+        """How many lines of each event were not written since the last answer."""
+        over = {n: seen - self._per_second for n, seen in self._seen.items() if seen > self._per_second}
+        self._seen.clear()
+        return over
+
+
+class EventWriter(logging.Handler):
+    """Writes lines on a thread of its own: who logs never waits for standard error."""
+
+    def __init__(self, stream: TextIO, form: Format, limit: RateLimit | None = None) -> None:
+        super().__init__()
+        self.setFormatter(EventFormatter(form))
+        self._stream = stream
+        self._limit = limit or RateLimit()
+        self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(event_queue_lines_max)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record (under the handler's lock)."""
+        name = record.getMessage() if hasattr(record, "fields") else f"log {record.name}"
+        passes, suppressed = self._limit.admit(name, record.created)
+        self._tell(suppressed)
+        if passes or record.levelno >= logging.CRITICAL:
+            self._put(record)
+
+    def end(self) -> None:
+        """Write what is queued, for a bounded time; nothing may be logged afterwards."""
+        with self.lock or contextlib.nullcontext():
+            self._tell(self._limit.close())
+            if self._dropped:
+                self._put(_record("dropped", lines=self._dropped))
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=_FLUSH_SECONDS_MAX)
+        self._thread.join(_FLUSH_SECONDS_MAX)
+
+    def _tell(self, suppressed: Mapping[str, int]) -> None:
+        for name, lines in suppressed.items():
+            self._put(_record("suppressed", of=name, lines=lines))
+
+    def _put(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait(record)
+        except queue.Full:
+            self._dropped += 1
+
+    def _run(self) -> None:
+        while (record := self._lines.get()) is not None:
+            try:
+                self._stream.write(f"{self.format(record)}\n")
+                if self._lines.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):
+                self._dropped += 1  # standard error is gone; the server goes on without
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def _record(name: str, **fields: Value) -> logging.LogRecord:
+    """A record about the log itself."""
+    level = logging.WARNING
+    made = {"name": _log.name, "levelno": level, "levelname": logging.getLevelName(level), "msg": name}
+    return logging.makeLogRecord({**made, "created": time.time(), "fields": fields})
+
+
+@contextlib.contextmanager
+def logging_to(stream: TextIO | None, form: Format, level: Level) -> Iterator[EventWriter]:
+    """Log to `stream` (None: standard error) until the end of the block, which writes what is left."""
+    root = logging.getLogger()
+    writer = EventWriter(stream or sys.stderr, form)
+    before = root.level
+    root.addHandler(writer)
+    root.setLevel(level.upper())
+    try:
+        yield writer
+    finally:
+        root.removeHandler(writer)
+        root.setLevel(before)
+        writer.end()
