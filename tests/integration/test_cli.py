@@ -225,11 +225,13 @@ def stop(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
 def test_serve_says_one_line_when_it_is_ready_and_stops_cleanly(tmp_path: Path) -> None:
     socket_path = tmp_path / "tt.sock"
     server = serve(
-        "--data", str(tmp_path / "data"), "--listen", "tcp://127.0.0.1:0", "--listen", f"unix://{socket_path}"
+        *("--data", str(tmp_path / "data"), "--listen", "tcp://127.0.0.1:0"),
+        *("--listen", f"unix://{socket_path}", "--admin", "http://127.0.0.1:0"),
     )
     assert server.stdout is not None
-    word, tcp, unix = server.stdout.readline().split()
-    assert (word, unix) == (b"ready", f"unix://{socket_path}".encode())
+    word, tcp, unix, what, admin = server.stdout.readline().split()
+    assert (word, unix, what) == (b"ready", f"unix://{socket_path}".encode(), b"admin")
+    assert admin.startswith(b"http://127.0.0.1:")
     assert tcp.startswith(b"tcp://127.0.0.1:")
     assert not tcp.endswith(b":0")
     assert run("publish", "orders", "--server", unix.decode(), stdin=b"1\n").returncode == 0
@@ -237,7 +239,10 @@ def test_serve_says_one_line_when_it_is_ready_and_stops_cleanly(tmp_path: Path) 
     assert (again.returncode, again.stdout) == (5, b"")
     assert f"process {server.pid}".encode() in again.stderr
     assert again.stderr.count(b"\n") == 1
-    assert stop(server) == (0, b"", b"")
+    code, output, log = stop(server)
+    assert (code, output) == (0, b"")
+    events = [line.split()[2] for line in log.splitlines()]
+    assert (events[:3], events[-3:]) == ([b"start", b"recovered", b"ready"], [b"signal", b"drain", b"stop"])
 
 
 def test_serve_refuses_a_directory_that_is_not_ours_and_an_address_that_is_taken(tmp_path: Path) -> None:

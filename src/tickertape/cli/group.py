@@ -105,6 +105,8 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "publish": "tickertape.cli.publish",
         "subscribe": "tickertape.cli.subscribe",
         "journal": "tickertape.cli.journal",
+        "stats": "tickertape.cli.stats",
+        "topics": "tickertape.cli.topics",
     },
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -124,6 +126,7 @@ def cli() -> None:
     echo '{"id": 1}' | tickertape publish orders             publish a line
     tickertape subscribe orders --bookmark epoch             everything so far, then live
     tickertape journal verify data                           is the log whole?
+    tickertape stats                                         what does the server do?
 
     Exit codes: 0 done, 1 an error, told in one line on standard error, 2 bad usage, 3 timed out, 130
     interrupted. "tickertape COMMAND --help" explains each command.

@@ -70,7 +70,6 @@ def run_server(config: Config, ready: Ready) -> int:
             code = runner.run(_serve(opened, config, ready, time.monotonic() - began))
         opened.executor.close()
         opened.disk.close_all()
-        event("stop", exit_code=code)
         return code
 
 
@@ -117,13 +116,16 @@ async def _serve(opened: Opened, config: Config, ready: Ready, recovery_seconds:
         await asyncio.wait((stopping, watching), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         watching.cancel()
+        event("drain", connections=len(instance.peers))
         ended_by = await _end(instance, servers, config)
     finally:
         if admin is not None:
             await asyncio.to_thread(admin.stop)
-    if ended_by is None:
-        return EXIT_STOPPED
-    return EXIT_DISK_FAILED if isinstance(ended_by, JournalError) else EXIT_ERROR
+    code = EXIT_STOPPED if ended_by is None else EXIT_ERROR
+    if isinstance(ended_by, JournalError):
+        code = EXIT_DISK_FAILED
+    event("stop", exit_code=code)
+    return code
 
 
 def _tell_start(
@@ -169,7 +171,6 @@ async def _end(instance: Instance, servers: list[asyncio.Server], config: Config
     for server in servers:
         server.close()
     instance.close()
-    event("drain", connections=len(instance.peers))
     ended_by = await _stopped(instance)
     if ended_by is None:
         await _delivered(instance, config.instance.drain_seconds)

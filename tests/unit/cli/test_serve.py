@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from tickertape.cli.group import cli
 from tickertape.server import app
-from tickertape.server.config import Config, Instance, JournalConfig, Transport
+from tickertape.server.config import Admin, Config, Instance, JournalConfig, Transport
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 
     def run_server(config: Config, ready: object) -> int:
         assert callable(ready)
-        ready(["tcp://127.0.0.1:1234", "unix:///run/x"])
+        ready(["tcp://127.0.0.1:1234", "unix:///run/x"], config.admin.listen)
         found.append(config)
         return 5
 
@@ -35,6 +35,12 @@ def test_ready_is_one_line_and_the_servers_exit_code_is_handed_on(started: list[
     result = run("serve")
     assert (result.stdout, result.exit_code) == ("ready tcp://127.0.0.1:1234 unix:///run/x\n", 5)
     assert started == [Config()]
+
+
+def test_ready_tells_the_admin_address_last(started: list[Config]) -> None:
+    result = run("serve", "--admin", "http://127.0.0.1:9008")
+    assert result.stdout == "ready tcp://127.0.0.1:1234 unix:///run/x admin http://127.0.0.1:9008\n"
+    assert started == [Config(admin=Admin(listen="http://127.0.0.1:9008"))]
 
 
 def test_options_win_over_the_file(started: list[Config], tmp_path: Path) -> None:
@@ -65,6 +71,9 @@ def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Conf
     result = run("serve", "--listen", "tcp://0.0.0.0:9007")
     assert result.exit_code == 2
     assert "--listen: tcp://0.0.0.0:9007 can be reached from other machines" in result.stderr
+    result = run("serve", "--admin", "http://0.0.0.0:9008")
+    assert result.exit_code == 2
+    assert "--admin: http://0.0.0.0:9008 can be reached from other machines" in result.stderr
     file = tmp_path / "c.toml"
     file.write_text("x = 1\ny = 2\n")
     result = run("serve", str(file))

@@ -262,7 +262,7 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
 
 # -- bad ones -----------------------------------------------------------------------------------------
 
-TAKES = "instance, transport, journal, topic, include"
+TAKES = "instance, transport, journal, topic, admin, logging, include"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ TAKES = "instance, transport, journal, topic, include"
         ("zzz = 1\n", [f"1: zzz: unknown; the file takes {TAKES}"]),
         (
             "[instance]\nname = 'a'\nDATA = 'b'\n",
-            ["3: instance.DATA: unknown; did you mean 'data'? [instance] takes name, data"],
+            ["3: instance.DATA: unknown; did you mean 'data'? [instance] takes name, data, drain_timeout"],
         ),
         (
             "[[transport]]\nlisten = 'unix:///a'\ninsecur = true\n",
@@ -302,7 +302,7 @@ TAKES = "instance, transport, journal, topic, include"
         # not built yet
         ("[[queue]]\nname = 'q'\n", ["1: queue: is not built yet; take it out"]),
         ("[[sow]]\nname = 's'\n", ["1: sow: is not built yet; take it out"]),
-        ("\n[admin]\n", ["2: admin: is not built yet; take it out"]),
+        ("\n[view]\n", ["2: view: is not built yet; take it out"]),
         (
             "[journal]\nretain = '7d'\nretain_size = '50GB'\n",
             [

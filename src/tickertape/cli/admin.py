@@ -1,0 +1,70 @@
+"""Owns asking a server's admin address, and the option that names it.
+
+Must never wait for ever, or take an answer of any size: whoever listens there may be no server of ours.
+"""
+
+from __future__ import annotations
+
+from http.client import HTTPConnection, HTTPException
+from typing import Final
+
+import click
+import msgspec
+
+from tickertape.base.errors import ConfigurationError
+from tickertape.base.limits import MIB
+from tickertape.cli.group import Failure, TimedOutFailure
+from tickertape.server.address import parse_admin
+from tickertape.server.admin.report import Stats
+from tickertape.server.config import ADMIN_DEFAULT
+
+_SECONDS_MAX: Final = 10.0
+_ANSWER_BYTES_MAX: Final = 64 * MIB
+
+
+def _checked(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+    try:
+        parse_admin(value)
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+admin_option = click.option(
+    "--admin",
+    metavar="URL",
+    default=ADMIN_DEFAULT,
+    show_default=True,
+    callback=_checked,
+    help="Admin address of the server, as its ready line tells it.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+
+
+def stats_of(url: str) -> tuple[bytes, Stats]:
+    """What the server at `url` tells about itself: as it came, and decoded.
+
+    Raises `Failure` when nobody of ours answers there, `TimedOutFailure` when not in time."""
+    address = parse_admin(url)
+    connection = HTTPConnection(address.host, address.port, timeout=_SECONDS_MAX)
+    try:
+        connection.request("GET", "/stats")
+        answer = connection.getresponse()
+        body = answer.read(_ANSWER_BYTES_MAX)
+    except TimeoutError:
+        raise TimedOutFailure(f"{url} did not answer within {_SECONDS_MAX:g} s") from None
+    except OSError as error:
+        raise Failure(
+            f"nobody answers at {url} ({error.strerror or error}); --admin names the admin address, "
+            f"which a server tells when it is ready"
+        ) from None
+    except HTTPException as error:
+        raise Failure(f"what answers at {url} does not speak HTTP: {type(error).__name__}") from None
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise Failure(f"{url} answered {answer.status}: {body[:200].decode('utf-8', 'replace')}")
+    try:
+        return body, msgspec.json.decode(body, type=Stats)
+    except msgspec.MsgspecError as error:
+        raise Failure(f"what answers at {url} is no tickertape server of this version: {error}") from None

@@ -1,0 +1,144 @@
+"""Owns `stats`: what a running server tells about itself.
+
+Must never change anything in it: it asks the admin address, and prints.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from tickertape.cli.admin import admin_option, json_option, stats_of
+from tickertape.cli.options import interval
+from tickertape.cli.tables import echo_table, number, safe
+from tickertape.server.admin.report import Rates, SessionState, Stats, Syncs
+
+
+@click.command(short_help="Show what a running server does.")
+@admin_option
+@json_option
+@click.option(
+    "--watch",
+    metavar="S",
+    callback=interval,
+    help="Show it again and again, every S seconds, until Ctrl-C. With --json: an object a line.",
+)
+def stats(admin: str, as_json: bool, watch: float | None) -> None:
+    """Show what a running server does: its log, rates, syncs, memory, and who is connected.
+
+    Counts begin with the start of the server. A lag is how many messages of the log, of whatever topic, lie
+    between a subscription and the persisted end.
+
+    \b
+    tickertape stats
+    tickertape stats --admin http://127.0.0.1:9008 --watch 2s
+    tickertape stats --json | jq .journal.syncs.p99_seconds
+    """
+    while True:
+        body, report = stats_of(admin)
+        if watch is not None and not as_json and sys.stdout.isatty():
+            click.clear()
+        if as_json:
+            click.echo(body)
+        else:
+            _show(report)
+        if watch is None:
+            return
+        sys.stdout.flush()
+        time.sleep(watch)
+
+
+def _show(report: Stats) -> None:
+    for name, text in _lines(report):
+        click.echo(f"{name:<10}{text}")
+    if report.sessions:
+        click.echo()
+        _show_sessions(report)
+
+
+def _lines(report: Stats) -> Iterator[tuple[str, str]]:
+    journal, totals, memory = report.journal, report.totals, report.memory
+    reason = f" ({safe(report.reason)})" if report.reason else ""
+    yield (
+        "server",
+        (
+            f"{safe(report.instance)}, version {report.version}, process {report.pid}, {report.state}{reason}, "
+            f"up {number(report.uptime_seconds)} s"
+        ),
+    )
+    yield (
+        "log",
+        (
+            f"positions {journal.first_position:,} to {journal.persisted_end:,}, {journal.segments:,} segments, "
+            f"{journal.bytes:,} bytes, {journal.publishers:,} publishers{', DISK FULL' if journal.full else ''}"
+        ),
+    )
+    persisted = f"{totals.persisted_messages:,} messages, {totals.persisted_bytes:,} bytes"
+    yield "persisted", f"{persisted}, {journal.commits:,} commits"
+    yield "sent", f"{totals.sent_messages:,} messages, {totals.sent_bytes:,} bytes"
+    yield from _rates(report.rates)
+    yield "syncs", _syncs(journal.syncs)
+    yield (
+        "memory",
+        (
+            f"{number(memory.anonymous_bytes)} bytes anonymous, tail of the log {memory.tail_cache_bytes:,}, "
+            f"outboxes {memory.outbox_bytes:,}"
+        ),
+    )
+    for name, counts in (("refused", totals.refused), ("ended", totals.ended)):
+        if counts:
+            yield name, ", ".join(f"{safe(code)} {count:,}" for code, count in sorted(counts.items()))
+    yield (
+        "clients",
+        (
+            f"{report.connections:,} connections, {report.session_count:,} logged on, "
+            f"{report.subscription_count:,} subscriptions"
+        ),
+    )
+
+
+def _rates(rates: Rates | None) -> Iterator[tuple[str, str]]:
+    if rates is not None:
+        persisted = f"{number(rates.persisted_messages)} messages/s, {number(rates.persisted_bytes)} bytes/s"
+        sent = f"{number(rates.sent_messages)} messages/s, {number(rates.sent_bytes)} bytes/s"
+        yield "rates", f"persisted {persisted}; sent {sent}"
+
+
+def _syncs(syncs: Syncs) -> str:
+    half, most = _milliseconds(syncs.p50_seconds), _milliseconds(syncs.p99_seconds)
+    longest = _milliseconds(syncs.highest_seconds)
+    return f"{syncs.policy}: {syncs.count:,}, half within {half}, 99 % within {most}, longest {longest}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.3g} ms"
+
+
+def _show_sessions(report: Stats) -> None:
+    columns = ("client", "address", "topic", "state", "lag", "published", "sent", "credit", "outbox")
+    echo_table(columns, [row for session in report.sessions for row in _rows(session)], left=4)
+    if report.sessions_left_out or report.subscriptions_left_out:
+        click.echo(
+            f"not listed: {report.sessions_left_out:,} sessions, "
+            f"{report.subscriptions_left_out:,} subscriptions"
+        )
+
+
+def _rows(session: SessionState) -> Iterator[tuple[str, ...]]:
+    name, address = safe(session.client), session.address or "-"
+    traffic = number(session.published_messages), number(session.sent_messages)
+    outbox = number(session.outbox_bytes)
+    if not session.subscriptions:
+        yield name, address, "-", "-", "-", *traffic, "-", outbox
+    for sub in session.subscriptions:
+        state = "caught up" if sub.caught_up else "blocked" if sub.blocked else "behind"
+        yield (
+            *(name, address, safe(sub.topic), state, number(sub.lag_messages)),
+            *traffic,
+            *(number(sub.credit_bytes), outbox),
+        )
+        name = address = outbox = ""
+        traffic = "", ""

@@ -1,0 +1,41 @@
+"""Owns tables of text: aligned columns, and names from outside shown so that they cannot harm a terminal.
+
+Must never print a character that a terminal could take as a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+_CELL_CHARACTERS_MAX: Final = 60
+
+
+def safe(text: str) -> str:
+    """`text` with what cannot be printed escaped, cut when it is long."""
+    if len(text) > _CELL_CHARACTERS_MAX:
+        text = text[: _CELL_CHARACTERS_MAX - 3] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def number(value: int | float | None) -> str:
+    """A count with separators, a rate with few digits; `-` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, float) and value < 100:
+        return f"{value:.4g}"
+    return f"{value:,.0f}"
+
+
+def echo_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Print rows under their columns: the first `left` columns to the left, the others to the right."""
+    table = [columns, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    for row in table:
+        cells = [
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(cells).rstrip())
