@@ -65,15 +65,16 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     yield (
         "server",
         (
-            f"{safe(report.instance)}, version {report.version}, process {report.pid}, {report.state}{reason}, "
-            f"up {number(report.uptime_seconds)} s"
+            f"{safe(report.instance)}, version {report.version}, process {report.pid}, "
+            f"{report.state}{reason}, up {number(report.uptime_seconds)} s"
         ),
     )
     yield (
         "log",
         (
-            f"positions {journal.first_position:,} to {journal.persisted_end:,}, {journal.segments:,} segments, "
-            f"{journal.bytes:,} bytes, {journal.publishers:,} publishers{', DISK FULL' if journal.full else ''}"
+            f"positions {journal.first_position:,} to {journal.persisted_end:,}, "
+            f"{journal.segments:,} segments, {journal.bytes:,} bytes, {journal.publishers:,} publishers"
+            f"{', DISK FULL' if journal.full else ''}"
         ),
     )
     persisted = f"{totals.persisted_messages:,} messages, {totals.persisted_bytes:,} bytes"

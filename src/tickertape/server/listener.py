@@ -41,6 +41,8 @@ class Peer(asyncio.BufferedProtocol):
         self.since = time.monotonic()
         """When it was accepted, monotonic seconds."""
         self.logon_timer: asyncio.TimerHandle | None = None
+        self._parting = False
+        """The server has said all it has to say."""
         self.takes_logon = True
         """No logon has succeeded yet."""
 
@@ -54,9 +56,11 @@ class Peer(asyncio.BufferedProtocol):
         self._conn = self._instance.connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the wire machine knows what it needs)
-        return self._wire.buffer()
+        return self._instance.scratch if self._parting else self._wire.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._parting:
+            return
         events = self._wire.received(nbytes)
         if events:
             self._instance.events(self._conn, events)
@@ -75,7 +79,7 @@ class Peer(asyncio.BufferedProtocol):
     def send(self, buffers: list[Buffer]) -> None:
         """Write buffers in order."""
         assert self._transport is not None
-        if not self._transport.is_closing():
+        if not self._transport.is_closing() and not self._parting:
             self._transport.writelines(buffers)
 
     def logged_on(self) -> None:
@@ -91,7 +95,7 @@ class Peer(asyncio.BufferedProtocol):
         assert self._transport is not None
         (self._unread_for.discard if enabled else self._unread_for.add)(why)
         with contextlib.suppress(RuntimeError):  # closing already
-            if not self._unread_for:
+            if not self._unread_for or self._parting:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
@@ -102,9 +106,15 @@ class Peer(asyncio.BufferedProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def close(self) -> None:
-        """Close once what was sent is written."""
+        """Close once what was sent is written and the peer has closed too; what it still sends is dropped.
+
+        Closing a socket with unread bytes in it resets the connection, and the goodbye would be lost with
+        it, or acknowledgements before it."""
         assert self._transport is not None
-        self._transport.close()
+        self._parting = True
+        with contextlib.suppress(OSError, RuntimeError):  # gone already
+            self._transport.write_eof()
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         """Close now."""
