@@ -30,6 +30,8 @@ LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "warning", "error")
 
 _FLUSH_SECONDS_MAX: Final = 1.0
 """Standard error that takes nothing for so long at the end is given up."""
+_LOOK_SECONDS: Final = 1.0
+"""How often it is looked whether lines were suppressed, when nothing else is logged."""
 _TRACEBACK_CHARACTERS_MAX: Final = 8_000
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+,|[]@%~")
 
@@ -95,12 +97,16 @@ class RateLimit:
     def admit(self, name: str, now: float) -> tuple[bool, dict[str, int]]:
         """Whether a line of `name` may be written now (seconds), and how many lines of each event of the
         second before were not."""
-        suppressed: dict[str, int] = {}
-        if int(now) != self._second:
-            suppressed = self.close()
-            self._second = int(now)
+        suppressed = self.suppressed(now)
         seen = self._seen[name] = self._seen.get(name, 0) + 1
         return seen <= self._per_second, suppressed
+
+    def suppressed(self, now: float) -> dict[str, int]:
+        """How many lines of each event of a second that is over were not written."""
+        if int(now) == self._second:
+            return {}
+        self._second = int(now)
+        return self.close()
 
     def close(self) -> dict[str, int]:
         """How many lines of each event were not written since the last answer."""
@@ -130,15 +136,21 @@ class EventWriter(logging.Handler):
         if passes or record.levelno >= logging.CRITICAL:
             self._put(record)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Write what is queued, for a bounded time; nothing may be logged afterwards."""
-        with self.lock or contextlib.nullcontext():
+        super().close()
+        if not self._thread.is_alive():
+            return
+        with self._locked():
             self._tell(self._limit.close())
             if self._dropped:
                 self._put(_record("dropped", lines=self._dropped))
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=_FLUSH_SECONDS_MAX)
         self._thread.join(_FLUSH_SECONDS_MAX)
+
+    def _locked(self) -> contextlib.AbstractContextManager[object]:
+        return self.lock or contextlib.nullcontext()
 
     def _tell(self, suppressed: Mapping[str, int]) -> None:
         for name, lines in suppressed.items():
@@ -151,7 +163,15 @@ class EventWriter(logging.Handler):
             self._dropped += 1
 
     def _run(self) -> None:
-        while (record := self._lines.get()) is not None:
+        while True:
+            try:
+                record = self._lines.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                with self._locked():
+                    self._tell(self._limit.suppressed(time.time()))
+                continue
+            if record is None:
+                break
             try:
                 self._stream.write(f"{self.format(record)}\n")
                 if self._lines.empty():
@@ -182,4 +202,4 @@ def logging_to(stream: TextIO | None, form: Format, level: Level) -> Iterator[Ev
     finally:
         root.removeHandler(writer)
         root.setLevel(before)
-        writer.end()
+        writer.close()

@@ -1,0 +1,294 @@
+"""The admin address of a real server: what it tells, what it bounds, and the commands that ask it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+import tickertape as tt
+from tests.helpers.admin import ask, stats_of, status_of
+from tests.helpers.processes import run_tickertape
+from tickertape.base.limits import admin_connections_max, admin_request_bytes_max
+from tickertape.server.admin.report import SubscriptionState
+from tickertape.testing import RunningServer, running_server, wait_until
+
+SECONDS = 20.0
+CONFIG = '[[journal.topic]]\nname = "orders"\n[[journal.topic]]\nname = "fills"\n'
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """Records `orders` and `fills`; has 100 orders in its log."""
+    with running_server(config=CONFIG) as running:
+        with tt.Client("loader", running.uri, timeout=SECONDS) as client:
+            client.publish_batch("orders", (b"%03d" % n for n in range(100)))
+            client.publish_flush(SECONDS)
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[tt.Client]:
+    with tt.Client("pricing", server.uri, timeout=SECONDS) as connected:
+        yield connected
+
+
+def only(stats_subscriptions: list[SubscriptionState]) -> SubscriptionState:
+    (subscription,) = stats_subscriptions
+    return subscription
+
+
+def test_health_and_ready(server: RunningServer) -> None:
+    assert status_of(server, "/health") == (200, {"status": "ready"})
+    assert status_of(server, "/ready") == (200, {"status": "ready"})
+
+
+def test_stats_tell_the_log_the_sessions_and_the_topics(server: RunningServer, client: tt.Client) -> None:
+    before = stats_of(server)
+    stream = client.bookmark_subscribe("orders", tt.EPOCH, sub_id="mine")
+    plain = client.subscribe("prices")
+    client.publish("prices", b"12345")
+    client.publish("orders", b"1")
+    client.publish_flush(SECONDS)
+    wait_until(lambda: stats_of(server).totals.sent_messages > before.totals.sent_messages + 100, SECONDS)
+    stats = stats_of(server)
+    assert (stats.state, stats.instance, stats.pid) == ("ready", "tickertape", server.pid)
+    assert stats.totals.persisted_messages == before.totals.persisted_messages + 1
+    assert stats.journal.persisted_end == stats.journal.accepted_end > before.journal.persisted_end
+    assert stats.journal.syncs.policy == "always"
+    assert stats.journal.syncs.count >= stats.journal.commits > before.journal.commits
+    (session,) = stats.sessions
+    assert (session.client, session.published_messages) == ("pricing", 2)
+    assert session.address.startswith("127.0.0.1:")
+    states = {subscription.topic: subscription for subscription in session.subscriptions}
+    orders, prices = states["orders"], states["prices"]
+    assert (orders.sub_id, orders.recorded, orders.caught_up, orders.lag_messages) == ("mine", True, True, 0)
+    assert (prices.recorded, prices.position, prices.lag_messages) == (False, None, None)
+    topics = {topic.name: topic for topic in stats.topics}
+    assert (topics["prices"].recorded, topics["prices"].bytes, topics["prices"].last_bookmark) == (
+        *(False, 5 * topics["prices"].messages, None),
+    )
+    last = [stream.get(SECONDS) for _ in range(topics["orders"].messages)][-1]
+    assert topics["orders"].last_bookmark == last.bookmark
+    assert topics["orders"].subscriptions == 1
+    assert plain.get(SECONDS).data == b"12345"
+    assert stats.memory.anonymous_bytes is not None
+
+
+def test_who_lags_and_is_blocked_is_seen(server: RunningServer, client: tt.Client) -> None:
+    client.publish_batch("fills", (b"%0100000d" % n for n in range(50)))  # more than the credit of a stream
+    client.publish_flush(SECONDS)
+    stream = client.bookmark_subscribe("fills", tt.EPOCH)
+
+    def blocked() -> bool:
+        return only(stats_of(server).sessions[0].subscriptions).blocked
+
+    wait_until(blocked, SECONDS)
+    behind = only(stats_of(server).sessions[0].subscriptions)
+    assert not behind.caught_up
+    assert 0 < (behind.lag_messages or 0) < 50
+    for _ in range(50):
+        stream.get(SECONDS)
+    wait_until(lambda: only(stats_of(server).sessions[0].subscriptions).caught_up, SECONDS)
+
+
+def test_refusals_and_ends_are_counted(server: RunningServer, client: tt.Client) -> None:
+    before = stats_of(server).totals
+    with pytest.raises(tt.TickertapeError):
+        client.bookmark_subscribe("prices", tt.EPOCH)
+    second = tt.Client("pricing", server.uri, timeout=SECONDS)
+    after = stats_of(server).totals
+    assert sum(after.refused.values()) == sum(before.refused.values()) + 1
+    assert after.ended["name_in_use"] == before.ended.get("name_in_use", 0) + 1
+    second.close()
+    log = server.errors()
+    assert " refused conn=" in log
+    assert " reason=name_in_use " in log
+
+
+def test_counts_begin_with_the_start_and_topics_are_known_from_the_log() -> None:
+    with running_server() as server:
+        with tt.Client("loader", server.uri, timeout=SECONDS) as client:
+            client.publish("orders", b"1")
+            client.publish_flush(SECONDS)
+        address = server.admin_url
+        server.restart()
+        assert server.admin_url == address
+        (topic,) = stats_of(server).topics
+        assert (topic.name, topic.messages, topic.last_bookmark, topic.last_time) == ("orders", 0, None, None)
+
+
+@pytest.mark.parametrize("form", ["prometheus", "openmetrics"])
+def test_metrics_are_what_prometheus_reads(server: RunningServer, client: tt.Client, form: str) -> None:
+    client.subscribe("orders")
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"} if form == "openmetrics" else {}
+    status, headers, body = ask(server, "/metrics", headers=accept)
+    assert status == 200
+    assert headers["content-type"].startswith(
+        "application/openmetrics-text" if accept else "text/plain; version="
+    )
+    parse = openmetrics_families if accept else text_string_to_metric_families
+    families = {family.name: family for family in parse(body.decode())}
+    kinds = {name: family.type for name, family in families.items()}
+    assert kinds["tickertape_ready"] == "gauge"
+    assert kinds["tickertape_persisted_messages"] == "counter"
+    assert kinds["tickertape_journal_sync_seconds"] == "histogram"
+    assert all(name.startswith("tickertape_") and family.documentation for name, family in families.items())
+    samples = {s.labels["topic"]: s for s in families["tickertape_topic_messages"].samples}
+    assert samples["orders"].value >= 100
+    assert samples["orders"].labels["recorded"] == "true"
+    buckets = [s for s in families["tickertape_journal_sync_seconds"].samples if s.name.endswith("_bucket")]
+    values = [s.value for s in buckets]
+    assert values == sorted(values)
+    assert buckets[-1].labels["le"] == "+Inf"
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/", "GET", 404),
+        ("/stats/x", "GET", 404),
+        ("/stats?x=1", "GET", 400),
+        ("/stats", "POST", 405),
+        ("/stats", "HEAD", 200),
+        ("/%00%1b[31m", "GET", 404),
+    ],
+)
+def test_other_requests(server: RunningServer, path: str, method: str, status: int) -> None:
+    answered, headers, body = ask(server, path, method)
+    assert answered == status
+    if method == "HEAD":
+        assert int(headers["content-length"]) > 100
+        assert body == b""
+
+
+def talk(server: RunningServer, data: bytes) -> bytes:
+    """Send bytes to the admin address; everything it says until it closes."""
+    with connect(server) as connection:
+        connection.sendall(data)
+        said = b""
+        while more := connection.recv(65536):
+            said += more
+        return said
+
+
+def connect(server: RunningServer) -> socket.socket:
+    place = urlsplit(server.admin_url)
+    return socket.create_connection((place.hostname, place.port or 0), timeout=SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /stats HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 2 * admin_request_bytes_max, b"431"),
+        (b"GET /" + b"x" * 2 * admin_request_bytes_max + b" HTTP/1.1\r\n", b"431"),
+        (b"tktape/0" + bytes(100) + b"\r\n\r\n", b"400"),
+        (b"GET /stats HTTP/1.1\r\n\r\n", b"400"),  # no host
+        (b"GET /stats HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabcde", b"413"),
+        (b"GET /stats HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", b"413"),
+        (b"GET /health HTTP/1.0\r\n\r\n", b"200"),
+    ],
+    ids=["header", "target", "garbage", "no host", "body", "chunked", "http 1.0"],
+)
+def test_hostile_and_old_requests_are_answered_and_closed(
+    server: RunningServer, data: bytes, status: bytes
+) -> None:
+    assert talk(server, data).split()[1] == status
+    assert status_of(server, "/health")[0] == 200
+
+
+def test_one_connection_asks_more_than_once(server: RunningServer) -> None:
+    request = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    last = b"GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    assert talk(server, request * 20 + last).count(b"HTTP/1.1 200") == 21
+
+
+def test_too_many_connections_are_told_so(server: RunningServer) -> None:
+    held = [connect(server) for _ in range(admin_connections_max)]
+    try:
+        assert talk(server, b"").split()[1] == b"503"
+    finally:
+        for connection in held:
+            connection.close()
+    wait_until(lambda: ask(server, "/health")[0] == 200, SECONDS)
+
+
+def test_stats_as_a_table(server: RunningServer, client: tt.Client) -> None:
+    client.subscribe("orders")
+    code, output, _ = run_tickertape("stats", "--admin", server.admin_url)
+    assert code == 0
+    lines = {line.split()[0]: line for line in output.splitlines() if line}
+    assert f"process {server.pid}, ready, up " in lines["server"]
+    assert lines["syncs"].startswith("syncs     always: ")
+    assert lines["pricing"].split()[2:5] == ["orders", "caught", "up"]
+
+
+def test_stats_and_topics_as_json(server: RunningServer) -> None:
+    code, output, _ = run_tickertape("stats", "--admin", server.admin_url, "--json")
+    assert (code, output.count("\n")) == (0, 1)
+    assert msgspec.json.decode(output)["journal"]["identity"] == stats_of(server).journal.identity
+    code, output, _ = run_tickertape("topics", "--admin", server.admin_url, "--json")
+    assert code == 0
+    assert "orders" in [topic["name"] for topic in msgspec.json.decode(output)["topics"]]
+
+
+def test_topics_as_a_table(server: RunningServer) -> None:
+    code, output, _ = run_tickertape("topics", "--admin", server.admin_url)
+    head, *rows = output.splitlines()
+    assert code == 0
+    assert head.split() == ["topic", "recorded", "last", "bookmark", "last", "message", "messages", "bytes",
+                            "subscriptions"]  # fmt: skip
+    assert next(row.split()[1] for row in rows if row.startswith("orders ")) == "yes"
+
+
+@pytest.mark.parametrize("command", ["stats", "topics"])
+def test_nobody_answers(command: str, server: RunningServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    code, output, errors = run_tickertape(command, "--admin", url)
+    assert (code, output, errors.count("\n")) == (1, "", 1)
+    assert errors.startswith(f"tickertape: nobody answers at {url} (Connection refused); ")
+    code, _, errors = run_tickertape(command, "--admin", server.uri.replace("tcp", "http"))
+    assert (code, errors.count("\n")) == (1, 1)
+    assert "does not speak HTTP" in errors
+    assert run_tickertape(command, "--admin", server.uri)[0] == 2
+
+
+def test_an_address_that_is_taken_is_an_error_when_it_was_asked_for(server: RunningServer) -> None:
+    data = str(server.data.parent / "other")
+    code, output, errors = run_tickertape(
+        *("serve", "--data", data, "--listen", "tcp://127.0.0.1:0", "--admin", server.admin_url)
+    )
+    assert (code, output, errors.count("\n")) == (1, "", 1)
+    assert f" CRITICAL listen_failed address={server.admin_url} " in errors
+
+
+def test_a_flood_is_bounded_in_the_log(server: RunningServer) -> None:
+    before = server.errors().count(" connection_close ")
+    for n in range(200):
+        with connect_to_server(server) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\x1b[31m %d" % n)
+            stranger.recv(1000)
+
+    def ended() -> int:
+        return stats_of(server).totals.ended.get("not_tickertape", 0)
+
+    wait_until(lambda: ended() >= 200, SECONDS)
+    wait_until(lambda: " suppressed of=connection_open lines=" in server.errors(), SECONDS)
+    log = server.errors()
+    assert log.count(" connection_close ") - before < 200
+    assert "\x1b" not in log
+
+
+def connect_to_server(server: RunningServer) -> socket.socket:
+    host, port = server.uri.removeprefix("tcp://").split(":")
+    return socket.create_connection((host, int(port)), timeout=SECONDS)

@@ -1,0 +1,191 @@
+"""A stop of the real process: what was accepted is persisted, and delivered, and all are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.admin import status_of
+from tests.helpers.peer import Peer, frame
+from tests.helpers.wire import batch_of
+from tickertape.base.limits import drain_idle_seconds
+from tickertape.testing import RunningServer, running_server, wait_until
+from tickertape.wire.commands import Ack, Goodbye, Persisted, Publish, Subscribe
+
+SECONDS = 20.0
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    with running_server() as running:
+        yield running
+
+
+def events(server: RunningServer) -> list[str]:
+    return [line.split()[2] for line in server.errors().splitlines()]
+
+
+class Writer(threading.Thread):
+    """Publishes as fast as it can, and connects again when the server is back."""
+
+    def __init__(self, name: str, uri: str) -> None:
+        super().__init__(daemon=True)
+        self.client = tt.Client(name, uri, publish_store=tt.MemoryPublishStore("1MB"), timeout=SECONDS)
+        self.client.set_disconnect_handler(self._come_back)
+        self.published = 0
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        while not self.enough.is_set():
+            self.client.publish("orders", b"%s %d" % (self.client.name.encode(), self.published))
+            self.published += 1
+
+    @property
+    def acknowledged(self) -> int:
+        published = self.published
+        return published - self.client.unpersisted_count()
+
+    def finish(self) -> None:
+        self.enough.set()
+        self.join(SECONDS)
+        self.client.publish_flush(SECONDS)
+        self.client.close()
+
+    def _come_back(self, client: tt.Client) -> None:
+        wait_until(lambda: connected(client), SECONDS)
+
+
+def connected(client: tt.Client) -> bool:
+    try:
+        client.connect(timeout=SECONDS)
+    except tt.Disconnected:
+        return False
+    return True
+
+
+def test_a_stop_under_load_loses_nothing_and_publishers_go_on_at_the_next_start(
+    server: RunningServer,
+) -> None:
+    writers = [Writer(f"writer-{n}", server.uri) for n in range(2)]
+    for writer in writers:
+        writer.start()
+    for stop in range(1, 3):
+        goal = stop * 5_000
+        wait_until(lambda goal=goal: all(writer.acknowledged >= goal for writer in writers), SECONDS)
+        assert server.stop() == 0
+        server.start()
+    for writer in writers:
+        writer.finish()
+    with tt.Client("reader", server.uri, timeout=SECONDS) as reader:
+        stored = [message.data for message in reader.replay("orders")]
+    for writer in writers:
+        name = writer.client.name.encode()
+        mine = [body for body in stored if body.startswith(name)]
+        assert mine == [b"%s %d" % (name, n) for n in range(writer.published)]
+    assert "recovery" not in events(server), "each stop sealed the log"
+
+
+def test_a_subscriber_on_its_way_gets_everything_before_the_goodbye(server: RunningServer) -> None:
+    count = 30_000
+    with tt.Client("writer", server.uri, timeout=SECONDS) as writer:
+        writer.publish_batch("orders", (b"%0200d" % n for n in range(count)))
+        writer.publish_flush(SECONDS)
+        reader = tt.Client("reader", server.uri, timeout=SECONDS)
+        stream = reader.bookmark_subscribe("orders", tt.EPOCH)
+        got = [int(stream.get(SECONDS).data)]
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        wait_until(lambda: "drain" in events(server), SECONDS)
+        got += [int(message.data) for message in stream]
+        assert stream.end_reason == "not_ready"
+        stopping.join(SECONDS)
+        assert got == list(range(count))
+        reader.close()
+    assert "subscribers_left_behind" not in events(server)
+
+
+class Deaf(Peer):
+    """Asks for the whole log, and takes nothing of it."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri, "deaf")
+        self.send(frame(Subscribe(id=1, sub_id="a", topic="orders", bookmark="0", credit=1 << 29)))
+        self.until(Ack)
+
+
+@pytest.fixture
+def deaf(server: RunningServer) -> Iterator[Deaf]:
+    """On a server with more in its log than fits the buffers of a socket."""
+    with tt.Client("writer", server.uri, timeout=SECONDS) as writer:
+        writer.publish_batch("orders", (b"%010000d" % n for n in range(3_000)))
+        writer.publish_flush(SECONDS)
+    with Deaf(server.uri) as peer:
+        time.sleep(0.2)  # the buffers fill up: whoever comes later waits for nothing that can move
+        yield peer
+
+
+def when_draining(server: RunningServer, act: Callable[[], None]) -> tuple[int, float]:
+    """Send SIGTERM, act as soon as the drain has begun; the exit code and the seconds it took."""
+    began = time.monotonic()
+    os.kill(server.pid, signal.SIGTERM)
+    wait_until(lambda: "drain" in events(server), SECONDS)
+    act()
+    return server.wait(), time.monotonic() - began
+
+
+def test_a_draining_server_is_not_ready_and_takes_no_connections(server: RunningServer, deaf: Deaf) -> None:
+    host, port = server.uri.removeprefix("tcp://").split(":")
+
+    def look() -> None:
+        assert status_of(server, "/ready") == (
+            503,
+            {"status": "draining", "reason": "the server is stopping"},
+        )
+        assert status_of(server, "/health")[0] == 200
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), timeout=SECONDS)
+
+    code, seconds = when_draining(server, look)
+    assert code == 0
+    assert drain_idle_seconds <= seconds < drain_idle_seconds + 8, "it waits for nobody who takes nothing"
+    assert "subscribers_left_behind" in events(server)
+
+
+def test_a_second_signal_stops_at_once(server: RunningServer, deaf: Deaf) -> None:
+    code, _ = when_draining(server, lambda: os.kill(server.pid, signal.SIGINT))
+    last = server.errors().splitlines()[-1]
+    assert " stopped_at_once signal=SIGINT sealed=" in last
+    assert code == (0 if last.endswith("sealed=true") else 1)
+    server.start()
+    assert "recovery" not in events(server)
+
+
+def test_an_accepted_publish_is_acknowledged_and_a_later_one_is_neither_taken_nor_told_so(
+    server: RunningServer, deaf: Deaf
+) -> None:
+    with Peer(server.uri, "raw") as peer:
+        peer.send(frame(Publish(frame=1), batch_of(3, topic="raw")))
+        peer.until(Persisted)
+        peer.send(frame(Subscribe(id=2, sub_id="b", topic="orders", bookmark="0", credit=200_000)))
+        peer.until(Ack)
+
+        def publish() -> None:
+            peer.send(frame(Publish(frame=2), batch_of(3, topic="raw", first=4)))
+
+        assert when_draining(server, publish)[0] == 0
+        said = peer.until_closed()
+    assert not [command for command in said if isinstance(command, Persisted)]
+    assert isinstance(said[-1], Goodbye)
+    assert said[-1].code == "not_ready"
+    server.start()
+    with tt.Client("reader", server.uri, timeout=SECONDS) as reader:
+        assert len(list(reader.replay("raw"))) == 3
