@@ -133,11 +133,11 @@ admin_answer_seconds_max: Final = 5.0
 """How long the admin address waits for the event loop before it says that the server is stuck."""
 snapshot_interval_seconds: Final = 0.05
 """Statistics are gathered at most this often; who asks meanwhile shares the next ones."""
-sessions_listed_max: Final = 500
+sessions_listed_max: Final = 200
 """Sessions that one answer of `/stats` lists."""
-subscriptions_listed_max: Final = 1_000
+subscriptions_listed_max: Final = 500
 """Subscriptions that one answer of `/stats` lists, of all sessions together."""
-subscriptions_counted_max: Final = 5_000
+subscriptions_counted_max: Final = 2_000
 """Subscriptions that are looked at to count those of each topic; with more there is no such count."""
 
 # events and the end

@@ -124,7 +124,9 @@ class EventWriter(logging.Handler):
         self._stream = stream
         self._limit = limit or RateLimit()
         self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(event_queue_lines_max)
-        self._dropped = 0
+        self.dropped = 0
+        """Lines that could not be written or kept."""
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
@@ -143,8 +145,9 @@ class EventWriter(logging.Handler):
             return
         with self._locked():
             self._tell(self._limit.close())
-            if self._dropped:
-                self._put(_record("dropped", lines=self._dropped))
+            if self.dropped:
+                self._put(_record("dropped", lines=self.dropped))
+        self._ended = True
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=_FLUSH_SECONDS_MAX)
         self._thread.join(_FLUSH_SECONDS_MAX)
@@ -160,13 +163,15 @@ class EventWriter(logging.Handler):
         try:
             self._lines.put_nowait(record)
         except queue.Full:
-            self._dropped += 1
+            self.dropped += 1
 
     def _run(self) -> None:
         while True:
             try:
                 record = self._lines.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
+                if self._ended:
+                    break
                 with self._locked():
                     self._tell(self._limit.suppressed(time.time()))
                 continue
@@ -177,7 +182,7 @@ class EventWriter(logging.Handler):
                 if self._lines.empty():
                     self._stream.flush()
             except (OSError, ValueError):
-                self._dropped += 1  # standard error is gone; the server goes on without
+                self.dropped += 1  # standard error is gone; the server goes on without
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 

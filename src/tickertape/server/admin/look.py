@@ -12,6 +12,8 @@ from collections import Counter
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
+
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
@@ -39,6 +41,32 @@ class Status(NamedTuple):
     state: str
     """`ready`, `draining` or `failed`."""
     reason: str | None
+
+
+class SeenTopic(NamedTuple):
+    """A topic as it was counted: made into text elsewhere, because that takes longer than all the rest."""
+
+    name: str
+    recorded: bool
+    messages: int
+    bytes: int
+    publisher: int
+    sequence: int
+    timestamp: int
+    subscriptions: int | None
+
+
+class Seen(NamedTuple):
+    """What one look saw."""
+
+    stats: Stats
+    """Without its topics."""
+    topics: list[SeenTopic]
+
+
+def finished(seen: Seen) -> Stats:
+    """The report with its topics; may run on any thread."""
+    return msgspec.structs.replace(seen.stats, topics=[_topic(topic) for topic in seen.topics])
 
 
 def status(instance: Instance) -> Status:
@@ -71,7 +99,7 @@ class Look:
         """As the function."""
         return status(self._instance)
 
-    def stats(self) -> Stats:
+    def stats(self) -> Seen:
         """Everything but the rates and the memory of the process."""
         instance = self._instance
         state, reason = self.status()
@@ -79,7 +107,7 @@ class Look:
         listed = self._sessions()
         count = sum(len(s.subscriptions) + len(s.live) for s in sessions.values())
         outbox = sum([peer.outbox_bytes for peer in instance.peers.values()])
-        return Stats(
+        stats = Stats(
             instance=self._name,
             state=state,
             reason=reason,
@@ -94,13 +122,14 @@ class Look:
             sessions_left_out=len(sessions) - len(listed),
             subscription_count=count,
             subscriptions_left_out=count - sum(len(session.subscriptions) for session in listed),
-            topics=self._topics(count),
+            topics=[],
             memory=Memory(
                 anonymous_bytes=None,
                 tail_cache_bytes=instance.broker.journal.view.tail_bytes,
                 outbox_bytes=outbox,
             ),
         )
+        return Seen(stats, self._topics(count))
 
     def _journal(self) -> JournalState:
         journal = self._instance.broker.journal
@@ -168,7 +197,7 @@ class Look:
 
     # -- topics ---------------------------------------------------------------------------------------
 
-    def _topics(self, subscription_count: int) -> list[TopicState]:
+    def _topics(self, subscription_count: int) -> list[SeenTopic]:
         subscribed: Counter[str] | None = None
         if subscription_count <= subscriptions_counted_max:
             subscribed = Counter()
@@ -176,20 +205,34 @@ class Look:
                 subscribed.update([sub.topic for sub in session.subscriptions.values()])
                 subscribed.update([sub.topic for sub in session.live.values()])
         counts = self.statistics
-        topics = [_topic(name, topic, subscribed) for name, topic in counts.topics.items()]
-        topics += [_topic(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
+        of = (lambda _: None) if subscribed is None else subscribed.__getitem__
+        topics = [_seen(name, topic, of(name)) for name, topic in counts.topics.items()]
+        topics += [_seen(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
         return topics
 
 
-def _topic(name: str, topic: TopicCount, subscribed: Counter[str] | None) -> TopicState:
+def _seen(name: str, topic: TopicCount, subscriptions: int | None) -> SeenTopic:
+    return SeenTopic(
+        name,
+        topic.recorded,
+        topic.messages,
+        topic.bytes,
+        topic.publisher,
+        topic.sequence,
+        topic.timestamp,
+        subscriptions,
+    )
+
+
+def _topic(seen: SeenTopic) -> TopicState:
     return TopicState(
-        name=name,
-        recorded=topic.recorded,
-        messages=topic.messages,
-        bytes=topic.bytes,
-        last_bookmark=topic.bookmark or None,
-        last_time=_time(topic.timestamp),
-        subscriptions=None if subscribed is None else subscribed[name],
+        name=seen.name,
+        recorded=seen.recorded,
+        messages=seen.messages,
+        bytes=seen.bytes,
+        last_bookmark=f"{seen.publisher}|{seen.sequence}|" if seen.sequence else None,
+        last_time=_time(seen.timestamp),
+        subscriptions=seen.subscriptions,
     )
 
 

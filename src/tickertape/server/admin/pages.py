@@ -15,7 +15,7 @@ import msgspec
 
 from tickertape.server.admin.asking import Asking, ServerStuckError
 from tickertape.server.admin.http import Answer
-from tickertape.server.admin.look import Look
+from tickertape.server.admin.look import Look, finished
 from tickertape.server.admin.rates import Sampler
 from tickertape.server.admin.report import Stats
 from tickertape.server.events import event
@@ -65,7 +65,7 @@ class Pages:
         return Answer(200, *exposition(await self._report(), accept))
 
     async def _report(self) -> Stats:
-        stats = await self._stats()
+        stats = finished(await self._stats())
         memory = msgspec.structs.replace(stats.memory, anonymous_bytes=anonymous_bytes())
         rates = self.sampler.rates(time.monotonic())
         return msgspec.structs.replace(stats, memory=memory, rates=rates)

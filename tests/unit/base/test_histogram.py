@@ -1,0 +1,35 @@
+"""Durations in buckets: counts, sums, and percentiles that never promise too little."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
+
+
+def test_nothing_has_no_percentile() -> None:
+    assert Histogram().percentile(0.5) is None
+    assert Histogram().count == 0
+
+
+def test_buckets_rise_and_bounds_are_inclusive() -> None:
+    assert list(SECONDS_BUCKETS) == sorted(set(SECONDS_BUCKETS))
+    histogram = Histogram()
+    histogram.add(SECONDS_BUCKETS[3])
+    histogram.add(SECONDS_BUCKETS[-1] * 2)
+    assert (histogram.counts[3], histogram.counts[-1]) == (1, 1)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
+def test_a_percentile_bounds_its_share_from_above(durations: list[float], share: float) -> None:
+    histogram = Histogram()
+    for seconds in durations:
+        histogram.add(seconds)
+    bound = histogram.percentile(share)
+    assert bound is not None
+    assert sum(seconds <= bound for seconds in durations) >= share * len(durations)
+    assert bound <= histogram.highest == max(durations)
+    assert histogram.count == len(durations)
+    assert histogram.total == pytest.approx(sum(durations))

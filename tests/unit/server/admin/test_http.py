@@ -1,0 +1,109 @@
+"""HTTP connections that are slow on purpose: each has its time, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tickertape.server.admin.http import Answer, HttpConnection
+
+SECONDS_MAX = 0.1
+GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def answer(target: str, accept: str) -> Answer:
+    if target == "/large":
+        return Answer(200, bytes(32 * 2**20))
+    if target == "/slow":
+        await asyncio.sleep(0.5 * SECONDS_MAX)
+    return Answer(200, target.encode())
+
+
+def talk(with_server: Talk) -> set[HttpConnection]:
+    """Run one connection against a server; the connections that are left."""
+    peers: set[HttpConnection] = set()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: HttpConnection(answer, peers, seconds_max=SECONDS_MAX), "127.0.0.1", 0
+        )
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        await with_server(reader, writer)
+        writer.close()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        server.close()
+
+    asyncio.run(run())
+    return peers
+
+
+def test_a_request_that_is_not_complete_in_time_is_told_so() -> None:
+    async def partial(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GET[:-2])
+        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+
+    assert talk(partial) == set()
+
+
+def test_a_request_a_byte_at_a_time_has_no_more_time_than_another() -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        began = time.monotonic()
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            writer.write(b"G")
+            await asyncio.sleep(SECONDS_MAX / 10)
+            assert time.monotonic() - began < 50 * SECONDS_MAX
+        with contextlib.suppress(ConnectionResetError):  # bytes of ours were on their way
+            assert (await reading).startswith(b"HTTP/1.1 408 ")
+
+    assert talk(drip) == set()
+
+
+@pytest.mark.parametrize("first", [b"", GET])
+def test_an_idle_connection_is_closed_without_a_word(first: bytes) -> None:
+    async def idle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(first)
+        said = await reader.read()
+        assert said.count(b"HTTP/1.1") == bool(first)
+
+    assert talk(idle) == set()
+
+
+def test_an_answer_that_is_not_taken_is_given_up() -> None:
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GET.replace(b"/a", b"/large"))
+        await asyncio.sleep(3 * SECONDS_MAX)
+        got = 0
+        with contextlib.suppress(ConnectionResetError):
+            while more := await reader.read(2**20):
+                got += len(more)
+        assert got < 32 * 2**20, "what was in the buffers, and then the end"
+
+    assert talk(deaf) == set()
+
+
+def test_requests_that_come_together_are_answered_in_order() -> None:
+    async def pipeline(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GET.replace(b"/a", b"/slow") + GET + GET.replace(b"/a", b"/b"))
+        said = b""
+        while not said.endswith(b"/b"):
+            said += await reader.read(1000)
+        assert said.index(b"/slow") < said.index(b"/a") < said.index(b"/b")
+
+    assert talk(pipeline) == set()
+
+
+def test_a_half_closed_connection_still_gets_its_answer() -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GET.replace(b"/a", b"/slow"))
+        writer.write_eof()
+        assert (await reader.read()).endswith(b"/slow")
+
+    assert talk(half) == set()

@@ -1,0 +1,159 @@
+"""Log lines: their form, their bounds, and that nobody waits for whoever does not read them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tickertape.base.limits import event_text_characters_max
+from tickertape.server import events
+from tickertape.server.events import EventWriter, Format, RateLimit, event, logging_to
+from tickertape.testing import wait_until
+
+SRC = Path(__file__).resolve().parents[3] / "src" / "tickertape"
+PAGE = SRC.parents[1] / "docs" / "reference" / "configuration.md"
+HOSTILE = 'a\nb\x1b[31m\x9b\u202e\u2028\x00é" = x'
+
+
+@pytest.fixture(autouse=True)
+def quiet_root() -> Iterator[None]:
+    """What pytest itself has on the root logger must not see our events."""
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    root.handlers.clear()
+    yield
+    root.handlers[:] = handlers
+
+
+def lines(form: Format, name: str, level: int = logging.INFO, **fields: Any) -> list[str]:
+    stream = io.StringIO()
+    with logging_to(stream, form, "info"):
+        event(name, level, **fields)
+    return stream.getvalue().splitlines()
+
+
+def test_a_line_of_text() -> None:
+    (line,) = lines("text", "logon", conn=7, client="pricing-1", ratio=0.25, good=True, none=None)
+    moment, *rest = line.split(" ")
+    assert rest == ["INFO", "logon", "conn=7", "client=pricing-1", "ratio=0.25", "good=true"]
+    assert len(moment) == len("2026-11-21T10:08:47.123456Z")
+    assert moment.endswith("Z")
+
+
+def test_a_line_of_json() -> None:
+    (line,) = lines("json", "logon", logging.WARNING, conn=7, client="pricing 1", none=None)
+    found = json.loads(line)
+    assert found.pop("time").endswith("Z")
+    assert found == {"level": "warning", "event": "logon", "conn": 7, "client": "pricing 1"}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_text_from_outside_is_escaped_and_cut(form: Format) -> None:
+    (line,) = lines(form, "logon", client=HOSTILE, other="x" * 10_000, empty="")
+    assert line.isascii()
+    assert line.isprintable()
+    if form == "json":
+        assert json.loads(line)["client"] == HOSTILE
+        assert len(json.loads(line)["other"]) == event_text_characters_max
+    else:
+        assert line.endswith(f' other={"x" * (event_text_characters_max - 3)}... empty=""')
+
+
+def test_events_below_the_level_are_not_told() -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "text", "error"):
+        event("logon")
+        event("failure", logging.CRITICAL)
+    event("afterwards", logging.CRITICAL)
+    assert [line.split()[2] for line in stream.getvalue().splitlines()] == ["failure"]
+
+
+def test_what_libraries_log_comes_in_one_line_with_its_traceback() -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "json", "info"):
+        try:
+            _ = 1 // 0
+        except ZeroDivisionError:
+            logging.getLogger("asyncio").exception("it broke: %s", "badly")
+    (line,) = stream.getvalue().splitlines()
+    found = json.loads(line)
+    assert (found["event"], found["logger"], found["text"]) == ("log", "asyncio", "it broke: badly")
+    assert "ZeroDivisionError" in found["traceback"]
+
+
+def test_a_rate_is_for_each_event_and_second_and_the_rest_is_counted() -> None:
+    limit = RateLimit(2)
+    assert [limit.admit("a", 5.0 + n / 10)[0] for n in range(5)] == [True, True, False, False, False]
+    assert limit.admit("b", 5.9) == (True, {})
+    assert limit.admit("b", 6.0) == (True, {"a": 3})
+    assert limit.admit("a", 6.1) == (True, {})
+    assert limit.suppressed(6.9) == {}
+    assert limit.suppressed(9.0) == {}
+
+
+def test_suppressed_lines_are_told_in_the_end_and_critical_ones_never_suppressed() -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "text", "info"):
+        for _ in range(1_000):
+            event("flood")
+        for _ in range(100):
+            event("failure", logging.CRITICAL)
+    names = [line.split()[2] for line in stream.getvalue().splitlines()]
+    assert names.count("failure") == 100
+    told = sum(
+        int(line.split("lines=")[1]) for line in stream.getvalue().splitlines() if " of=flood " in line
+    )
+    assert names.count("flood") + told == 1_000
+    assert names.count("flood") <= 60
+
+
+def test_nobody_waits_for_a_standard_error_that_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_FLUSH_SECONDS_MAX", 0.02)
+    monkeypatch.setattr(events, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(events, "event_queue_lines_max", 50)
+    read, write = os.pipe()
+    stream = os.fdopen(write, "w", buffering=1)
+    writer = EventWriter(stream, "text", RateLimit(1_000_000))
+    record = logging.makeLogRecord({"msg": "flood", "fields": {"text": "x" * 300}, "created": time.time()})
+    began = time.monotonic()
+    for _ in range(2_000):
+        writer.handle(record)
+    writer.close()
+    assert time.monotonic() - began < 5
+    assert writer.dropped > 500
+    os.close(read)
+    wait_until(lambda: not any(t.name == "log" for t in threading.enumerate()))
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()
+
+
+def test_standard_error_that_is_gone_is_done_without() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with logging_to(Gone(), "text", "info") as writer:
+        event("logon")
+    assert writer.dropped == 1
+
+
+def test_every_event_is_documented_and_exists() -> None:
+    source = "".join(path.read_text() for path in (SRC / "server").rglob("*.py"))
+    calls = re.findall(r"\b(?:event|_record)\(\s*([^,)]*)", source)
+    logged = {name for call in calls for name in re.findall(r'"(\w+)"', call)} | {"log"}
+    section = PAGE.read_text(encoding="utf-8").partition("### Events")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    documented |= {n for row in rows if "drain" in row[0] for n in re.findall(r"`(\w+)`", row[2])}
+    assert logged == documented
