@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -15,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of, status_of
-from tests.helpers.processes import run_tickertape
+from tests.helpers.processes import run_tickertape, source_environment
 from tickertape.base.limits import admin_connections_max, admin_request_bytes_max
 from tickertape.server.admin.report import SubscriptionState
 from tickertape.testing import RunningServer, running_server, wait_until
@@ -292,3 +297,38 @@ def test_a_flood_is_bounded_in_the_log(server: RunningServer) -> None:
 def connect_to_server(server: RunningServer) -> socket.socket:
     host, port = server.uri.removeprefix("tcp://").split(":")
     return socket.create_connection((host, int(port)), timeout=SECONDS)
+
+
+def test_the_default_address_is_done_without_when_it_is_taken() -> None:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # somebody has it already
+            stack.enter_context(socket.create_server(("127.0.0.1", 9008)))
+        data = stack.enter_context(tempfile.TemporaryDirectory())
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tickertape", "serve", "--data", data, "--listen", "tcp://127.0.0.1:0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=source_environment(),
+            text=True,
+        )
+        assert process.stdout is not None
+        assert re.fullmatch(r"ready tcp://127\.0\.0\.1:\d+\n", process.stdout.readline())
+        process.terminate()
+        _, log = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert " WARNING admin_off address=http://127.0.0.1:9008 " in log
+
+
+def test_events_as_json() -> None:
+    with running_server(config='[logging]\nformat = "json"\n') as server:
+        with tt.Client("pricing", server.uri, timeout=SECONDS):
+            pass
+        server.stop()
+        told = [msgspec.json.decode(line) for line in server.errors().splitlines()]
+    names = [line["event"] for line in told]
+    assert names[:3] == ["start", "recovered", "ready"]
+    assert names[-3:] == ["signal", "drain", "stop"]
+    logon = told[names.index("logon")]
+    assert (logon["level"], logon["client"]) == ("info", "pricing")
+    close = told[names.index("connection_close")]
+    assert (close["client"], close["reason"]) == ("pricing", "closed_by_peer")

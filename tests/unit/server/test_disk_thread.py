@@ -1,0 +1,52 @@
+"""The disk's thread measures what it syncs, and tells when that is slow."""
+
+from __future__ import annotations
+
+import io
+from queue import SimpleQueue
+from typing import cast
+
+import pytest
+
+from tickertape.journal.jobs import Executor, Job, PrepareSegment, SyncSegment, WriteCommit
+from tickertape.server import disk_thread
+from tickertape.server.disk_thread import DiskThread
+from tickertape.server.events import logging_to
+
+
+class Obedient:
+    """An executor that has nothing to do."""
+
+    def run(self, job: Job) -> int:
+        return 0
+
+
+def syncs_of(*jobs: Job) -> int:
+    """How many of the jobs were measured as syncs."""
+    answers: SimpleQueue[Job] = SimpleQueue()
+    disk = DiskThread(cast("Executor", Obedient()), lambda job, _error, _salt: answers.put(job))
+    for job in jobs:
+        disk.submit(job)
+    for _ in jobs:
+        answers.get(timeout=10)
+    disk.stop()
+    return disk.syncs.count
+
+
+WRITE = WriteCommit(segment=1, offset=0, buffers=[], sync=False, number=1)
+SYNCED = WriteCommit(segment=1, offset=0, buffers=[], sync=True, number=1)
+SYNC = SyncSegment(segment=1, number=1)
+
+
+def test_only_syncs_are_measured() -> None:
+    assert syncs_of(WRITE, SYNCED, PrepareSegment(number=2, bytes=1), SYNC, SYNCED) == 3
+
+
+def test_a_slow_sync_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "text", "info"):
+        syncs_of(SYNCED)
+        monkeypatch.setattr(disk_thread, "sync_slow_seconds", -1.0)
+        syncs_of(WRITE, SYNCED)
+    (line,) = [line for line in stream.getvalue().splitlines() if " sync_slow " in line]
+    assert " WARNING sync_slow seconds=" in line
