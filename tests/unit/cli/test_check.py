@@ -39,6 +39,7 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
         "  instance  tickertape\n"
         f"  data      {tmp_path}/data (must exist)\n"
         "  listen    unix:///s\n"
+        "  admin     http://127.0.0.1:9008\n"
         "  records   orders, synced every 1 s, in segments of 268,435,456 bytes\n"
         "  validates orders (json)\n"
     )

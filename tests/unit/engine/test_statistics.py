@@ -78,14 +78,13 @@ def test_topics_beyond_the_bound_are_summed(monkeypatch: pytest.MonkeyPatch) -> 
     assert counted.persisted_messages == counted.unrecorded_messages == 10
 
 
-def test_topics_of_the_log_are_named_at_zero_after_a_restart() -> None:
-    world = EngineWorld(5, recorded=frozenset({"orders"}))
+def test_topics_of_the_configuration_are_there_from_the_start() -> None:
+    world = EngineWorld(5, recorded=frozenset({"orders", "fills"}))
     world.connect("publisher").publish("orders", [b"1"])
     world.settle()
-    world.disk = world.disk.crash_clone(world.rng)
-    world.open()
     topics = world.broker.statistics.topics
-    assert {name: (topic.messages, topic.bookmark) for name, topic in topics.items()} == {"orders": (0, "")}
+    counts = {name: (topic.recorded, topic.messages, topic.bookmark != "") for name, topic in topics.items()}
+    assert counts == {"fills": (True, 0, False), "orders": (True, 1, True)}
 
 
 def test_refusals_and_ends_are_counted_by_code() -> None:
