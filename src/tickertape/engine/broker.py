@@ -216,12 +216,6 @@ class Broker:
         """Messages that were published again and dropped, since the start."""
         return self._publishing.duplicates
 
-    def owes(self, session: Session) -> bool:
-        """Whether something that it subscribed to is still to be sent to it."""
-        return any(map(self._delivery.owes, session.subscriptions.values())) or any(
-            live.backlog for live in session.live.values()
-        )
-
     @property
     def connections(self) -> list[int]:
         """All connections, strangers included."""

@@ -169,11 +169,6 @@ class Delivery:
             self._cross_reached()
         return budget
 
-    @staticmethod
-    def owes(sub: Subscription) -> bool:
-        """Whether something persisted is still to be sent to it."""
-        return sub.phase is Phase.SEARCHING or sub.phase is Phase.BEHIND
-
     # -- subscriptions behind the end -----------------------------------------------------------------
 
     def _advance(self, sub: Subscription) -> int:

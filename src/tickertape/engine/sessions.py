@@ -58,6 +58,13 @@ class Session:
         self.waiting: dict[Subscription, None] = {}
         """Subscriptions that go on when it is writable again."""
 
+    @property
+    def owed(self) -> bool:
+        """Whether something that it subscribed to is still to be sent to it."""
+        return any(sub.owed for sub in self.subscriptions.values()) or any(
+            live.backlog for live in self.live.values()
+        )
+
     def published(self, batch: MessageBatch) -> None:
         """A publish frame of it was taken."""
         self.published_messages += batch.count

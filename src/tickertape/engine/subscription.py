@@ -82,6 +82,11 @@ class Subscription:
         self.phase = Phase.BEHIND
 
     @property
+    def owed(self) -> bool:
+        """Whether something persisted is still to be sent to it."""
+        return self.phase is Phase.SEARCHING or self.phase is Phase.BEHIND
+
+    @property
     def has_stop(self) -> bool:
         """Whether it ends by itself."""
         return self.stop is not None or self.stop_time is not None

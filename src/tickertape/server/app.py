@@ -194,13 +194,13 @@ async def _delivered(instance: Instance, seconds: float) -> None:
     """Wait until every subscriber has what is persisted, as long as it moves; whoever has it is dismissed."""
     statistics = instance.broker.statistics
     now = time.monotonic()
-    until, moved, sent = now + seconds, now, -1
+    until, moved, before = now + seconds, now, (-1, 0)
     while True:
         instance.dismiss(served_only=True)
         now = time.monotonic()
-        state = statistics.sent_messages + sum(peer.outbox_bytes for peer in instance.peers.values())
-        if state != sent:
-            moved, sent = now, state
+        state = statistics.sent_messages, sum(peer.outbox_bytes for peer in instance.peers.values())
+        if state != before:
+            moved, before = now, state
         waiting = sum(not peer.ended[0] for peer in instance.peers.values())
         if not waiting:
             return

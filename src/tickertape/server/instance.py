@@ -239,7 +239,8 @@ class Instance:
         peer = self._peers.get(effect.conn)
         if peer is not None:
             peer.ended = effect.reason, effect.text
-            peer.close()
+            # Who is one too many must not hold a descriptor any longer.
+            peer.close(linger=len(self._peers) <= connections_max)
             self._loop.call_later(_CLOSE_SECONDS_MAX, peer.abort)
 
     def _work(self) -> None:
@@ -292,7 +293,7 @@ class Instance:
             if peer.ended[0]:
                 continue
             session = self.broker.sessions.get(conn)
-            if served_only and session is not None and (self.broker.owes(session) or peer.outbox_bytes):
+            if served_only and session is not None and (session.owed or peer.outbox_bytes):
                 continue
             self.broker.violated(conn, NotReady("the server stopped: connect again"))
         self.flush()

@@ -105,13 +105,17 @@ class Peer(asyncio.BufferedProtocol):
         """What waits to be written."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def close(self) -> None:
-        """Close once what was sent is written and the peer has closed too; what it still sends is dropped.
+    def close(self, *, linger: bool) -> None:
+        """Close once what was sent is written and, with `linger`, the peer has closed too; what it still
+        sends is dropped.
 
         Closing a socket with unread bytes in it resets the connection, and the goodbye would be lost with
         it, or acknowledgements before it."""
         assert self._transport is not None
         self._parting = True
+        if not linger:
+            self._transport.close()
+            return
         with contextlib.suppress(OSError, RuntimeError):  # gone already
             self._transport.write_eof()
             self._transport.resume_reading()
