@@ -227,7 +227,7 @@ def refusal(data: Path) -> str:
     code, output, errors = run_tickertape("serve", "--data", str(data), "--listen", "tcp://127.0.0.1:0")
     assert (code, output) == (EXIT_REFUSED, "")
     assert files_of(data) | {data / "lock": b""} == before
-    return errors.split("CRITICAL: ")[1].split(":")[0]
+    return errors.split(" start_refused code=")[1].split()[0]
 
 
 def test_a_damaged_segment_ends_the_reader_that_meets_it_and_nobody_else(tmp_path: Path) -> None:
