@@ -88,6 +88,11 @@ def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
         "persisted": ("server", Persisted(frame=2, sequence=43), None),
         "processed": ("server", Processed(frame=1), None),
         "rejected": ("server", Rejected(frame=3, sequence=44, code="bad_topic", text="no"), None),
+        "rejected-some": (
+            "server",
+            Rejected(frame=4, sequence=47, code="bad_body", text="no", refused=(45, 47)),
+            None,
+        ),
         "deliver": ("server", Deliver(sub_id="s", next=2), _wide()),
         "completed": ("server", Completed(sub_id="s", next=2), None),
         "ended": ("server", Ended(sub_id="s"), None),
