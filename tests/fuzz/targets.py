@@ -20,6 +20,7 @@ from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.helpers.wire_golden import examples
 from tests.simulation.engine_world import EngineWorld, Peer
 from tests.simulation.journal_log import Log, disk_with, messages_in, reopened, small_log
+from tests.unit.server.test_config import FULL
 from tickertape.base.bookmarks import parse_bookmark
 from tickertape.base.errors import (
     BadBatch,
@@ -62,7 +63,8 @@ from tickertape.wire.frames import FrameReader, encode_frame
 class Target(NamedTuple):
     """Something that takes bytes from outside."""
 
-    run: Callable[[bytes], None]
+    run: Callable[[bytes], str]
+    """Its outcome in a word, of those that are allowed."""
     seeds: Callable[[], Sequence[bytes]]
     mend: Callable[[bytes], bytes] = bytes
     """Puts checksums right after a mutation."""
@@ -92,7 +94,7 @@ def _frames(role: Role) -> list[bytes]:
     return [PREFACE + frame for frame in frames] + [PREFACE + b"".join(frames)]
 
 
-def wire(role: Role, data: bytes) -> None:
+def wire(role: Role, data: bytes) -> str:
     """No exception at all; a violation is the last event; no more memory than one frame is held."""
     connection = Connection(role)
     connection.logged_on()
@@ -109,19 +111,20 @@ def wire(role: Role, data: bytes) -> None:
     one_by_one.logged_on()
     again = [event for at in range(len(stream)) for event in one_by_one.feed(stream[at : at + 1])]
     assert [type(event) for event in again] == [type(event) for event in events]
+    return "violation" if events and isinstance(events[-1], Violation) else "taken"
 
 
-def wire_server(data: bytes) -> None:
+def wire_server(data: bytes) -> str:
     """What a client sends."""
-    wire("server", data)
+    return wire("server", data)
 
 
-def wire_client(data: bytes) -> None:
+def wire_client(data: bytes) -> str:
     """What a server sends."""
-    wire("client", data)
+    return wire("client", data)
 
 
-def frame_reader(data: bytes) -> None:
+def frame_reader(data: bytes) -> str:
     """No exception at all; what it hands out lies inside what came."""
     reader = FrameReader()
     rest, taken = memoryview(data), 0
@@ -133,9 +136,10 @@ def frame_reader(data: bytes) -> None:
         for frame in reader.received(size):
             taken += 16 + len(frame.header) + (0 if frame.batch is None else len(memoryview(frame.batch)))
     assert taken <= len(data)
+    return "taken" if reader.error is None else "violation"
 
 
-def engine(data: bytes) -> None:
+def engine(data: bytes) -> str:
     """Whatever commands come, in whatever order: no exception, and another client is served as before."""
     world = EngineWorld(1, recorded=frozenset({"orders", "t"}), validated={"t": "json"})
     witness = world.connect("witness")
@@ -151,6 +155,7 @@ def engine(data: bytes) -> None:
         world.collect()
     world.settle()
     _undisturbed(world, witness)
+    return "stays" if conn in world.broker.connections else "sent away"
 
 
 def _undisturbed(world: EngineWorld, witness: Peer) -> None:
@@ -174,14 +179,15 @@ def _sessions() -> list[bytes]:
 # -- batches ------------------------------------------------------------------------------------------
 
 
-def batch(data: bytes) -> None:
+def batch(data: bytes) -> str:
     """`BadBatch`, or a batch that can be used in every way."""
     try:
         parsed = MessageBatch.parse(data)
     except BadBatch:
-        return
+        return "refused"
     assert parsed.encode() == data
     use(parsed)
+    return "taken"
 
 
 def use(parsed: MessageBatch) -> None:
@@ -214,7 +220,7 @@ def _log() -> Log:
     return small_log(3, marks=True)
 
 
-def headers(data: bytes) -> None:
+def headers(data: bytes) -> str:
     """`FormatError` from a segment header; None for what is no commit or footer; what is valid reads back."""
     with contextlib.suppress(FormatError):
         header, _ = decode_segment_header(data)
@@ -224,6 +230,7 @@ def headers(data: bytes) -> None:
         again = decode_commit(encode_commit(commit)[0])
         assert again is not None
     decode_footer(data[-40:])
+    return "no commit" if commit is None else "a commit"
 
 
 def _headers() -> list[bytes]:
@@ -232,12 +239,12 @@ def _headers() -> list[bytes]:
     return [end for end in ends if len(end) > segment_header_bytes]
 
 
-def index(data: bytes) -> None:
+def index(data: bytes) -> str:
     """`ValueError`, or an index that answers every question."""
     try:
         found = SegmentIndex.decode(data, 1 << 20)
     except ValueError:
-        return
+        return "refused"
     for block in range(min(found.blocks, 8)):
         found.block_bounds(block)
         found.position_bounds(block)
@@ -246,6 +253,7 @@ def index(data: bytes) -> None:
     found.block_of_time(1_700_000_000_000_000)
     list(found.blocks_of_publisher(11, 3))
     found.highest_sequences()
+    return "taken"
 
 
 def _indexes() -> list[bytes]:
@@ -256,7 +264,7 @@ def _indexes() -> list[bytes]:
     return [data[begin : begin + footer.index_bytes]]
 
 
-def segment(data: bytes) -> None:
+def segment(data: bytes) -> str:
     """A walk over it ends, with an ending; it takes no commit that does not lie inside."""
     with contextlib.suppress(FormatError):
         header, crc = decode_segment_header(data[:segment_header_bytes])
@@ -267,24 +275,29 @@ def segment(data: bytes) -> None:
             end = commit.header.end
         assert scan.ending is not None
         assert end <= len(data)
+        return scan.ending.verdict.name
+    return "no header"
 
 
-def recovery(data: bytes) -> None:
+def recovery(data: bytes) -> str:
     """A log with this as its last segment: refused by name, or open; then read or corrupt, never altered."""
     log = _log()
     path = segment_path(log.last_segment)
     files = log.with_file(path, data)
+    outcome = "open"
     try:
         journal, disk, _ = reopened(files)
         found = messages_in(journal, disk)
     except (JournalError, WrongJournal) as error:
         brief(error, JournalCorrupt, JournalVersion, WrongJournal)
+        outcome = error.code
     except CorruptBatch as error:
         brief(error)  # what a reader finds that looks at the publishers' checksums
     else:
         assert found[: len(log.sealed)] == log.sealed
     # Looking without opening never fails: it reports.
     assert verify(disk_with(files)).segments
+    return outcome
 
 
 def _segments() -> list[bytes]:
@@ -293,17 +306,19 @@ def _segments() -> list[bytes]:
     return [last[: log.used], log.files[segment_path(1)]]
 
 
-def identity(data: bytes) -> None:
+def identity(data: bytes) -> str:
     """`JournalCorrupt` or `JournalVersion`, or 16 bytes."""
     disk = disk_with({IDENTITY_FILE: data})
     with contextlib.suppress(JournalCorrupt, JournalVersion):
         assert len(read_identity(disk).journal_id) == 16
+        return "taken"
+    return "refused"
 
 
 # -- text ---------------------------------------------------------------------------------------------
 
 
-def config(data: bytes) -> None:
+def config(data: bytes) -> str:
     """No exception at all: a configuration, or printable problems with places."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "c.toml"
@@ -311,15 +326,18 @@ def config(data: bytes) -> None:
         found, problems = examine(file, environment={"A": "x"})
         assert (found is None) == bool(problems)
         assert all(str(p).isprintable() and len(str(p)) < TEXT_CHARACTERS_MAX for p in problems)
+        return "problems" if problems else "in order"
 
 
-def options(data: bytes) -> None:
+def options(data: bytes) -> str:
     """`BadOption` of few words, or options that read back."""
     text = data.decode("utf-8", "replace")
+    outcome = "taken"
     try:
         found = parse_options(text)
     except BadOption as error:
         brief(error)
+        outcome = "refused"
     else:
         if "none" not in found:
             assert parse_options(format_options(found)) == found
@@ -331,16 +349,18 @@ def options(data: bytes) -> None:
             assert parse(text) >= 0
     with contextlib.suppress(ConfigurationError):
         parse_listen(text)
+    return outcome
 
 
-def bookmark(data: bytes) -> None:
+def bookmark(data: bytes) -> str:
     """`BadBookmark` of few words, or a point that reads back."""
     try:
         found = parse_bookmark(data.decode("utf-8", "replace"))
     except BadBookmark as error:
         brief(error)
-    else:
-        assert parse_bookmark(str(found)) == found
+        return "refused"
+    assert parse_bookmark(str(found)) == found
+    return type(found).__name__
 
 
 def _texts(*texts: str) -> Callable[[], Sequence[bytes]]:
@@ -351,7 +371,7 @@ def _configs() -> list[bytes]:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     found = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert found
-    return [text.encode() for text in found]
+    return [FULL.encode(), *(text.encode() for text in found)]
 
 
 _TOML_WORDS: Final = (
