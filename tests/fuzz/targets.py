@@ -28,6 +28,7 @@ from tickertape.base.errors import (
     BadOption,
     ConfigurationError,
     CorruptBatch,
+    Disconnected,
     JournalCorrupt,
     JournalError,
     JournalVersion,
@@ -37,8 +38,13 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import commit_header_bytes, frame_bytes_max, segment_header_bytes
 from tickertape.base.options import format_options, list_value, parse_options
+from tickertape.base.ports import Now
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.batch import MessageBatch, merge, select, select_topic, slice_batch
+from tickertape.client.core import ClientCore, Lost, Opened
+from tickertape.client.effects import Hangup
+from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.requests import make_request
 from tickertape.engine.validation import Validation
 from tickertape.journal.format import (
     FormatError,
@@ -55,7 +61,16 @@ from tickertape.journal.segment import SegmentScan
 from tickertape.journal.verify import verify
 from tickertape.server.address import parse_listen
 from tickertape.server.config import examine
-from tickertape.wire.commands import PREFACE, Logon, Publish
+from tickertape.wire.commands import (
+    PREFACE,
+    Ack,
+    LoggedOn,
+    Logon,
+    Persisted,
+    Processed,
+    Publish,
+    Rejected,
+)
 from tickertape.wire.connection import Connection, Received, Role, Violation
 from tickertape.wire.frames import FrameReader, encode_frame
 
@@ -174,6 +189,60 @@ def _sessions() -> list[bytes]:
     whole = [b"".join(encode_frame(c, b)) for c, b in commands if not isinstance(c, Publish)]
     publishes = [b"".join(encode_frame(c, b)) for c, b in commands if isinstance(c, Publish)]
     return [logon + b"".join(publishes + whole), *(logon + frame for frame in publishes + whole)]
+
+
+_NOW: Final = Now(100.0, 1_760_000_000_000_000)
+_LOGGED_ON: Final = LoggedOn(
+    version=0,
+    software="",
+    instance="a",
+    journal="j",
+    epoch=1,
+    publisher=7,
+    last_persisted=0,
+    recorded=("orders", "fills"),
+    validated=("orders",),
+)
+
+
+def client(data: bytes) -> str:
+    """What a server says, to a client in the middle of its work: no exception, at worst it hangs up."""
+    core = ClientCore("fuzzed")
+    core.set_store(MemoryPublishStore(), _NOW)
+    core.receive(Opened("logon"), _NOW)
+    core.receive(b"".join(encode_frame(_LOGGED_ON)), _NOW)
+    for number in range(6):
+        core.publish("orders" if number % 2 else "fills", b"%d" % number)
+        core.publish("unrecorded", b"%d" % number)
+    core.subscribe("token", make_request("orders", "s", bookmark="0"), "sink")
+    core.flush("flush", "persisted")
+    core.receive(data, _NOW)
+    hung_up = any(isinstance(effect, Hangup) for effect in core.effects())
+    core.receive(Lost(Disconnected("over")), _NOW)
+    core.receive(Opened("again"), _NOW)
+    core.receive(b"".join(encode_frame(_LOGGED_ON)), _NOW)
+    core.effects()
+    return "hung up" if hung_up else "goes on"
+
+
+def _server_streams() -> list[bytes]:
+    """What a server may answer to that client: each by itself, and all of it."""
+    answers = [
+        Ack(id=1, start=0),
+        Persisted(frame=1, sequence=_NOW.wall * 1000 + 1),
+        Rejected(frame=1, code="bad_topic", text="no"),
+        Rejected(frame=3, sequence=1, code="bad_body", text="no", refused=(_NOW.wall * 1000 + 2,)),
+        Processed(frame=2),
+        Persisted(frame=4, sequence=_NOW.wall * 1000 + 6),
+    ]
+    frames = [b"".join(encode_frame(answer)) for answer in answers]
+    frames += [b"".join(encode_frame(c, b)) for r, c, b in examples().values() if r == "server"]
+    return [*frames, b"".join(frames[:6]), b"".join(frames)]
+
+
+def mended_stream(data: bytes) -> bytes:
+    """`mended_frames` of a stream that has no preface."""
+    return mended_frames(PREFACE + data)[len(PREFACE) :]
 
 
 # -- batches ------------------------------------------------------------------------------------------
@@ -404,6 +473,7 @@ _BOOKMARK_WORDS: Final = (
 TARGETS: Final[dict[str, Target]] = {
     "wire_server": Target(wire_server, lambda: _frames("client"), mended_frames, cost=4),
     "wire_client": Target(wire_client, lambda: _frames("server"), mended_frames, cost=4),
+    "client": Target(client, _server_streams, mended_stream, cost=2),
     "frame_reader": Target(frame_reader, lambda: [s[8:] for s in _frames("server")]),
     "engine": Target(engine, _sessions, mended_frames, cost=20),
     "batch": Target(batch, _batches, cost=3),

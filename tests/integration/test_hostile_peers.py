@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import time
 from collections.abc import Iterator
 from random import Random
 
@@ -13,13 +15,17 @@ from crc32c import crc32c
 import tickertape as tt
 from tests.helpers.peer import Peer, frame
 from tests.helpers.wire import batch_of
-from tests.helpers.witness import SECONDS, Witness
+from tests.helpers.witness import SECONDS, Witness, anonymous_bytes
+from tickertape.base.limits import KIB, frame_bytes_before_logon_max, logon_seconds_max
 from tickertape.batch import BatchBuilder, merge
 from tickertape.testing import RunningServer, running_server
 from tickertape.wire.commands import PREFACE, Ack, Command, Credit, Flush, Goodbye, Logon, Publish, Subscribe
 
 LOGON = frame(Logon(name="stranger"))
 GIGABYTE = 2**30
+CROWD = 200
+CONNECTION_BYTES_MAX = 64 * KIB
+"""What a connection takes beside the frame that it has begun."""
 
 pytestmark = pytest.mark.slow
 
@@ -192,3 +198,30 @@ def test_the_server_judges_for_itself(server: RunningServer, witness: Witness) -
         answers = [command for _ in range(4) for command in peer.until(Ack)]
     codes = {answer.id: answer.code for answer in answers if isinstance(answer, Ack)}
     assert codes == {1: "bad_bookmark", 2: "bad_option", 3: "bad_topic", 4: ""}
+
+
+def test_a_crowd_of_strangers_whose_frames_never_end_takes_little(
+    server: RunningServer, witness: Witness
+) -> None:
+    begun = PREFACE + struct.pack("<IIII", frame_bytes_before_logon_max, 32, 0, 0)
+    before = anonymous_bytes(server.pid)
+    with contextlib.ExitStack() as crowd:
+        for _ in range(CROWD):
+            peer = crowd.enter_context(Peer(server.uri))
+            peer.send(begun + bytes(frame_bytes_before_logon_max - 64))
+        # Another connection's answer: what came before it has been read.
+        last = crowd.enter_context(Peer(server.uri, "last"))
+        last.send(frame(Flush(id=1)))
+        last.until(Ack)
+        grown = anonymous_bytes(server.pid) - before
+    assert grown < CROWD * (frame_bytes_before_logon_max + CONNECTION_BYTES_MAX)
+
+
+@pytest.mark.full
+def test_a_stranger_that_says_nothing_is_sent_away_in_time(server: RunningServer, witness: Witness) -> None:
+    with Peer(server.uri) as silent, Peer(server.uri) as slow:
+        slow.send(PREFACE + LOGON[:-1])
+        begun = time.monotonic()
+        check_goodbye(silent.until_closed(), "logon_timeout")
+        check_goodbye(slow.until_closed(), "logon_timeout")
+        assert logon_seconds_max - 1 < time.monotonic() - begun < logon_seconds_max + 5
