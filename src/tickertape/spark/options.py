@@ -44,6 +44,7 @@ BUILT: Final = (
     "endingTimestamp",
     "minPartitions",
     "maxRowsPerPartition",
+    "journal",
     "timeout",
 )
 """The options there are."""
@@ -79,6 +80,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """The start point or range, as the server resolves it."""
     partitions_min: int
     rows_per_partition_max: int
+    directory: str | None
+    """Where tasks find the data directory of the log; None: they ask the server."""
     timeout_seconds: float
     """For connecting and for each answer of the server."""
 
@@ -95,6 +98,7 @@ def read_options(given: Mapping[str, str]) -> Wanted:
         bookmark=_bookmark(options),
         partitions_min=_number(options, "minPartitions", PARTITIONS_MIN_DEFAULT, 2**31 - 1),
         rows_per_partition_max=_number(options, "maxRowsPerPartition", ROWS_PER_PARTITION_DEFAULT, 2**63 - 1),
+        directory=_directory(options.get("journal")),
         timeout_seconds=_timeout(options.get("timeout")),
     )
 
@@ -142,6 +146,15 @@ def _number(options: Mapping[str, str], name: str, default: int, maximum: int) -
     if not re.fullmatch(r"[0-9]{1,19}", value) or not 1 <= int(value) <= maximum:
         raise BadOption(f"option {name} is a number from 1 to {maximum}, not {value!r}")
     return int(value)
+
+
+def _directory(value: str | None) -> str | None:
+    if value is not None and not value.startswith("/"):
+        raise BadOption(
+            f"option journal is the absolute path of the server's data directory, as executors see it, "
+            f"not {value!r}"
+        )
+    return value
 
 
 def _timeout(value: str | None) -> float:

@@ -27,6 +27,8 @@ class LogPart(InputPartition):
     start: int
     end: int
     timeout_seconds: float
+    directory: str | None = None
+    """The data directory of the log as the tasks see it: they read its files, and ask no server."""
 
 
 def split(start: int, end: int, *, partitions_min: int, rows_max: int) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from tickertape.base.errors import UsageError
-from tickertape.batch import MessageBatch
+from tickertape.spark.pieces import Gathered, Piece
 
 DEFAULT_SCHEMA: Final = (
     "topic string, bookmark string, publisher string, sequence long, timestamp timestamp, data binary"
@@ -56,17 +56,17 @@ def arrow_schema(schema: StructType) -> Any:
     return pa.schema(fields)
 
 
-def record_batches(batches: Iterable[MessageBatch], schema: Any) -> Iterator[Any]:
-    """Record batches of `schema`, each of as many whole message batches as reach a target above.
+def record_batches(pieces: Iterable[Piece], schema: Any) -> Iterator[Any]:
+    """Record batches of `schema`, each of as many whole pieces as reach a target above.
 
     Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
     """
-    gathered: list[MessageBatch] = []
+    gathered: list[Piece] = []
     rows = body_bytes = 0
-    for batch in batches:
-        gathered.append(batch)
-        rows += batch.count
-        body_bytes += batch.body_bytes
+    for piece in pieces:
+        gathered.append(piece)
+        rows += piece.messages
+        body_bytes += piece.body_bytes
         if rows >= ROWS_TARGET or body_bytes >= BODY_BYTES_TARGET:
             yield record_batch(gathered, schema)
             gathered = []
@@ -75,35 +75,27 @@ def record_batches(batches: Iterable[MessageBatch], schema: Any) -> Iterator[Any
         yield record_batch(gathered, schema)
 
 
-def record_batch(batches: Sequence[MessageBatch], schema: Any) -> Any:
-    """One record batch of `schema` with the messages of `batches`, in order.
+def record_batch(pieces: Sequence[Piece], schema: Any) -> Any:
+    """One record batch of `schema` with the messages of `pieces`, in order.
 
-    Bodies of a single batch are not copied, those of several once. Raises `UsageError` for a sequence above
-    the range of a Spark long.
+    Bodies of a single piece are not copied, those of several once. Raises `UsageError` for a sequence above
+    the range of a Spark long, `BadBatch` for a piece that does not hold what it says.
     """
-    columns = [_COLUMNS[name][2](batches) for name in schema.names]
+    rows = Gathered(pieces)
+    columns = [_COLUMNS[name][2](rows) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 # -- columns ------------------------------------------------------------------------------------------
 
 
-def _topic(batches: Sequence[MessageBatch]) -> Array:
-    numbers: dict[str, int] = {}
-    indexes: list[npt.NDArray[Any]] = []
-    counts: list[npt.NDArray[Any]] = []
-    for batch in batches:
-        mine = np.array([numbers.setdefault(topic, len(numbers)) for topic in batch.topics], np.int32)
-        indexes.append(mine if batch.topic_index is None else mine[batch.topic_index])
-        counts.append(
-            np.array([batch.count]) if batch.topic_index is None else np.ones(batch.count, np.int64)
-        )
-    texts = pa.concat_arrays([_one(topic, 1) for topic in numbers])
-    return _repeated(texts, np.concatenate(indexes), np.concatenate(counts))
+def _topic(rows: Gathered) -> Array:
+    topics, numbers, counts = rows.topics
+    return _repeated(pa.concat_arrays([_one(topic, 1) for topic in topics]), numbers, counts)
 
 
-def _publisher(batches: Sequence[MessageBatch]) -> Array:
-    runs = np.concatenate([batch.runs for batch in batches])
+def _publisher(rows: Gathered) -> Array:
+    runs = rows.runs
     publishers, indexes = np.unique(runs["publisher"], return_inverse=True)
     return _repeated(_plain(pa.uint64(), publishers).cast(pa.string()), indexes, runs["count"])
 
@@ -128,48 +120,34 @@ def _plain(kind: Any, values: npt.NDArray[Any]) -> Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def _sequences(batches: Sequence[MessageBatch]) -> npt.NDArray[np.uint64]:
-    return np.concatenate([batch.sequences for batch in batches])
-
-
-def _sequence(batches: Sequence[MessageBatch]) -> Array:
-    sequences = _sequences(batches)
-    if int(sequences.max()) >= _SEQUENCE_END:
+def _sequence(rows: Gathered) -> Array:
+    highest = rows.sequences.max()
+    if int(highest) >= _SEQUENCE_END:
         raise UsageError(
-            f"sequence {sequences.max()} is above what a Spark long holds: "
+            f"sequence {highest} is above what a Spark long holds: "
             f"give a schema without sequence; bookmark has it as text"
         )
-    return _plain(pa.int64(), sequences)
+    return _plain(pa.int64(), rows.sequences)
 
 
-def _bookmark(batches: Sequence[MessageBatch]) -> Array:
-    sequences = _plain(pa.uint64(), _sequences(batches)).cast(pa.string())
-    return pc.binary_join_element_wise(_publisher(batches), sequences, _EMPTY, _BAR)
+def _bookmark(rows: Gathered) -> Array:
+    sequences = _plain(pa.uint64(), rows.sequences).cast(pa.string())
+    return pc.binary_join_element_wise(_publisher(rows), sequences, _EMPTY, _BAR)
 
 
-def _timestamp(batches: Sequence[MessageBatch]) -> Array:
-    runs = np.concatenate([batch.runs for batch in batches])
-    return _plain(_TIMESTAMP, np.repeat(runs["timestamp"], runs["count"]))
+def _timestamp(rows: Gathered) -> Array:
+    return _plain(_TIMESTAMP, np.repeat(rows.runs["timestamp"], rows.runs["count"]))
 
 
-def _data(batches: Sequence[MessageBatch]) -> Array:
-    offsets, bodies = batches[0].offsets, batches[0].bodies
-    count = sum(batch.count for batch in batches)
-    if len(batches) > 1:
-        offsets = np.zeros(count + 1, np.int32)
-        at = base = 0
-        for batch in batches:
-            np.add(batch.offsets, base, out=offsets[at : at + batch.count + 1])
-            at += batch.count
-            base += batch.body_bytes
-        bodies = memoryview(b"".join([batch.bodies for batch in batches]))
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(bodies)])
+def _data(rows: Gathered) -> Array:
+    buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.bodies)]
+    return pa.Array.from_buffers(pa.binary(), rows.count, buffers)
 
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _EMPTY: Final = _one("", 1)[0]
 _BAR: Final = _one("|", 1)[0]
-_COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[Sequence[MessageBatch]], Array]]]] = {
+_COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[Gathered], Array]]]] = {
     "topic": (StringType, pa.string(), _topic),
     "bookmark": (StringType, pa.string(), _bookmark),
     "publisher": (StringType, pa.string(), _publisher),

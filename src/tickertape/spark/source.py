@@ -7,22 +7,15 @@ range and cuts them into parts, and each part is read by position from that log 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.spark.options import Wanted, read_options
 from tickertape.spark.partitions import LogPart, split
+from tickertape.spark.reading import connect, pieces
 from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batches
-
-if TYPE_CHECKING:
-    from tickertape.client.blocking import Client
-
-DEPTH_BYTES: Final = 8 * 1024 * 1024
-"""What may be on its way to a task: two record batches, so that the server works while Spark takes one."""
 
 
 class TickertapeSource(DataSource):
@@ -62,7 +55,9 @@ class TickertapeReader(DataSourceReader):
             journal, start, end = client.resolve(wanted.topic, wanted.bookmark)
         others = tuple(server for server in wanted.servers if server != uri)
         return [
-            LogPart((uri, *others), journal, wanted.topic, first, after, wanted.timeout_seconds)
+            LogPart(
+                (uri, *others), journal, wanted.topic, first, after, wanted.timeout_seconds, wanted.directory
+            )
             for first, after in split(
                 start, end, partitions_min=wanted.partitions_min, rows_max=wanted.rows_per_partition_max
             )
@@ -71,32 +66,9 @@ class TickertapeReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part.
 
-        Raises `WrongJournal` when the server that answers holds another log, `Disconnected` when cut short.
+        Raises what `pieces` raises.
         """
         assert isinstance(partition, LogPart)
         if partition.start == partition.end:
             return
-        client, _ = connect(partition.servers, partition.timeout_seconds)
-        with client:
-            stream = client.read_positions(
-                partition.topic, partition.start, partition.end, partition.journal, depth=DEPTH_BYTES
-            )
-            yield from record_batches(stream.batches(), self._schema)
-
-
-def connect(servers: tuple[str, ...], timeout_seconds: float) -> tuple[Client, str]:
-    """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
-
-    Raises `Disconnected` with the reason of each when none does.
-    """
-    # Spark starts a Python process for each step of planning; the first of them needs no client.
-    from tickertape.client.blocking import Client
-
-    name = f"spark-{uuid4().hex}"
-    reasons = []
-    for uri in servers:
-        try:
-            return Client(name, uri, timeout=timeout_seconds), uri
-        except TickertapeError as error:
-            reasons.append(str(error))
-    raise Disconnected(f"none of the servers answers: {'; '.join(reasons)}")
+        yield from record_batches(pieces(partition), self._schema)

@@ -16,6 +16,7 @@ from tests.helpers.processes import source_environment
 from tickertape.base.errors import UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.spark import schema as columns
+from tickertape.spark.pieces import piece_of_batch, plain_piece
 from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batch, record_batches
 
 FIRST = 1_760_000_000_000_000_000
@@ -90,7 +91,7 @@ def several_topics() -> MessageBatch:
     ids=["one run", "one message", "many runs", "gaps", "topics", "several of one publisher", "several"],
 )
 def test_every_column_has_the_values_of_the_messages(batches: list[MessageBatch]) -> None:
-    made = record_batch(batches, ALL)
+    made = record_batch([piece_of_batch(batch) for batch in batches], ALL)
     made.validate(full=True)
     assert made.to_pylist() == expected(batches)
 
@@ -105,19 +106,19 @@ def test_only_the_wanted_columns_are_made_in_the_wanted_order(monkeypatch: pytes
     made: list[str] = []
     for name, (kind, arrow, make) in list(columns._COLUMNS.items()):
 
-        def recorded(batches: Any, name: str = name, make: Any = make) -> Any:
+        def recorded(rows: Any, name: str = name, make: Any = make) -> Any:
             made.append(name)
-            return make(batches)
+            return make(rows)
 
         monkeypatch.setitem(columns._COLUMNS, name, (kind, arrow, recorded))
-    table = record_batch([one_run()], arrow_schema(struct("data binary, publisher string")))
+    table = record_batch([piece_of_batch(one_run())], arrow_schema(struct("data binary, publisher string")))
     assert table.schema.names == ["data", "publisher"]
     assert made == ["data", "publisher"]
 
 
 def test_bodies_of_a_single_batch_are_not_copied() -> None:
     batch = MessageBatch.parse(one_run().encode())
-    data = record_batch([batch], ALL).column("data")
+    data = record_batch([piece_of_batch(batch)], ALL).column("data")
     assert data.buffers()[2].address == pa.py_buffer(batch.bodies).address
     assert data.buffers()[1].address == pa.py_buffer(batch.offsets).address
 
@@ -125,7 +126,7 @@ def test_bodies_of_a_single_batch_are_not_copied() -> None:
 def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "ROWS_TARGET", 10)
     batches = [one_run(FIRST + 3 * i) for i in range(9)]
-    tables = list(record_batches(iter(batches), ALL))
+    tables = list(record_batches(map(piece_of_batch, batches), ALL))
     assert [table.num_rows for table in tables] == [12, 12, 3]
     assert [row for table in tables for row in table.to_pylist()] == expected(batches)
 
@@ -133,15 +134,15 @@ def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyP
 def test_large_bodies_are_not_gathered_beyond_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "BODY_BYTES_TARGET", 100)
     batches = [batch_from_bodies("flights", [b"x" * 60]) for _ in range(5)]
-    assert [table.num_rows for table in record_batches(batches, ALL)] == [2, 2, 1]
+    assert [table.num_rows for table in record_batches(map(piece_of_batch, batches), ALL)] == [2, 2, 1]
     assert list(record_batches([], ALL)) == []
 
 
 def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> None:
     batch = one_run(2**63 - 1)
     with pytest.raises(UsageError, match="above what a Spark long holds"):
-        record_batch([batch], ALL)
-    bookmarks = record_batch([batch], arrow_schema(struct("bookmark string"))).column(0).to_pylist()
+        record_batch([piece_of_batch(batch)], ALL)
+    bookmarks = record_batch([piece_of_batch(batch)], arrow_schema(struct("bookmark string"))).column(0).to_pylist()
     assert bookmarks == [f"{PUBLISHER}|{2**63 - 1 + i}|" for i in range(3)]
 
 
@@ -165,11 +166,12 @@ def test_nothing_slow_is_imported_for_a_column() -> None:
     code = (
         "import sys; from pyspark.sql.types import StructType;"
         "from tickertape.batch import batch_from_bodies; from tickertape.spark.schema import *;"
+        "from tickertape.spark.pieces import piece_of_batch;"
         "kinds = {'data': 'binary', 'sequence': 'long', 'timestamp': 'timestamp'};"
         "names = ['topic', 'bookmark', 'publisher', 'sequence', 'timestamp', 'data'];"
         "schema = StructType(); [schema.add(name, kinds.get(name, 'string')) for name in names];"
         "batches = [batch_from_bodies('a', [b'x']), batch_from_bodies('b', [b'y'])];"
-        "record_batch(batches, arrow_schema(schema));"
+        "record_batch(list(map(piece_of_batch, batches)), arrow_schema(schema));"
         "print([name for name in ('pandas', 'uvloop', 'asyncio', 'rich') if name in sys.modules])"
     )
     done = subprocess.run(

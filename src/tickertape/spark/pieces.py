@@ -1,0 +1,182 @@
+"""Owns pieces: the columns of a batch of messages as they lie in memory, and many of them put end to end.
+
+Must never touch a message by itself in Python, nor much of a piece: a log may be written a message at a time.
+What a piece says of itself is checked for all that were gathered at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tickertape.base.errors import BadBatch
+from tickertape.base.ports import Buffer
+from tickertape.batch import RUN_DTYPE, MessageBatch
+from tickertape.batch.format import (
+    CODEC_NONE,
+    HEADER,
+    HEADER_BYTES,
+    I1,
+    I4,
+    I8,
+    PAIR,
+    RUN_BYTES,
+    VERSION,
+    AnyArray,
+    Int32s,
+    Int64s,
+    Runs,
+    UInt64s,
+    numbered,
+    pad8,
+)
+
+
+class Piece(NamedTuple):
+    """The messages of one batch."""
+
+    messages: int
+    body_bytes: int
+    runs: Buffer
+    offsets: Buffer
+    """`messages` + 1 of them, 32 bits each, from 0."""
+    bodies: Buffer
+    topics: tuple[str, ...]
+    topic_index: Int32s | None = None
+    """Index into `topics` of each message, when there is more than one."""
+    sequences: UInt64s | None = None
+    """Sequence of each message, when runs have gaps."""
+
+
+def piece_of_batch(batch: MessageBatch) -> Piece:
+    """A batch as a piece; nothing is copied."""
+    return Piece(
+        batch.count,
+        batch.body_bytes,
+        batch.runs.view(I1).data,
+        batch.offsets.view(I1).data,
+        batch.bodies,
+        batch.topics,
+        batch.topic_index,
+        batch.sequences if batch.has_sequences else None,
+    )
+
+
+def plain_piece(encoded: memoryview) -> Piece | None:
+    """An encoded batch of one topic and no optional columns as a piece; None for what must be parsed.
+
+    A tenth of what parsing costs: that the sections fit into each other is checked here, what stands in them
+    by `Gathered`.
+    """
+    if len(encoded) < HEADER_BYTES:
+        return None
+    total, version, codec, columns, count, runs, topics, head_bytes, body_bytes, _ = HEADER.unpack_from(
+        encoded
+    )
+    if columns or topics != 1 or version != VERSION or codec != CODEC_NONE or not 1 <= runs <= count:
+        return None
+    offsets_at = HEADER_BYTES + RUN_BYTES * runs
+    offsets_end = offsets_at + 4 * (count + 1)
+    names_at = pad8(offsets_end) + PAIR.size
+    if names_at > head_bytes or total != len(encoded) or pad8(head_bytes + body_bytes) != total:
+        return None
+    first, size = PAIR.unpack_from(encoded, names_at - PAIR.size)
+    if first or not 0 <= size <= head_bytes - names_at:
+        return None
+    try:
+        topic = str(encoded[names_at : names_at + size], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    return Piece(
+        count,
+        body_bytes,
+        encoded[HEADER_BYTES:offsets_at],
+        encoded[offsets_at:offsets_end],
+        encoded[head_bytes : head_bytes + body_bytes],
+        (topic,),
+    )
+
+
+class Gathered:
+    """Pieces put end to end. Arrays are made when they are asked for, each once.
+
+    Raises `BadBatch` there when a piece does not hold what it says.
+    """
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self.counts: Int64s = np.array([piece.messages for piece in pieces], I8)
+        self.count = int(self.counts.sum())
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The run tables."""
+        runs = _joined([piece.runs for piece in self.pieces], RUN_DTYPE)
+        tables = np.array([len(piece.runs) // RUN_BYTES for piece in self.pieces], I8)
+        messages = np.add.reduceat(runs["count"].astype(I8), tables.cumsum() - tables)
+        if (messages != self.counts).any():
+            raise BadBatch("the runs of a batch do not have as many messages as the batch")
+        return runs
+
+    @cached_property
+    def sequences(self) -> UInt64s:
+        """Sequence of each message."""
+        if all(piece.sequences is None for piece in self.pieces):
+            return numbered(self.runs)
+        return np.concatenate(
+            [
+                numbered(np.frombuffer(piece.runs, RUN_DTYPE)) if piece.sequences is None else piece.sequences
+                for piece in self.pieces
+            ]
+        )
+
+    @cached_property
+    def offsets(self) -> Int32s:
+        """`count` + 1 offsets into `bodies`."""
+        entries = self.counts + 1
+        ends = entries.cumsum()
+        joined = _joined([piece.offsets for piece in self.pieces], I4)
+        sizes = np.array([piece.body_bytes for piece in self.pieces], I8)
+        offsets = joined
+        if len(self.pieces) > 1:
+            kept = np.ones(len(joined), np.bool_)
+            kept[ends[:-1] - 1] = False  # where a piece ends the next begins
+            bases = (sizes.cumsum() - sizes).astype(I4)
+            offsets = (joined + np.repeat(bases, entries))[kept]
+        if (
+            joined[ends - entries].any()
+            or (joined[ends - 1] != sizes).any()
+            or (offsets[1:] < offsets[:-1]).any()
+        ):
+            raise BadBatch("the offsets of a batch do not rise from 0 to the length of its bodies")
+        return offsets
+
+    @cached_property
+    def bodies(self) -> Buffer:
+        """All bodies; those of a single piece are not copied."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].bodies
+        return b"".join([piece.bodies for piece in self.pieces])
+
+    @cached_property
+    def topics(self) -> tuple[list[str], Int32s, Int64s]:
+        """The different topics, and in order: the number of a topic, and how many messages it goes on for."""
+        numbers: dict[str, int] = {}
+        indexes: list[AnyArray] = []
+        counts: list[AnyArray] = []
+        for piece in self.pieces:
+            mine = np.array([numbers.setdefault(topic, len(numbers)) for topic in piece.topics], I4)
+            if piece.topic_index is None:
+                indexes.append(mine)
+                counts.append(np.array([piece.messages], I8))
+            else:
+                indexes.append(mine[piece.topic_index])
+                counts.append(np.ones(piece.messages, I8))
+        return list(numbers), np.concatenate(indexes), np.concatenate(counts)
+
+
+def _joined(buffers: list[Buffer], kind: np.dtype[Any]) -> AnyArray:
+    return np.frombuffer(buffers[0] if len(buffers) == 1 else b"".join(buffers), kind)
