@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.spark.test_schema import struct
-from tickertape.base.errors import Disconnected, WrongJournal
+from tickertape.base.errors import Disconnected, JournalError, NotAJournal, WrongJournal
 from tickertape.client.blocking import Client
 from tickertape.spark.options import read_options
 from tickertape.spark.partitions import LogPart
@@ -76,3 +76,78 @@ def test_every_server_that_does_not_answer_is_named(unused: str) -> None:
     assert unused in str(caught.value)
     assert other in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def bodies_of(reader: TickertapeReader, part: LogPart) -> list[bytes]:
+    return [row["data"] for table in reader.read(part) for row in table.to_pylist()]
+
+
+def test_files_of_another_log_none_or_unreadable_are_refused_and_the_server_is_not_asked(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    with Client("files-refused", server.uri) as client:
+        client.publish("quiet", b"one")
+        client.publish_flush()
+    reader = reader_of(server.uri, "quiet", journal=str(server.data), minPartitions="1")
+    part = parts_of(reader)[0]
+    assert bodies_of(reader, part)
+    with running_server(tmp_path / "other") as other:
+        moved = replace(part, directory=str(other.data))
+        with pytest.raises(
+            WrongJournal, match=f"option journal, {other.data} on .*{part.journal}.*leave it out"
+        ):
+            list(reader.read(moved))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotAJournal, match=f"option journal, {tmp_path}/empty on"):
+        list(reader.read(replace(part, directory=str(tmp_path / "empty"))))
+    with pytest.raises(JournalError, match="No such file"):
+        list(reader.read(replace(part, directory=str(tmp_path / "missing"))))
+
+
+def test_a_server_may_restart_between_planning_and_reading(tmp_path: Path) -> None:
+    bodies = [b"%d" % n for n in range(3000)]
+    with running_server(tmp_path / "data") as server:
+        with Client("before", server.uri) as client:
+            client.publish_batch("flights", bodies)
+            client.publish_flush()
+        readers = [
+            reader_of(server.uri, "flights"),
+            reader_of(server.uri, "flights", journal=str(server.data)),
+        ]
+        planned = [(reader, parts_of(reader)) for reader in readers]
+        server.kill()
+        found = [bodies_of(readers[1], part) for part in planned[1][1]]  # files need no server
+        assert [body for part in found for body in part] == bodies
+        server.start()
+        with Client("after", server.uri) as client:
+            client.publish_batch("flights", [b"later"])
+            client.publish_flush()
+        for reader, parts in planned:
+            assert [body for part in parts for body in bodies_of(reader, part)] == bodies
+
+
+def test_a_part_that_is_read_again_gives_the_same_rows(server: RunningServer) -> None:
+    with Client("again", server.uri) as client:
+        client.publish_batch("quiet", [b"%d" % n for n in range(500)])
+        client.publish_flush()
+    for options in ({}, {"journal": str(server.data)}):
+        reader = reader_of(server.uri, "quiet", **options)
+        for part in parts_of(reader):
+            cut_short = reader.read(part)
+            next(cut_short)
+            del cut_short
+            assert bodies_of(reader, part) == bodies_of(reader, part)
+
+
+def test_an_end_in_the_future_is_the_end_of_the_log_at_planning(server: RunningServer) -> None:
+    with Client("future", server.uri) as client:
+        client.publish("quiet", b"last")
+        client.publish_flush()
+        _, _, end = client.resolve("quiet", "0")
+        parts = parts_of(reader_of(server.uri, "quiet", endingTimestamp="29990101T000000"))
+        assert parts[-1].end == end
+        client.publish("quiet", b"later")
+        client.publish_flush()
+    assert all(b"later" not in bodies_of(reader_of(server.uri, "quiet"), part) for part in parts)
+    parts = parts_of(reader_of(server.uri, "quiet", startingTimestamp="29990101T000000"))
+    assert [part.start == part.end for part in parts] == [True]

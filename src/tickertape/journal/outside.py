@@ -7,7 +7,7 @@ and what is persisted does not change, whatever is committed, sealed or cut behi
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalCorrupt, JournalVersion, NotAJournal, WrongJournal
@@ -60,7 +60,9 @@ class StoredCommit(NamedTuple):
         return batch
 
 
-def read_outside(disk: Disk, journal: str, start: int, end: int, topic: str) -> Iterator[StoredCommit]:
+def read_outside(
+    disk: Disk, journal: str, start: int, end: int, topic: str
+) -> Generator[StoredCommit, None, None]:
     """The commits with messages at the positions `start` (first) to `end` (first not wanted), in order.
 
     Checksums are right, batches are not parsed yet. `end` is not above what the journal named `journal` has
@@ -175,16 +177,18 @@ def _begun(file: OpenFile, header: SegmentHeader, start: int, end: int) -> LogSe
     offsets: list[int] = []
     positions: list[int] = []
     offset, position, last = segment_header_bytes, header.first_position, header.created
+    sealed = False
     for commit in _headers(file, header):
-        if commit.kind is CommitKind.SEAL or commit.first_position != position:
+        if position >= end or commit.kind is CommitKind.SEAL or commit.first_position != position:
+            sealed = commit.kind is CommitKind.SEAL
             break
         after = position + commit.messages
         if after > start and (not offsets or offset >= offsets[-1] + index_block_bytes):
             offsets.append(offset)
             positions.append(position)
         offset, position, last = commit.end, after, commit.timestamp
-        if position >= end:
-            break
+    if position < end and not sealed:
+        _corrupt(segment_path(header.number), offset, f"no commit that begins with position {position}")
     index = SegmentIndex.of_blocks(offsets, positions, offset)
     return LogSegment(header, index, offset, position, last)
 

@@ -133,3 +133,23 @@ def test_what_cannot_be_is_refused_in_one_line_that_names_the_option(
 def test_servers_and_topic_are_needed(name: str) -> None:
     with pytest.raises(BadOption, match=f"option {name} is missing"):
         read_options({key: value for key, value in NEEDED.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"journal": "data"}, "option journal is the absolute path"),
+        ({"journal": ""}, "option journal is the absolute path"),
+        ({"pushDownPredicate": "yes"}, "option pushDownPredicate is true or false, not 'yes'"),
+    ],
+)
+def test_a_directory_and_a_truth_are_checked(options: dict[str, str], text: str) -> None:
+    with pytest.raises(BadOption, match=text):
+        read_options(NEEDED | options)
+
+
+def test_files_and_push_down_are_asked_for_by_option_only() -> None:
+    plain = read_options(NEEDED)
+    assert (plain.directory, plain.push_down) == (None, False)
+    asked = read_options(NEEDED | {"journal": "/srv/data", "pushDownPredicate": "TRUE"})
+    assert (asked.directory, asked.push_down) == ("/srv/data", True)

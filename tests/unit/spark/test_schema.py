@@ -16,7 +16,7 @@ from tests.helpers.processes import source_environment
 from tickertape.base.errors import UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.spark import schema as columns
-from tickertape.spark.pieces import piece_of_batch, plain_piece
+from tickertape.spark.pieces import piece_of_batch
 from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batch, record_batches
 
 FIRST = 1_760_000_000_000_000_000
@@ -142,7 +142,9 @@ def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> Non
     batch = one_run(2**63 - 1)
     with pytest.raises(UsageError, match="above what a Spark long holds"):
         record_batch([piece_of_batch(batch)], ALL)
-    bookmarks = record_batch([piece_of_batch(batch)], arrow_schema(struct("bookmark string"))).column(0).to_pylist()
+    bookmarks = (
+        record_batch([piece_of_batch(batch)], arrow_schema(struct("bookmark string"))).column(0).to_pylist()
+    )
     assert bookmarks == [f"{PUBLISHER}|{2**63 - 1 + i}|" for i in range(3)]
 
 
