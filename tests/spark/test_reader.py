@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.spark.test_schema import struct
-from tickertape.base.errors import Disconnected, JournalError, NotAJournal, WrongJournal
+from tickertape.base.errors import Disconnected, NotAJournal, WrongJournal
 from tickertape.client.blocking import Client
 from tickertape.spark.options import read_options
 from tickertape.spark.partitions import LogPart
@@ -100,7 +100,7 @@ def test_files_of_another_log_none_or_unreadable_are_refused_and_the_server_is_n
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotAJournal, match=f"option journal, {tmp_path}/empty on"):
         list(reader.read(replace(part, directory=str(tmp_path / "empty"))))
-    with pytest.raises(JournalError, match="No such file"):
+    with pytest.raises(NotAJournal, match=f"option journal, {tmp_path}/missing on"):
         list(reader.read(replace(part, directory=str(tmp_path / "missing"))))
 
 

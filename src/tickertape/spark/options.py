@@ -45,7 +45,6 @@ BUILT: Final = (
     "minPartitions",
     "maxRowsPerPartition",
     "journal",
-    "pushDownPredicate",
     "timeout",
 )
 """The options there are."""
@@ -83,8 +82,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_partition_max: int
     directory: str | None
     """Where tasks find the data directory of the log; None: they ask the server."""
-    push_down: bool
-    """Whether the log answers what it can of a query's filters."""
     timeout_seconds: float
     """For connecting and for each answer of the server."""
 
@@ -102,7 +99,6 @@ def read_options(given: Mapping[str, str]) -> Wanted:
         partitions_min=_number(options, "minPartitions", PARTITIONS_MIN_DEFAULT, 2**31 - 1),
         rows_per_partition_max=_number(options, "maxRowsPerPartition", ROWS_PER_PARTITION_DEFAULT, 2**63 - 1),
         directory=_directory(options.get("journal")),
-        push_down=_truth(options, "pushDownPredicate"),
         timeout_seconds=_timeout(options.get("timeout")),
     )
 
@@ -150,13 +146,6 @@ def _number(options: Mapping[str, str], name: str, default: int, maximum: int) -
     if not re.fullmatch(r"[0-9]{1,19}", value) or not 1 <= int(value) <= maximum:
         raise BadOption(f"option {name} is a number from 1 to {maximum}, not {value!r}")
     return int(value)
-
-
-def _truth(options: Mapping[str, str], name: str) -> bool:
-    value = options.get(name, "false").lower()
-    if value not in ("true", "false"):
-        raise BadOption(f"option {name} is true or false, not {options[name]!r}")
-    return value == "true"
 
 
 def _directory(value: str | None) -> str | None:

@@ -7,20 +7,15 @@ range and cuts them into parts, and each part is read by position from that log 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tickertape.base.errors import BookmarkUnknown
-from tickertape.spark.filters import Narrowing, narrow
 from tickertape.spark.options import Wanted, read_options
 from tickertape.spark.partitions import LogPart, split
 from tickertape.spark.reading import connect, pieces
 from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batches
-
-if TYPE_CHECKING:
-    from tickertape.client.blocking import Client
 
 
 class TickertapeSource(DataSource):
@@ -38,19 +33,19 @@ class TickertapeSource(DataSource):
 
     def reader(self, schema: StructType) -> TickertapeReader:
         """A reader of the columns of `schema`. Raises what `read_options` and `arrow_schema` raise."""
-        wanted = read_options(self.options)
-        # Spark refuses a reader that can push filters down in a session that does not allow it.
-        kind = PushingReader if wanted.push_down else TickertapeReader
-        return kind(wanted, arrow_schema(schema))
+        return TickertapeReader(read_options(self.options), arrow_schema(schema))
 
 
 class TickertapeReader(DataSourceReader):
-    """One read: planned once on the driver, then sent to the executors."""
+    """One read: planned once on the driver, then sent to the executors.
+
+    It has no `pushFilters`: Spark 4.3.0 keeps the read that a filter narrowed for every later query of the
+    same frame, whatever that one asks for, and rows would be missing without a word.
+    """
 
     def __init__(self, wanted: Wanted, schema: Any) -> None:
         self._wanted = wanted
         self._schema = schema
-        self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         """The parts of the range as the log stands now.
@@ -62,7 +57,6 @@ class TickertapeReader(DataSourceReader):
         client, uri = connect(wanted.servers, wanted.timeout_seconds)
         with client:
             journal, start, end = client.resolve(wanted.topic, wanted.bookmark)
-            start, end = self._narrowed(client, start, end)
         others = tuple(server for server in wanted.servers if server != uri)
         return [
             LogPart(
@@ -82,24 +76,3 @@ class TickertapeReader(DataSourceReader):
         if partition.start == partition.end:
             return
         yield from record_batches(pieces(partition), self._schema)
-
-    def _narrowed(self, client: Client, start: int, end: int) -> tuple[int, int]:
-        """The positions that the pushed filters leave of `start` to `end`."""
-        if self._narrowing.nothing:
-            return start, start
-        for text in self._narrowing.ranges():
-            try:
-                _, low, high = client.resolve(self._wanted.topic, text)
-            except BookmarkUnknown:
-                return start, start
-            start, end = max(start, low), min(end, high)
-        return start, max(start, end)
-
-
-class PushingReader(TickertapeReader):
-    """A read that answers some filters of the query by reading less of the log."""
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Take the filters that the log answers exactly; those returned are left to Spark."""
-        self._narrowing, left = narrow(filters, self._wanted.topic)
-        return left

@@ -140,16 +140,13 @@ def test_servers_and_topic_are_needed(name: str) -> None:
     [
         ({"journal": "data"}, "option journal is the absolute path"),
         ({"journal": ""}, "option journal is the absolute path"),
-        ({"pushDownPredicate": "yes"}, "option pushDownPredicate is true or false, not 'yes'"),
     ],
 )
-def test_a_directory_and_a_truth_are_checked(options: dict[str, str], text: str) -> None:
+def test_a_directory_must_mean_the_same_on_every_executor(options: dict[str, str], text: str) -> None:
     with pytest.raises(BadOption, match=text):
         read_options(NEEDED | options)
 
 
-def test_files_and_push_down_are_asked_for_by_option_only() -> None:
-    plain = read_options(NEEDED)
-    assert (plain.directory, plain.push_down) == (None, False)
-    asked = read_options(NEEDED | {"journal": "/srv/data", "pushDownPredicate": "TRUE"})
-    assert (asked.directory, asked.push_down) == ("/srv/data", True)
+def test_files_are_read_only_when_asked_for() -> None:
+    assert read_options(NEEDED).directory is None
+    assert read_options(NEEDED | {"journal": "/srv/data"}).directory == "/srv/data"
