@@ -34,7 +34,7 @@ from tickertape.journal.walk import OpenFile, opened
 
 _WINDOW_BYTES: Final = 64 * KIB
 """What is read at a time to go from one commit header to the next."""
-READ_BYTES: Final = 4 * MIB
+READ_BYTES: Final = 1 * MIB
 """What is read of the commits at a time, unless one alone is larger."""
 _BEHIND_ALL: Final = 1 << 64
 

@@ -7,6 +7,7 @@ schema names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
 """A record batch is handed to Spark when it has so many rows, or bytes of bodies."""
 
 _SEQUENCE_END: Final = 1 << 63
+_TEN_THOUSAND: Final = np.uint64(10_000)
 
 Array = Any
 """An Arrow array; pyarrow ships no types."""
@@ -131,8 +133,42 @@ def _sequence(rows: Gathered) -> Array:
 
 
 def _bookmark(rows: Gathered) -> Array:
-    sequences = _plain(pa.uint64(), rows.sequences).cast(pa.string())
-    return pc.binary_join_element_wise(_publisher(rows), sequences, _EMPTY, _BAR)
+    publishers, sequences = rows.runs["publisher"], rows.sequences
+    lowest, highest = str(sequences.min()), str(sequences.max())
+    if len(lowest) == len(highest) and (publishers == publishers[0]).all():
+        return _bookmarks_of_one(f"{publishers[0]}|".encode(), sequences, len(highest))
+    texts = _plain(pa.uint64(), sequences).cast(pa.string())
+    return pc.binary_join_element_wise(_publisher(rows), texts, _EMPTY, _BAR)
+
+
+def _bookmarks_of_one(begin: bytes, sequences: npt.NDArray[np.uint64], digits: int) -> Array:
+    """Bookmarks of one publisher whose sequences have `digits` digits each: text of a fixed width.
+
+    Digits are written from the right, four at a time, until the rest is the same for all: sequences that
+    follow each other differ in the last few only.
+    """
+    count, width = len(sequences), len(begin) + digits + 1
+    text = np.empty((count, width), np.uint8)
+    at, rest = width - 1, sequences
+    text[:, at] = ord("|")
+    while at > len(begin) and rest.min() != rest.max():
+        some = min(4, at - len(begin))
+        higher = rest // _TEN_THOUSAND
+        lowest = (rest - higher * _TEN_THOUSAND).astype(np.int64)
+        text[:, at - some : at] = _digits().take(lowest, axis=0)[:, 4 - some :]
+        at, rest = at - some, higher
+    same = begin + (str(rest[0]).encode() if at > len(begin) else b"")
+    text[:, :at] = np.frombuffer(same, np.uint8)
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+
+@cache
+def _digits() -> npt.NDArray[np.uint8]:
+    """The four digits of each number below 10,000."""
+    powers = np.array([1000, 100, 10, 1])
+    digits: npt.NDArray[np.uint8] = (np.arange(10_000)[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+    return digits
 
 
 def _timestamp(rows: Gathered) -> Array:

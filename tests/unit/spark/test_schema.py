@@ -96,6 +96,32 @@ def test_every_column_has_the_values_of_the_messages(batches: list[MessageBatch]
     assert made.to_pylist() == expected(batches)
 
 
+@pytest.mark.parametrize("publisher", [0, 7, PUBLISHER])
+@pytest.mark.parametrize(
+    "firsts",
+    [
+        [0],
+        [1],
+        [8],
+        [9_998],
+        [99_999_998],
+        [FIRST],
+        [FIRST + 9_998, FIRST + 10**8 - 2],
+        [123, 999],
+        [10_000, 20_000],
+        [10**18, 9 * 10**18],
+        [2**64 - 4],
+        [1, 2**63],
+    ],
+)
+def test_bookmarks_are_written_digit_for_digit(firsts: list[int], publisher: int) -> None:
+    batches = [one_run(first, publisher=publisher) for first in firsts]
+    made = record_batch([piece_of_batch(b) for b in batches], arrow_schema(struct("bookmark string")))
+    made.validate(full=True)
+    wanted = [f"{publisher}|{first + i}|" for first in firsts for i in range(3)]
+    assert made.column(0).to_pylist() == wanted
+
+
 def test_the_schema_is_exactly_the_one_that_spark_compares_with() -> None:
     assert ALL.equals(to_arrow_schema(struct(DEFAULT_SCHEMA), timezone="UTC"))
     narrow = struct("data binary NOT NULL, sequence long")
