@@ -56,18 +56,6 @@ class SegmentIndex:
         self._topics = TopicTable(bytes_max // 2)
         self._block_end = 0
 
-    @staticmethod
-    def of_blocks(offsets: list[int], positions: list[int], end: int) -> SegmentIndex:
-        """An index that knows where blocks begin (see the class), the last one ending at `end`, and no more:
-        any of them may hold any topic or publisher."""
-        index = SegmentIndex()
-        index.offsets.extend(offsets)
-        index.positions.extend(positions)
-        index.times.extend([0] * len(offsets))
-        index._publishers = index._topics = None
-        index._block_end = end
-        return index
-
     # -- building -------------------------------------------------------------------------------------
 
     def add(self, offset: int, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:

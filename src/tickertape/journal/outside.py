@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalCorrupt, JournalVersion, NotAJournal, WrongJournal
-from tickertape.base.limits import KIB, MIB, commit_header_bytes, index_block_bytes, segment_header_bytes
+from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
 from tickertape.base.ports import Disk
 from tickertape.batch import MessageBatch
 from tickertape.journal.format import (
@@ -79,15 +79,22 @@ def read_outside(
             header = _header(file, number, journal_id)
             if header.first_position > position:
                 _corrupt(segment_path(number), 0, f"position {position} is in no segment before it")
-            segment = _sealed(file, header) or _begun(file, header, position, end)
-            yield from _commits(file, segment, position, end, topic)
+            segment = _sealed(file, header)
+            if segment is not None:
+                stretches = _stretches(segment.index, position, end, topic)
+            else:
+                segment, begin = _begun(file, header, position, end)
+                stretches = iter([(begin, segment.end)])
+            yield from _commits(file, segment, stretches, position, end)
             position = max(position, segment.end_position)
     if position < end:
         _corrupt(JOURNAL_DIRECTORY, 0, f"positions {position} to {end} are in no segment")
 
 
-def _commits(file: OpenFile, segment: LogSegment, start: int, end: int, topic: str) -> Iterator[StoredCommit]:
-    for offset, after in _stretches(segment.index, start, end, topic):
+def _commits(
+    file: OpenFile, segment: LogSegment, stretches: Iterator[tuple[int, int]], start: int, end: int
+) -> Iterator[StoredCommit]:
+    for offset, after in stretches:
         at, need = offset, 0
         while at < after:
             size = min(max(min(READ_BYTES, after - at), need), segment.end - at)
@@ -108,12 +115,9 @@ def _stretches(index: SegmentIndex, start: int, end: int, topic: str) -> Iterato
         if index.positions[block] >= end:
             return
         offset = index.offsets[block]
-        while True:
-            after = index.block_bounds(block)[1]
-            block += 1
-            if index.next_block_with(topic, block) != block or index.positions[block] >= end:
-                break
+        after = index.reach_with(topic, offset, READ_BYTES)
         yield offset, after
+        block = index.block_of_offset(after - 1) + 1
 
 
 def _journal_id(disk: Disk, journal: str) -> bytes:
@@ -169,28 +173,25 @@ def _sealed(file: OpenFile, header: SegmentHeader) -> LogSegment | None:
     return LogSegment(header, index, seal.header.offset, seal.header.first_position, seal.header.timestamp)
 
 
-def _begun(file: OpenFile, header: SegmentHeader, start: int, end: int) -> LogSegment:
-    """A segment without a seal, as far as `end`: blocks found by going from commit to commit.
+def _begun(file: OpenFile, header: SegmentHeader, start: int, end: int) -> tuple[LogSegment, int]:
+    """A segment without a seal as far as `end`, and the offset of the commit that holds `start`: found by
+    going from commit to commit.
 
     A segment that was sealed since its size was looked at ends with the seal that is met here.
     """
-    offsets: list[int] = []
-    positions: list[int] = []
-    offset, position, last = segment_header_bytes, header.first_position, header.created
+    begin = offset = segment_header_bytes
+    position, last = header.first_position, header.created
     sealed = False
     for commit in _headers(file, header):
         if position >= end or commit.kind is CommitKind.SEAL or commit.first_position != position:
             sealed = commit.kind is CommitKind.SEAL
             break
-        after = position + commit.messages
-        if after > start and (not offsets or offset >= offsets[-1] + index_block_bytes):
-            offsets.append(offset)
-            positions.append(position)
-        offset, position, last = commit.end, after, commit.timestamp
+        offset, position, last = commit.end, position + commit.messages, commit.timestamp
+        if position <= start:
+            begin = offset
     if position < end and not sealed:
         _corrupt(segment_path(header.number), offset, f"no commit that begins with position {position}")
-    index = SegmentIndex.of_blocks(offsets, positions, offset)
-    return LogSegment(header, index, offset, position, last)
+    return LogSegment(header, SegmentIndex(), offset, position, last), begin
 
 
 def _headers(file: OpenFile, segment: SegmentHeader) -> Iterator[CommitHeader]:
