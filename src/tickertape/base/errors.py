@@ -109,6 +109,12 @@ class PublishRejected(UsageError):
     code = "publish_rejected"
 
 
+class PublisherTakenOver(UsageError):
+    """Another process published under this client name; what this one holds may be stored or not."""
+
+    code = "publisher_taken_over"
+
+
 class WrongJournal(UsageError):
     """Positions belong to another journal than the one this server holds."""
 

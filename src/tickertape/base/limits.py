@@ -109,6 +109,8 @@ read_bytes_target: Final = 256 * KIB
 
 # client
 publish_store_bytes_default: Final = 64 * MIB
+foreign_sequences_max: Final = 1 << 32
+"""As many sequences another process of the same client name may have given above the last persisted one."""
 topics_remembered_max: Final = 100_000
 """Topics whose properties a client remembers; above it starts afresh."""
 client_outbox_bytes_max: Final = 1 * MIB

@@ -46,6 +46,9 @@ _EMPTY_BYTES: Final = HEADER_BYTES + RUN_BYTES + 8 + 8 * 8
 """Header, run, the ends of the two offset tables that are always there, and room for padding."""
 _WIDTHS: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
 _TOPIC_INDEX_WIDTH: Final = 4
+_TOPICS_REMEMBERED: Final = 1024
+_topics_checked: Final[set[str]] = set()
+"""Topics found right before; looking is cheaper than encoding them again."""
 _EXPIRATION_END: Final = 1 << 63
 _TIMESTAMP_END: Final = 1 << 63
 
@@ -98,6 +101,20 @@ class BatchBuilder:
         self._columns = 0
         self._width = 4  # encoded bytes a message beside its body and texts
         self._fixed_bytes = _EMPTY_BYTES
+
+    def repair(self) -> None:
+        """Put right what an exception (a signal handler that raises) in the middle of `add` left behind.
+
+        A message counts once its body is there; what was noted for one that never came is forgotten.
+        """
+        count = len(self._bodies)
+        while self._extras and self._extras[-1].at >= count:
+            self._extras.pop()
+        while self._gaps and self._gaps[-1][0] >= count:
+            self._gaps.pop()
+        self.body_bytes = sum(map(len, self._bodies))
+        if self._next is not None:
+            self._next = (self._first or 0) + count + sum(gap for _, gap in self._gaps) if count else None
 
     @property
     def count(self) -> int:
@@ -221,7 +238,8 @@ class BatchBuilder:
             if self._next is not None and self._next > SEQUENCE_END:  # `add` does not look at the last step
                 raise UsageError(f"the last sequence, {self._next - 1}, does not fit 64 bits")
             first_sequence = self._first
-        body_bytes, runs, offsets = _encode_run(self._bodies, publisher, first_sequence, timestamp)
+        encoded = encode_bodies(self._bodies)
+        runs = new_run(publisher, first_sequence, timestamp, encoded.messages, encoded.crc)
         columns = self._columns
         optional = None
         if columns or len(self._topics) > 1:
@@ -234,7 +252,11 @@ class BatchBuilder:
                 self._kinds() if columns & KINDS else None,
             )
         return assemble(
-            runs=runs, offsets=offsets, bodies=body_bytes, topics=tuple(self._topics), optional=optional
+            runs=runs,
+            offsets=encoded.offsets,
+            bodies=encoded.joined,
+            topics=tuple(self._topics),
+            optional=optional,
         )
 
     def _topic_index(self) -> Int32s:
@@ -286,36 +308,64 @@ def topic_bytes(topic: str) -> int:
     return size
 
 
+class EncodedBodies(NamedTuple):
+    """Bodies of one run, joined and summed: all of the work that needs neither topic nor sequence."""
+
+    messages: int
+    joined: bytes
+    offsets: bytes
+    crc: int
+
+    def batch(
+        self, topic: str, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
+    ) -> MessageBatch:
+        """The batch of these bodies. Raises `BadTopic`, and `UsageError` for numbers that do not fit."""
+        if topic not in _topics_checked:
+            topic_bytes(topic)
+            if len(_topics_checked) >= _TOPICS_REMEMBERED:
+                _topics_checked.clear()
+            _topics_checked.add(topic)
+        run = new_run(publisher, first_sequence, timestamp, self.messages, self.crc)
+        return assemble(runs=run, offsets=self.offsets, bodies=self.joined, topics=(topic,))
+
+
+def lengths_in(bodies: Sequence[bytes]) -> Int32s:
+    """The lengths of `bodies`; each is below 2 GiB."""
+    return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
+
+
+def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> EncodedBodies:
+    """Join `bodies`; `lengths` are theirs, where the caller knows them.
+
+    Raises `UsageError` without bodies, `MessageTooLarge`.
+    """
+    count = len(bodies)
+    if count == 1:
+        joined = bodies[0]
+        if len(joined) > message_bytes_max:
+            raise MessageTooLarge(f"a message has {len(joined)} bytes, the limit is {message_bytes_max}")
+        offsets = PAIR.pack(0, len(joined))
+        return EncodedBodies(1, joined, offsets, run_crc(offsets[4:], joined))
+    if not count:
+        raise UsageError("a batch has at least one message")
+    joined = b"".join(bodies)
+    check_body_bytes(len(joined))
+    if lengths is None:
+        lengths = lengths_in(bodies)
+    if len(joined) > message_bytes_max:
+        longest = int(lengths.max())
+        if longest > message_bytes_max:
+            raise MessageTooLarge(f"a message has {longest} bytes, the limit is {message_bytes_max}")
+    return EncodedBodies(count, joined, offsets_from(lengths).tobytes(), run_crc(lengths.data, joined))
+
+
 def batch_from_bodies(
     topic: str, bodies: Sequence[bytes], *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
     """A batch of one run and one topic. Raises `UsageError` without bodies, `BadTopic`, `MessageTooLarge`."""
-    topic_bytes(topic)
-    joined, runs, offsets = _encode_run(bodies, publisher, first_sequence, timestamp)
-    if len(joined) > message_bytes_max:
-        longest = max(map(len, bodies))
-        if longest > message_bytes_max:
-            raise MessageTooLarge(f"a message has {longest} bytes, the limit is {message_bytes_max}")
-    return assemble(runs=runs, offsets=offsets, bodies=joined, topics=(topic,))
-
-
-def _encode_run(
-    bodies: Sequence[bytes], publisher: int, first_sequence: int, timestamp: int
-) -> tuple[bytes, bytes, bytes]:
-    """All bodies, the encoded run and the encoded offsets of `bodies`."""
-    count = len(bodies)
-    if count == 1:
-        joined = bodies[0]
-        check_body_bytes(len(joined))
-        offsets = PAIR.pack(0, len(joined))
-        crc = run_crc(offsets[4:], joined)
-    else:
-        joined = b"".join(bodies)
-        check_body_bytes(len(joined))
-        lengths = pack(f"<{count}i", *map(len, bodies))
-        offsets = offsets_from(np.frombuffer(lengths, I4)).tobytes()
-        crc = run_crc(lengths, joined)
-    return joined, new_run(publisher, first_sequence, timestamp, count, crc), offsets
+    return encode_bodies(bodies).batch(
+        topic, publisher=publisher, first_sequence=first_sequence, timestamp=timestamp
+    )
 
 
 def new_run(publisher: int, first_sequence: int, timestamp: int, count: int, crc: int) -> bytes:

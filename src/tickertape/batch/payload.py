@@ -5,12 +5,14 @@ Must never look at a body that nobody asked to read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from tickertape.base.errors import BadMessage
 
+_ONLY_BYTES: Final = {bytes}
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
 
@@ -20,11 +22,14 @@ def encode(data: object) -> bytes:
 
     Raises `BadMessage` for text with lone surrogates and for what msgspec cannot encode.
     """
-    if type(data) is bytes:
-        return data
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
+    kind = type(data)
+    if kind is bytes:
+        return data  # type: ignore[return-value]
     try:
+        if kind is dict:
+            return _to_json(data)
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            return bytes(data)
         return data.encode() if isinstance(data, str) else _to_json(data)
     except (
         TypeError,
@@ -33,6 +38,13 @@ def encode(data: object) -> bytes:
         RecursionError,
     ) as error:
         raise BadMessage(f"a {type(data).__name__} cannot be made a message body: {error}") from error
+
+
+def encode_all(messages: Sequence[object]) -> list[bytes]:
+    """Each of `messages` as `encode` gives it; looks at them together when all are bytes."""
+    if set(map(type, messages)) == _ONLY_BYTES:
+        return list(messages)  # type: ignore[arg-type]
+    return list(map(encode, messages))
 
 
 def decode(data: bytes) -> Any:

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from types import TracebackType
 from typing import Self
 
 from tickertape.base.errors import (
     Closed,
     Disconnected,
-    StoreFull,
+    NameInUse,
     TickertapeError,
     TimedOut,
     UsageError,
 )
-from tickertape.base.limits import client_timeout_seconds, message_cost_bytes
+from tickertape.base.limits import client_timeout_seconds
 from tickertape.base.ports import Now
 from tickertape.base.units import parse_interval
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.payload import encode
+from tickertape.client.chunks import chunks_of_messages
 from tickertape.client.core import Arrived, ClientCore, Lost, Opened
 from tickertape.client.effects import (
     CaughtUp,
@@ -39,8 +41,10 @@ from tickertape.client.effects import (
     Send,
 )
 from tickertape.client.handlers import ExceptionListener, Handlers
+from tickertape.client.lane import NOBODY
 from tickertape.client.link import Link, dial, parse_uri
 from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.steps import PublishSteps
 from tickertape.client.subscribing import SubscribingClient
 from tickertape.client.waiting import DEFAULT, Call, Timeout
 from tickertape.wire.commands import LoggedOn
@@ -51,7 +55,7 @@ DisconnectHandler = Callable[["Client"], object]
 FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
 
 
-class Client(SubscribingClient):
+class Client(PublishSteps, SubscribingClient):
     """A connection to one server that blocks its callers; any number of threads may use it.
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
@@ -87,13 +91,17 @@ class Client(SubscribingClient):
             password=password if password is not None else self._address.password,
             software=SOFTWARE,
         )
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        # Python's own conditions ask a lock this way; there is no public name for it.
+        self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._room = threading.Condition(self._lock)
-        self._publish = self._core.publishing.publish
+        self._publishing = self._core.publishing
+        self._publish = self._publishing.publish
         self._waiting = self._core.waiting
         self._link: Link | None = None
         self._connecting = threading.Lock()
         self._handling_loss = threading.RLock()
+        self._loss_handled_on = NOBODY
         self._disconnect_handler: DisconnectHandler | None = None
         self._failed_write_handler: FailedWriteHandler | None = None
         self._handlers = Handlers()
@@ -131,6 +139,7 @@ class Client(SubscribingClient):
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         self._not_on_receive_thread("connect")
+        self._not_in_a_fight()
         with self._connecting:
             if self._core.logged_on is not None:
                 return
@@ -163,14 +172,14 @@ class Client(SubscribingClient):
         if self._core.closed:
             return
         apart = not self._on_receive_thread()
-        if apart and self.connected and self._core.publishing.unsettled():
+        if apart and self.connected and self._publishing.unsettled():
             try:
                 self.publish_flush(timeout=timeout, level="processed")
             except TickertapeError as error:
                 self._handlers.tell(error)
         with self._lock:
             link = self._link
-            refused = self._core.publishing.take_rejection()
+            refused = self._publishing.take_rejection()
             self._core.close()
             later = self._sends()
             self._room.notify_all()
@@ -191,7 +200,9 @@ class Client(SubscribingClient):
     def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
         """Call `handler(client)` once for each connection that is lost, not for `close`.
 
-        It runs on a thread of its own and may call `connect`; losses are handled one after the other.
+        It runs on a thread of its own and may call `connect`; losses are handled one after the other. When
+        another process took over the client name, `connect` raises `NameInUse` there: the two would throw
+        each other out for ever.
         """
         self._disconnect_handler = handler
 
@@ -217,25 +228,28 @@ class Client(SubscribingClient):
         recorded. It never waits for the network unless a bound is reached, and then as long as the client's
         `timeout`; through a lost connection too when there is a disconnect handler, which may connect again.
         Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected` (without a publish store, or with
-        a full one), `StoreFull`, `TimedOut`, `Closed`; the message is then not published.
+        a full one), `StoreFull`, `TimedOut`, `Closed`, `PublisherTakenOver`; the message is then not
+        published.
         """
         body = data if type(data) is bytes else encode(data)
-        link = self._link
-        if link is not None and link.blocked and link.congested:
-            self._wait_for_socket(link)
         if expiration is not None or correlation_id is not None or sow_key is not None:
             extra = (_milliseconds(expiration), correlation_id or "", sow_key or "")
-            return self._publish_when_room(lambda: self._publish(topic, body, *extra))
-        try:
-            with self._lock:
-                sequence = self._publish(topic, body)
-                if not self._waiting:
-                    return sequence
-                link, later = self._link, self._sends()
-        except StoreFull:
-            return self._publish_when_room(lambda: self._publish(topic, body))
-        self._carry_out(link, later)
-        return sequence
+            return self._publish_when_room(self._publish, topic, body, *extra)
+        publishing = self._publishing
+        run = publishing.run
+        bodies = run.bodies
+        index = len(bodies)
+        if (
+            index < run.count_max
+            and len(body) <= run.body_bytes_max
+            and topic == run.topic
+            and run.owner == get_ident()
+        ):
+            bodies.append(body)
+            if publishing.run is run:
+                return run.base if run.base is None else run.base + index
+            return self._publish_when_room(publishing.publish_again, run, index, body)
+        return self._publish_when_room(self._publish, topic, body, 0, "", "", get_ident())
 
     def publish_batch(self, topic: str, messages: Iterable[object]) -> int | None:
         """Publish many messages, each as `publish` does, in batches; returns the sequence of the last, or
@@ -244,38 +258,41 @@ class Client(SubscribingClient):
         Raises what `publish` raises; messages before the one that raised may have been published.
         """
         sequence: int | None = None
-        bodies: list[bytes] = []
-        size = 0
-        chunk_bytes = self._core.publishing.chunk_bytes
-        for data in messages:
-            body = data if type(data) is bytes else encode(data)
-            cost = len(body) + message_cost_bytes
-            if bodies and size + cost > chunk_bytes:
-                sequence = self._publish_bodies(topic, bodies, size)
-                bodies, size = [], 0
-            bodies.append(body)
-            size += cost
-        if bodies:
-            sequence = self._publish_bodies(topic, bodies, size)
+        publishing = self._publishing
+        for chunk in chunks_of_messages(topic, messages, lambda: publishing.chunk_bytes):
+            sequence = self._publish_when_room(publishing.publish_whole, topic, *chunk)
         return sequence
 
     def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
         """Wait until everything sent on this connection is persisted, with or without a publish store.
 
         `level="processed"`: until the server has it. `timeout` in seconds, None = as long as the connection
-        lasts. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`, and, unless there is a
-        failed-write handler, `PublishRejected` when the server refused messages since the last flush.
+        lasts. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`, `PublisherTakenOver`
+        (another process published under this name), and, unless there is a failed-write handler,
+        `PublishRejected` when the server refused messages since the last flush.
         """
-        self._call(lambda call: self._core.flush(call, level), timeout, f"publish_flush ({level})")
+        what = f"publish_flush ({level})"
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._not_on_receive_thread(what)
+        call = Call()
         with self._lock:
-            refused = self._core.publishing.take_rejection()
-        if refused is not None:
-            raise refused
+            self._core.flush(call, level)
+            link, later = self._link, self._sends()
+        self._carry_out(link, later)
+        if link is not None and not call.settled:
+            link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
+        call.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), what)
+        if self._publishing.rejected_count:
+            with self._lock:
+                refused = self._publishing.take_rejection()
+            if refused is not None:
+                raise refused
 
     def unpersisted_count(self) -> int:
         """Messages of the publish store that are not known to be persisted; 0 without a store."""
         with self._lock:
-            return self._core.publishing.unpersisted_count()
+            return self._publishing.unpersisted_count()
 
     def set_publish_store(self, store: PublishStore | None) -> None:
         """Use `store` from now on. Raises `UsageError` while the present one still holds messages."""
@@ -291,7 +308,7 @@ class Client(SubscribingClient):
         """
         with self._lock:
             self._failed_write_handler = handler
-            self._core.publishing.report_rejections = handler is None
+            self._publishing.report_rejections = handler is None
 
     # -- the receive thread -----------------------------------------------------------------------------
 
@@ -309,7 +326,13 @@ class Client(SubscribingClient):
             if deadline is not None and deadline <= now.mono:
                 self._core.wake(now)
             link, later = self._link, self._sends()
-        self._carry_out(link, later)
+        try:
+            self._carry_out(link, later)
+        except BaseException:
+            for effect in later:  # a Ctrl-C in a caller that reads: others still get their answers
+                if isinstance(effect, Resolve):
+                    effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
+            raise
         return self._core.next_deadline()
 
     def lost(self, error: Disconnected) -> None:
@@ -334,7 +357,7 @@ class Client(SubscribingClient):
                 later.append(effect)
         return later
 
-    def _carry_out(self, link: Link | None, effects: list[Effect]) -> None:
+    def _carry_out(self, link: Link | None, effects: Sequence[Effect]) -> None:
         if link is not None:
             link.push()
         for effect in effects:
@@ -365,7 +388,17 @@ class Client(SubscribingClient):
         handler = self._disconnect_handler
         if handler is not None:
             with self._handling_loss:
+                self._loss_handled_on = get_ident()
                 self._handlers.run(handler, self)
+                self._loss_handled_on = NOBODY
+
+    def _not_in_a_fight(self) -> None:
+        # Two clients of one name whose handlers connect again would throw each other out for ever.
+        if self._core.displaced is not None and self._loss_handled_on == get_ident():
+            raise NameInUse(
+                f"another process took over the client name {self.name!r}, and would be thrown out in turn: "
+                "give each process a name of its own, or call connect() outside of the disconnect handler"
+            ) from self._core.displaced
 
     def _call(self, begin: Callable[[Call], None], timeout: Timeout, what: str) -> object:
         seconds = self._seconds(timeout)
@@ -391,60 +424,14 @@ class Client(SubscribingClient):
             link, later = self._link, self._sends()
         self._carry_out(link, later)
 
-    def _publish_bodies(self, topic: str, bodies: list[bytes], cost: int) -> int | None:
-        body_bytes = cost - message_cost_bytes * len(bodies)
-        link = self._link
-        if link is not None and link.congested:
-            self._wait_for_socket(link)
-        try:
-            with self._lock:
-                sequence = self._core.publish_bodies(topic, bodies, body_bytes)
-                link, later = self._link, self._sends()
-        except StoreFull:
-            return self._publish_when_room(lambda: self._core.publish_bodies(topic, bodies, body_bytes))
-        self._carry_out(link, later)
-        return sequence
-
-    def _publish_when_room(self, publish: Callable[[], int | None]) -> int | None:
-        deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        while True:
-            with self._lock:
-                full: StoreFull | None = None
-                try:
-                    sequence = publish()
-                except StoreFull as error:
-                    full = error
-                link, later = self._link, self._sends()
-            self._carry_out(link, later)
-            if full is None:
-                return sequence
-            store = self._core.publishing.store
-            if store is None or store.when_full == "raise" or self._on_receive_thread():
-                raise full
-            self._wait_for_store(full, deadline)
-
-    def _wait_for_store(self, full: StoreFull, deadline: float | None) -> None:
-        with self._lock:
-            publishing = self._core.publishing
-            if not publishing.starved:
-                return
-            if self._core.logged_on is None and (self._disconnect_handler is None or deadline is None):
-                # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
-                # long as the connection.
-                raise Disconnected(f"there is no connection, and {full}") from full
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimedOut(f"no room within {self._timeout} s: {full}") from full
-            self._room.wait(left)
-
-    def _wait_for_socket(self, link: Link) -> None:
-        if not self._on_receive_thread() and not link.wait_room(self._timeout):
-            raise TimedOut(f"the server took no more within {self._timeout} s; the message was not published")
-
     def _seconds(self, timeout: Timeout) -> float | None:
         if timeout is DEFAULT:
             return self._timeout
         return None if timeout is None else parse_interval(timeout)
+
+    def _reads_answers(self) -> bool:
+        # Handlers run on the receive thread, so it reads as soon as there may be something for one.
+        return self._failed_write_handler is None and not self._core.subscriptions
 
     def _on_receive_thread(self) -> bool:
         link = self._link

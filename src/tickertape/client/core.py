@@ -16,12 +16,13 @@ from tickertape.base.errors import (
     Closed,
     CorruptBatch,
     Disconnected,
+    NameInUse,
     SubscriptionUnknown,
     TickertapeError,
     UsageError,
     error_from_code,
 )
-from tickertape.base.names import check_client_name, publisher_id
+from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
@@ -95,7 +96,7 @@ class ClientCore:
         self._effects: list[Effect] = []
         self.waiting: Sequence[Effect] = self._effects
         """What `effects` would give, to look at only."""
-        self.publishing = Publishing(publisher_id(name), self._send, self._effects)
+        self.publishing = Publishing(name, self._send, self._effects)
         self.subscriptions = Subscriptions(self._effects)
         self._connection: Connection | None = None
         self._logon_token: object = None
@@ -106,6 +107,8 @@ class ClientCore:
         self._last_id = 0
         self._closed = False
         self.logged_on: LoggedOn | None = None
+        self.displaced: TickertapeError | None = None
+        """Why the last connection ended, when another one took over the client name."""
 
     # -- the contract of a machine ----------------------------------------------------------------------
 
@@ -161,10 +164,12 @@ class ClientCore:
     def flush(self, token: object, level: str) -> None:
         """Resolved when everything sent before is `level`; ask `take_rejection` then for what was refused.
 
-        Raises `Disconnected`, `Closed`, `UsageError`.
+        Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`.
         """
         if level not in ("persisted", "processed"):
             raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
+        if not self._closed:
+            self.publishing.check_taken_over()
         self._check_ready()
         frame = self.publishing.flush_lanes()
         if level == "persisted":
@@ -291,7 +296,7 @@ class ClientCore:
         if isinstance(command, Goodbye):
             self._hang_up(error_from_code(command.code, command.text))
         elif isinstance(command, LoggedOn):
-            self._log_on(command)
+            self._log_on(command, now)
         elif self.logged_on is None:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
         elif isinstance(command, Deliver):
@@ -317,13 +322,14 @@ class ClientCore:
         elif not isinstance(command, Heartbeat):
             raise BadCommand(f"{type(command).__name__} does not come from a server")
 
-    def _log_on(self, command: LoggedOn) -> None:
+    def _log_on(self, command: LoggedOn, now: Now) -> None:
         if self.logged_on is not None or self._connection is None:
             raise BadCommand("the server answered the logon twice")
         self._connection.logged_on()
         self.logged_on = command
+        self.displaced = None
         token, self._logon_token = self._logon_token, None
-        self.publishing.logged_on(command.last_persisted, command.recorded, command.validated)
+        self.publishing.logged_on(command.last_persisted, command.recorded, now, command.validated)
         self._effects.append(Resolve(token, command))
 
     def _deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
@@ -371,6 +377,8 @@ class ClientCore:
         # What was not written yet belonged to this connection.
         self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Send | Hangup)]
         was_on = self.logged_on is not None
+        if was_on and isinstance(error, NameInUse):
+            self.displaced = error
         self._connection = None
         self.logged_on = None
         if self._closed:

@@ -1,15 +1,21 @@
 """Owns the messages that are gathered for the next frame of one kind, and the frames without an answer.
 
-Must never decide when to send. The usual case, all messages to one topic without columns, costs an append.
+Must never decide when to send, nor lose or repeat a message when an exception (a signal handler that raises)
+comes between any two steps: what is gathered changes by single assignments and appends, and sequences are
+counted from it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from tickertape.base.limits import batch_bytes_target
-from tickertape.batch.builder import BatchBuilder, batch_from_bodies
+from tickertape.base.limits import batch_bytes_target, message_cost_bytes
+from tickertape.batch.builder import BatchBuilder, encode_bodies, lengths_in
+from tickertape.batch.format import I8, Int32s
 from tickertape.batch.layout import MessageBatch
+
+NOBODY: Final = 0
+"""No thread has this identity."""
 
 
 class InFlight(NamedTuple):
@@ -21,64 +27,158 @@ class InFlight(NamedTuple):
     batch: MessageBatch | None
 
 
+class Run:
+    """A licence for one thread: append to `bodies` without a lock while the run is the open one.
+
+    Only `owner` (a thread's identity) appends, and only bodies of at most `body_bytes_max` bytes to `topic`
+    while there are fewer than `count_max`. Afterwards it looks whether the run is still open. When it is not,
+    `taken` says how many of `bodies` were included in what was sent.
+    """
+
+    __slots__ = ("base", "bodies", "body_bytes_max", "count_max", "owner", "taken", "topic")
+
+    def __init__(
+        self,
+        owner: int,
+        topic: str,
+        bodies: list[bytes],
+        base: int | None,
+        count_max: int,
+        body_bytes_max: int,
+    ) -> None:
+        self.owner = owner
+        self.topic = topic
+        self.bodies = bodies
+        self.base = base
+        """Sequence of the first of `bodies`; None where messages carry none."""
+        self.count_max = count_max
+        self.body_bytes_max = body_bytes_max
+        self.taken: int | None = None
+
+
+CLOSED: Final = Run(NOBODY, "", [], None, 0, -1)
+"""The open run while there is none."""
+
+
 class Lane:
     """One kind of publish frames: those of recorded topics, or those of unrecorded ones."""
 
-    __slots__ = ("_builder", "bodies", "idle", "in_flight", "limit", "sequenced", "size", "topic")
+    __slots__ = (
+        "_builder",
+        "base",
+        "bodies",
+        "idle",
+        "in_flight",
+        "lengths",
+        "limit",
+        "longest",
+        "run",
+        "sequenced",
+        "size",
+        "topic",
+    )
 
     def __init__(self) -> None:
         self.topic = ""
         """The topic of all of `bodies`; empty when there are none."""
         self.bodies: list[bytes] = []
+        self.lengths: Int32s | None = None
+        """Lengths of `bodies`, when they were measured and none was added since."""
+        self._builder: BatchBuilder | None = None
+        """Holds everything gathered when that is more than bodies of one topic; `bodies` is not used then."""
+        self.run: Run | None = None
+        """The run that may append to `bodies`; `size` lacks what it appended until `close`."""
         self.size = 0
-        """Cost of what is gathered; 0 when that is nothing."""
+        """Cost of what is gathered, but for what a run appended."""
+        self.base = 1
+        """Sequence of the first message gathered, or of the next one when there is none."""
+        self.longest = 0
+        """About the longest body of late: what a run allows."""
         self.limit = batch_bytes_target
         """What may be gathered without asking whether there is room."""
         self.idle = False
         """Connected, and nothing is unanswered."""
         self.sequenced = False
         self.in_flight: dict[int, InFlight] = {}
-        self._builder = BatchBuilder()
 
     @property
     def count(self) -> int:
         """Messages gathered."""
-        return len(self.bodies) + self._builder.count
+        return len(self.bodies) if self._builder is None else self._builder.count
 
     def add(
         self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
-    ) -> int:
-        """Gather a message that does not simply go behind `bodies`; the bytes of its texts.
-
-        Raises what `BatchBuilder.add` raises; then nothing was gathered.
-        """
+    ) -> None:
+        """Gather a message. No run is open. Raises what `BatchBuilder.add` raises; then nothing changed."""
         plain = not (expiration_ms or correlation_id or key)
-        if plain and not self.size:
+        if plain and self._builder is None and (topic == self.topic or not self.bodies):
             self.topic = topic
+            self.lengths = None
             self.bodies.append(body)
-            return 0
-        for earlier in self.bodies:
-            self._builder.add(self.topic, earlier)
-        self.bodies = []
-        self.topic = ""
-        self._builder.add(topic, body, expiration_ms=expiration_ms, correlation_id=correlation_id, key=key)
-        return len(correlation_id) + len(key)
+            self.size += len(body) + message_cost_bytes
+            return
+        builder = self._builder
+        if builder is None:
+            builder = BatchBuilder()
+            for earlier in self.bodies:
+                builder.add(self.topic, earlier)
+        try:
+            builder.add(topic, body, expiration_ms=expiration_ms, correlation_id=correlation_id, key=key)
+        except BaseException:
+            builder.repair()
+            raise
+        self._builder = builder
+        self.size += len(body) + len(correlation_id) + len(key) + message_cost_bytes
 
-    def take(self, publisher: int = 0, first_sequence: int = 0) -> MessageBatch:
-        """What was gathered, as one batch; the lane is empty then."""
-        if self.bodies:
-            batch = batch_from_bodies(
-                self.topic, self.bodies, publisher=publisher, first_sequence=first_sequence
-            )
-        else:
-            batch = self._builder.build(publisher=publisher, first_sequence=first_sequence)
-        self.clear()
-        return batch
+    def open(self, owner: int, body_bytes: int) -> Run:
+        """A run for the thread `owner`, which has just added a body of `body_bytes` bytes; or `CLOSED`."""
+        if self._builder is not None:
+            return CLOSED
+        longest = self.longest = max(body_bytes, self.longest - (self.longest >> 4))
+        more = (min(self.limit, batch_bytes_target) - self.size) // (longest + message_cost_bytes)
+        if more < 2:
+            return CLOSED
+        count = len(self.bodies)
+        base = self.base if self.sequenced else None
+        self.lengths = None
+        run = self.run = Run(owner, self.topic, self.bodies, base, count + more, longest)
+        return run
 
-    def clear(self) -> None:
-        """Forget what was gathered."""
+    def close(self) -> None:
+        """End the run, which is no longer found open. Its owner may append once more, in vain."""
+        run = self.run
+        if run is None:
+            return
+        taken = run.taken
+        if taken is None:
+            taken = run.taken = len(run.bodies)
+        self.bodies = run.bodies[:taken]
+        self.lengths = lengths = lengths_in(self.bodies)
+        self.size = int(lengths.sum(dtype=I8)) + message_cost_bytes * taken
+        self.run = None
+
+    def batch(self, publisher: int = 0) -> MessageBatch:
+        """What is gathered, as one batch; it stays gathered until `clear`."""
+        first_sequence = self.base if self.sequenced else 0
+        if self._builder is not None:
+            return self._builder.build(publisher=publisher, first_sequence=first_sequence)
+        encoded = encode_bodies(self.bodies, self.lengths)
+        return encoded.batch(self.topic, publisher=publisher, first_sequence=first_sequence)
+
+    def clear(self, base: int = 1) -> None:
+        """Forget what is gathered; `base` is the sequence of the next message."""
+        # `base` comes last: as long as it is old, whoever looks sees that the store has these messages.
+        self.lengths = None
         self.bodies = []
-        self.topic = ""
+        self._builder = None
         self.size = 0
-        if self._builder.count:
-            self._builder.clear()
+        self.base = base
+
+    def repair(self) -> None:
+        """Put right what an exception in the middle of `add` or `clear` left behind."""
+        self.lengths = None
+        if self._builder is not None:
+            self._builder.repair()
+            self.size = self._builder.body_bytes + message_cost_bytes * self._builder.count
+        else:
+            self.size = sum(map(len, self.bodies)) + message_cost_bytes * len(self.bodies)

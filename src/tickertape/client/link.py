@@ -1,7 +1,8 @@
 """Owns one connection to a server: its socket, its receive thread and what waits to be written.
 
 Must never decide anything about the protocol. Whoever has something to send writes it at once; what the
-socket does not take is left to the receive thread, so that reading never waits for writing.
+socket does not take is left to the receive thread, so that reading never waits for writing. Who waits for an
+answer may read it itself (`read_until`), which saves waking two threads; the receive thread sleeps meanwhile.
 """
 
 from __future__ import annotations
@@ -106,9 +107,22 @@ class Link:
         self.blocked = False
         """Whether the socket took no more when it was last written to."""
         self._why: Disconnected | None = None
+        self._reading = threading.RLock()
+        self._owns_reading: Callable[[], bool] = self._reading._is_owned  # type: ignore[attr-defined]
+        self._consuming = False
+        """Bytes were taken from the socket and are not handed on yet."""
+        self._watching = threading.Lock()
+        self._answering = False
+        """Whether a caller reads: then the receive thread does not look for bytes."""
+        self._deadline: float | None = None
+        self._poller = select.epoll()
+        self._poller.register(connection, select.EPOLLIN)
+        self._answers = select.poll()
         self._wake_reader, self._waker = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._waker.setblocking(False)
+        self._poller.register(self._wake_reader, select.EPOLLIN)
+        self._answers.register(connection, select.POLLIN)
         self._room = threading.Condition(threading.Lock())
         self._gone = False
         self._thread = threading.Thread(target=self._run, name=f"tickertape {uri}", daemon=True)
@@ -167,8 +181,30 @@ class Link:
 
     def discard(self) -> None:
         """Close a link that was never started."""
-        for end in (self._socket, self._waker, self._wake_reader):
+        for end in (self._socket, self._waker, self._wake_reader, self._poller):
             end.close()
+
+    def read_until(self, done: Callable[[], bool], deadline: float | None) -> None:
+        """Read on the calling thread until `done()`, `deadline` (monotonic seconds), or the end.
+
+        Returns at once when another thread is reading. A Ctrl-C while it waits does no harm; one while bytes
+        are handed on ends the connection.
+        """
+        try:
+            if not self._reading.acquire(blocking=False):
+                return
+            self._watch(answering=True)
+            while not done() and self._read_answer(done, deadline):
+                pass
+            self._watch(answering=False)
+            self._reading.release()
+        except BaseException:
+            if self._owns_reading():
+                if self._consuming:
+                    self.hang_up(Disconnected(f"reading from {self._uri} was interrupted"))
+                self._watch(answering=False)
+                self._reading.release()
+            raise
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -206,44 +242,78 @@ class Link:
             error.__cause__ = failure
             raise
         finally:
-            self._gone = True
-            self._socket.close()
-            self._waker.close()
-            self._wake_reader.close()
+            with self._reading:
+                self._gone = True
+                for end in (self._poller, self._socket, self._waker, self._wake_reader):
+                    end.close()
             with self._room:
                 self._room.notify_all()
             self._driven.lost(self._why or error)
 
     def _receive(self) -> Disconnected:
-        poller = select.poll()
-        poller.register(self._wake_reader, select.POLLIN)
-        poller.register(self._socket, select.POLLIN)
-        deadline: float | None = None
         while True:
-            try:
-                count = self._socket.recv_into(self._driven.buffer())
-                if count == 0:
-                    return Disconnected(f"{self._uri} closed the connection")
-                deadline = self._driven.arrived(count)
-                continue
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError as error:
-                return Disconnected(f"cannot read from {self._uri}: {error.strerror or error}")
-            poller.modify(self._socket, select.POLLIN | (select.POLLOUT if self.blocked else 0))
-            wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-            ready = poller.poll(wait)
+            deadline = self._deadline
+            wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = self._poller.poll(wait)
             if not ready:
-                deadline = self._driven.arrived(0)
+                self._deadline = self._driven.arrived(0)
             for number, happened in ready:
                 if number == self._wake_reader.fileno():
                     with contextlib.suppress(BlockingIOError):
                         self._wake_reader.recv(4096)
-                elif happened & select.POLLOUT:
+                    self._watch()
+                    continue
+                if happened & select.EPOLLOUT:
                     self._unblock()
+                # A caller that reads takes the bytes; it also sees the end, so waiting for it is short then.
+                ended = happened & (select.EPOLLHUP | select.EPOLLERR)
+                if happened & ~select.EPOLLOUT and self._reading.acquire(blocking=bool(ended)):
+                    try:
+                        end = self._read()
+                    finally:
+                        self._reading.release()
+                    if end is not None:
+                        return end
+
+    def _read(self) -> Disconnected | None:
+        """Hand on what the socket has; why there will be no more, if so."""
+        while True:
+            room = self._driven.buffer()
+            try:
+                count = self._socket.recv_into(room)
+            except (BlockingIOError, InterruptedError):
+                return None
+            except OSError as error:
+                return Disconnected(f"cannot read from {self._uri}: {error.strerror or error}")
+            if count == 0:
+                return Disconnected(f"{self._uri} closed the connection")
+            self._deadline = self._driven.arrived(count)
+            if count < len(room):
+                return None  # that emptied the socket: asking again would only cost
+
+    def _read_answer(self, done: Callable[[], bool], deadline: float | None) -> bool:
+        wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        if not self._answers.poll(wait) or done():
+            return False
+        self._consuming = True
+        self._why = self._read() or self._why
+        self._consuming = False
+        if self._deadline is not None:
+            self._wake()
+        return self._why is None
+
+    def _watch(self, *, answering: bool | None = None) -> None:
+        """Tell the poller what the receive thread is to be woken for; `answering` when that changes."""
+        with self._watching:
+            if answering is not None:
+                self._answering = answering
+            if not self._gone:
+                reading = 0 if self._answering else select.EPOLLIN
+                self._poller.modify(self._socket, reading | (select.EPOLLOUT if self.blocked else 0))
 
     def _unblock(self) -> None:
         self.blocked = False
+        self._watch()
         self.push()
         if not self.congested:
             with self._room:

@@ -4,13 +4,16 @@ Must never touch a socket, a clock or a lock, and never let go of a message of a
 neither persisted nor refused. Topics travel in two lanes: recorded ones, in order and sequenced when there
 is a store, and unrecorded ones, apart and unsequenced. A lane sends at once when nothing of it is
 unacknowledged, else it gathers until the next acknowledgement or `batch_bytes_target`.
+
+An exception that a signal handler raises may come between any two steps. Every step that cannot stand alone
+is announced in `unfinished`; what is then left is put right by `interrupted`, and the connection has to end.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from tickertape.base.errors import (
     Closed,
     Disconnected,
     MessageTooLarge,
+    PublisherTakenOver,
     PublishRejected,
     StoreFull,
     TickertapeError,
@@ -31,18 +35,26 @@ from tickertape.base.limits import (
     message_cost_bytes,
     topics_remembered_max,
 )
-from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.names import check_topic, publisher_id
 from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
-from tickertape.batch.select import select, slice_batch
+from tickertape.batch.select import select
 from tickertape.client.effects import Effect, FailedWrite, Room
-from tickertape.client.lane import InFlight, Lane
+from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
 from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.client.recording import Recording
+from tickertape.client.takeover import first_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 
 BATCH_OVERHEAD_BYTES: Final = 128
 """Header, run and padding of a batch, generously: what a batch takes in the store beside its messages."""
+
+
+class MakeBatch(Protocol):
+    """Makes the batch of one run that is published as a whole."""
+
+    def __call__(self, *, publisher: int = 0, first_sequence: int = 0) -> MessageBatch: ...
 
 
 class Publishing:
@@ -52,93 +64,112 @@ class Publishing:
     """
 
     def __init__(
-        self, publisher: int, send: Callable[[Publish, MessageBatch], None], effects: list[Effect]
+        self, name: str, send: Callable[[Publish, MessageBatch], None], effects: list[Effect]
     ) -> None:
-        self._publisher = publisher
+        self._name = name
+        self._publisher = publisher_id(name)
         self._send_frame = send
         self._effects = effects
         self._store: PublishStore | None = None
         self._recorded = Lane()
         self._unrecorded = Lane()
         self._lanes: dict[str, Lane] = {}
-        self._names: frozenset[str] | None = None
-        self._validated: frozenset[str] = frozenset()
-        self._patterns: tuple[re.Pattern[str], ...] = ()
+        self._recording = Recording()
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._frame = 0
-        self._next_sequence = 1
         self._sent_sequence = 0
         self._last_persisted = 0
+        self._taken_over: PublisherTakenOver | None = None
+        self._last_owner = NOBODY
         self._rejection: TickertapeError | None = None
-        self._rejected_count = 0
+        self.rejected_count = 0
+        """Messages that `take_rejection` has not told of."""
         self.starved = False
         """Whether a publish found no room since there was more."""
         self.report_rejections = True
         """Whether `take_rejection` is to hear of what was refused."""
+        self.run: Run = CLOSED
+        """The open run: its owner publishes by appending to it (see `Run`); `CLOSED` when there is none."""
+        self.unfinished = False
+        """Frames were begun that are not complete, or not with the connection. The driver sets it back."""
 
     # -- the application --------------------------------------------------------------------------------
 
     def publish(
-        self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
+        self,
+        topic: str,
+        body: bytes,
+        expiration_ms: int = 0,
+        correlation_id: str = "",
+        key: str = "",
+        owner: int = NOBODY,
     ) -> int | None:
         """Accept one message; its sequence when there is a store and the topic is recorded, else None.
 
-        Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`; then nothing was accepted.
+        `owner` is the identity of the calling thread; if it calls again and again, `run` will be for it.
+        Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`, `PublisherTakenOver`; then nothing
+        was accepted.
         """
-        try:
-            lane = self._lanes[topic]
-        except KeyError:
-            lane = self._find_lane(topic)
-        size = lane.size + len(body) + message_cost_bytes
-        if size > lane.limit:
-            self._make_room(lane, size - lane.size)
-            size = lane.size + len(body) + message_cost_bytes
-        if topic == lane.topic and not (expiration_ms or correlation_id or key):
-            lane.bodies.append(body)
-        else:
-            size += lane.add(topic, body, expiration_ms, correlation_id, key)
-        lane.size = size
-        if lane.sequenced:
-            sequence = self._next_sequence
-            self._next_sequence = sequence + 1
-        else:
-            sequence = None
-        if lane.idle or size >= batch_bytes_target:
+        self._close_run()
+        lane = self._lanes.get(topic) or self._find_lane(topic)
+        size = len(body) + message_cost_bytes
+        if lane.size + size > lane.limit:
+            self._make_room(lane, size)
+        lane.add(topic, body, expiration_ms, correlation_id, key)
+        sequence = lane.base + lane.count - 1 if lane.sequenced else None
+        if lane.idle or lane.size >= batch_bytes_target:
             self._flush_lane(lane)
+        elif owner == self._last_owner and owner != NOBODY:
+            self.run = lane.open(owner, len(body))
+        else:
+            self._last_owner = owner
         return sequence
+
+    def publish_again(self, run: Run, index: int, body: bytes) -> int | None:
+        """The owner of `run` put `bodies[index]` there and found it closed: `publish`, unless in time."""
+        if run.taken is None:
+            self._close_run()
+        if run.taken is not None and index < run.taken:
+            return None if run.base is None else run.base + index
+        return self.publish(run.topic, body, owner=run.owner)
 
     def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
         """Accept `bodies`, at least one and at most about `chunk_bytes`, `body_bytes` together, as one batch.
 
         Returns the sequence of the last and raises as `publish` does.
         """
+        return self.publish_whole(topic, len(bodies), body_bytes, partial(batch_from_bodies, topic, bodies))
+
+    def publish_whole(self, topic: str, count: int, body_bytes: int, make: MakeBatch) -> int | None:
+        """As `publish_bodies`, for `count` messages that `make` puts into a batch of one run."""
+        self._close_run()
         lane = self._lanes.get(topic) or self._find_lane(topic)
-        size = body_bytes + len(bodies) * message_cost_bytes
-        if lane.size:
+        if lane.count:
             self._flush_lane(lane)
-        self._make_room(lane, size)
+        self._make_room(lane, body_bytes + count * message_cost_bytes)
         if not lane.sequenced:
-            self._transmit(lane, Stored(0, 0, batch_from_bodies(topic, bodies)))
+            batch = make()
+            self.unfinished = True
+            self._transmit(lane, Stored(0, 0, batch))
             return None
-        batch = batch_from_bodies(
-            topic, bodies, publisher=self._publisher, first_sequence=self._next_sequence
-        )
-        first = self._next_sequence
-        self._next_sequence = first + len(bodies)
-        self._put_and_transmit(Stored(first, self._next_sequence - 1, batch))
-        return self._next_sequence - 1
+        self._settle_put(lane)
+        first = lane.base
+        batch = make(publisher=self._publisher, first_sequence=first)
+        self.unfinished = True
+        self._put_and_transmit(Stored(first, first + count - 1, batch))
+        return first + count - 1
 
     def flush_lanes(self) -> int:
         """Send what is gathered; the number of the last frame sent on this connection."""
         for lane in (self._recorded, self._unrecorded):
-            if lane.size:
+            if lane.count:
                 self._flush_lane(lane)
         return self._frame
 
     def take_rejection(self) -> TickertapeError | None:
         """What `publish_flush` has to report: refusals since it was last asked, as one error."""
-        first, count = self._rejection, self._rejected_count
-        self._rejection, self._rejected_count = None, 0
+        first, count = self._rejection, self.rejected_count
+        self._rejection, self.rejected_count = None, 0
         if first is None or count == 0:
             return None
         return PublishRejected(f"the server refused {count} message(s); the first time because: {first}")
@@ -155,8 +186,27 @@ class Publishing:
         return min(frames, default=None)
 
     def unsettled(self) -> bool:
-        """Whether anything gathered or sent on this connection has no answer yet."""
-        return any(lane.size or lane.in_flight for lane in (self._recorded, self._unrecorded))
+        """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
+        return self._taken_over is not None or any(
+            lane.count or lane.in_flight for lane in (self._recorded, self._unrecorded)
+        )
+
+    def check_taken_over(self) -> None:
+        """Raise `PublisherTakenOver` when another process published under this name."""
+        if self._taken_over is not None:
+            raise self._taken_over
+
+    def interrupted(self) -> None:
+        """An exception came in the middle of a step: forget what is half done. The connection has to end.
+
+        What the store has is sent again on the next one; without a store the outcome of what was in flight
+        is unknown, as always when a connection is lost.
+        """
+        self._close_run()
+        for lane in (self._recorded, self._unrecorded):
+            lane.repair()
+        self._settle_put(self._recorded)
+        self.unfinished = False
 
     @property
     def chunk_bytes(self) -> int:
@@ -170,23 +220,30 @@ class Publishing:
         return self._store
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
-        """Use `store` from here on. Raises `UsageError` while the old one still holds messages."""
-        if self.unpersisted_count():
+        """Use `store` from here on. Raises `UsageError` while the old one still holds messages.
+
+        After `PublisherTakenOver` the old one may hold them: nobody will send them.
+        """
+        lane = self._recorded
+        if self._taken_over is None and self.unpersisted_count():
             raise UsageError(
                 f"the publish store still holds {self.unpersisted_count()} message(s): publish_flush() first"
             )
-        if self._connected and self._recorded.size:
-            self._flush_lane(self._recorded)
+        self._close_run()
+        if self._connected and lane.count:
+            self._flush_lane(lane)
+        self._taken_over = None
         self._store = store
-        self._recorded.sequenced = store is not None
+        lane.sequenced = store is not None
         if store is not None:
             self._sent_sequence = store.last_sequence
             # A fresh store cannot know what an earlier process of this name published.
-            begin = store.last_sequence or now.wall * 1000
-            self._next_sequence = max(begin, self._last_persisted) + 1
+            lane.base = (store.last_sequence or now.wall * 1000) + 1
+            if self._last_persisted >= lane.base and not store.last_sequence:
+                lane.base = first_sequence(self._last_persisted, now)
         self._lanes.clear()
         if self._connected:
-            self._resume()
+            self._resume(now)
         self._measure()
 
     # -- the connection ---------------------------------------------------------------------------------
@@ -196,36 +253,36 @@ class Publishing:
         return self._refusal is None
 
     def logged_on(
-        self, last_persisted: int, recorded: Iterable[str] | None, validated: Iterable[str] = ()
+        self, last_persisted: int, recorded: Iterable[str] | None, now: Now, validated: Iterable[str] = ()
     ) -> None:
-        """A new connection is ready: discard what is persisted, resend the rest in order."""
-        self._validated = frozenset(validated)
-        self._names = None
-        self._patterns = ()
-        if recorded is not None:
-            listed = tuple(recorded)
-            self._names = frozenset(listed)
-            self._patterns = tuple(re.compile(name) for name in listed if is_pattern(name))
+        """A new connection is ready: discard what is persisted, resend the rest in order.
+
+        When another process published under this name, what is held stays as it is: see `taken_over`.
+        """
+        self._recording.told(recorded, validated)
         self._lanes.clear()
-        if self._recorded.size:
+        self._close_run()
+        if self._recorded.count:
             self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
         self._frame = 0
         self._refusal = None
         self._last_persisted = last_persisted
         self._recorded.idle = self._unrecorded.idle = True
-        self._resume()
+        self._resume(now)
         self._measure()
 
     def lost(self, refusal: TickertapeError) -> None:
         """The connection is gone: keep what the store must keep; `refusal` is raised where it cannot."""
         self._refusal = refusal
         self._lanes.clear()
+        self._close_run()
         for lane in (self._recorded, self._unrecorded):
             lane.idle = False
             lane.in_flight.clear()
-            if lane.size and lane.sequenced:
+            if not lane.sequenced:
+                lane.clear()
+            elif lane.count:
                 self._flush_lane(lane)
-            lane.clear()
 
     def persisted(self, command: Persisted) -> None:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
@@ -290,14 +347,15 @@ class Publishing:
         for first, _, batch in store.held():
             if first > self._last_persisted:
                 break
-            if self._validated.intersection(batch.topics):
+            if self._recording.validates(batch.topics):
                 store.discard(first - 1)
                 return
         store.discard(self._last_persisted)
 
     def _find_lane(self, topic: str) -> Lane:
         check_topic(topic)
-        recorded = self._is_recorded(topic)
+        self.check_taken_over()
+        recorded = topic in self._recording
         if self._refusal is not None:
             stored = recorded and self._recorded.sequenced and not isinstance(self._refusal, Closed)
             if not stored:
@@ -307,16 +365,12 @@ class Publishing:
         lane = self._lanes[topic] = self._recorded if recorded else self._unrecorded
         return lane
 
-    def _is_recorded(self, topic: str) -> bool:
-        names = self._names
-        return names is None or topic in names or any(p.search(topic) for p in self._patterns)
-
     def _make_room(self, lane: Lane, size: int) -> None:
         if size - message_cost_bytes > message_bytes_max:
             raise MessageTooLarge(
                 f"a message of {size - message_cost_bytes:,} bytes: at most {message_bytes_max:,} are allowed"
             )
-        if lane.size and lane.size + size > batch_bytes_target:
+        if lane.count and lane.size + size > batch_bytes_target:
             self._flush_lane(lane)
         store = self._store
         if store is None or not lane.sequenced:
@@ -326,7 +380,7 @@ class Publishing:
                 f"a message of {size:,} bytes never fits a publish store with bytes_max={store.bytes_max:,}"
             )
         if lane.size + size + BATCH_OVERHEAD_BYTES > store.bytes_max - store.size_bytes:
-            if lane.size and self._connected:
+            if lane.count and self._connected:
                 self._flush_lane(lane)
             self.starved = True
             raise StoreFull(
@@ -334,17 +388,35 @@ class Publishing:
                 f"the message needs {size:,}: wait for acknowledgements or give it a larger bytes_max"
             )
 
+    def _close_run(self) -> None:
+        self.run = CLOSED
+        self._recorded.close()
+        self._unrecorded.close()
+
     def _flush_lane(self, lane: Lane) -> None:
-        if lane.sequenced:
-            first = self._next_sequence - lane.count
-            batch = lane.take(self._publisher, first)
-            self._put_and_transmit(Stored(first, self._next_sequence - 1, batch))
-        else:
-            self._transmit(lane, Stored(0, 0, lane.take()))
+        self._close_run()
+        if not lane.sequenced:
+            batch = lane.batch()
+            self.unfinished = True
+            lane.clear()
+            self._transmit(lane, Stored(0, 0, batch))
+            return
+        self._settle_put(lane)
+        if lane.count:
+            batch = lane.batch(self._publisher)
+            self.unfinished = True
+            self._put_and_transmit(Stored(lane.base, lane.base + lane.count - 1, batch))
+
+    def _settle_put(self, lane: Lane) -> None:
+        # Interrupted between the store and the lane: what the store has is no longer gathered.
+        store = self._store
+        if store is not None and lane.base <= store.last_sequence:
+            lane.clear(store.last_sequence + 1)
 
     def _put_and_transmit(self, stored: Stored) -> None:
         assert self._store is not None
         self._store.put(stored)
+        self._recorded.clear(stored.last + 1)
         self._measure()
         if self._connected:
             self._transmit(self._recorded, stored)
@@ -360,37 +432,24 @@ class Publishing:
             lane.in_flight[self._frame] = InFlight(0, 0, batch.count, None)
         self._send_frame(Publish(frame=self._frame, sequenced=lane.sequenced), batch)
 
-    def _resume(self) -> None:
-        store = self._store
+    def _resume(self, now: Now) -> None:
+        """Send again what the store holds, unless another process published under this name."""
+        store, lane, last = self._store, self._recorded, self._last_persisted
         if store is None:
             return
-        self._refuse_overtaken(store)
+        self._taken_over = taken_over(self._name, store.held(), self._sent_sequence, last)
+        if self._taken_over is not None:
+            return
         self._discard_persisted(store)
-        self._next_sequence = max(self._next_sequence, self._last_persisted + 1)
+        if last >= lane.base:
+            lane.base = first_sequence(last, now)
         for stored in list(store.held()):
             topics = stored.batch.topics
-            unrecorded = [index for index, topic in enumerate(topics) if not self._is_recorded(topic)]
+            unrecorded = [index for index, topic in enumerate(topics) if topic not in self._recording]
             if unrecorded:
                 self._split(store, stored, unrecorded)
             else:
-                self._transmit(self._recorded, stored)
-
-    def _refuse_overtaken(self, store: PublishStore) -> None:
-        # What was never sent cannot be persisted: a server that is beyond it would drop it as a duplicate.
-        # Only another process under this name, or a clock that was set back, can bring that about.
-        for first, last, batch in list(store.held()):
-            if last <= self._sent_sequence:
-                continue
-            if first > self._last_persisted:
-                return
-            cut = int(np.searchsorted(batch.sequences, np.uint64(self._last_persisted), side="right"))
-            rest = slice_batch(batch, cut, batch.count) if cut < batch.count else None
-            store.replace(first, last, rest)
-            text = (
-                f"sequence {first} was never sent but the server holds {self._last_persisted} of this client "
-                "name: another process published under it, or the clock was set back"
-            )
-            self._refuse(PublishRejected(text), text, cut, slice_batch(batch, 0, cut))
+                self._transmit(lane, stored)
 
     def _split(self, store: PublishStore, stored: Stored, unrecorded: list[int]) -> None:
         # Stored while it was not known what the server records: only recorded topics carry sequences.
@@ -404,14 +463,13 @@ class Publishing:
             expiration_ms = 0 if batch.expirations is None else int(batch.expirations[at])
             body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
             lane.add(batch.topic(at), body, expiration_ms, correlation_id or "", key or "")
-            lane.size += len(body) + message_cost_bytes
         self._flush_lane(lane)
         if rest is not None:
             sequences = rest.sequences
             self._transmit(self._recorded, Stored(int(sequences[0]), int(sequences[-1]), rest))
 
     def _settled(self, lane: Lane) -> None:
-        if lane.size:
+        if lane.count:
             self._flush_lane(lane)
         elif not lane.in_flight:
             lane.idle = self._connected
@@ -419,7 +477,7 @@ class Publishing:
     def _refuse(self, reason: TickertapeError, text: str, count: int, batch: MessageBatch | None) -> None:
         if self.report_rejections:
             self._rejection = self._rejection or reason
-            self._rejected_count += count
+            self.rejected_count += count
         error = PublishRejected(text)
         error.__cause__ = reason
         self._effects.append(FailedWrite(error, count, batch))

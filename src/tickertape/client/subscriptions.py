@@ -61,6 +61,9 @@ class Subscriptions:
         self._by_id: dict[str, _Subscription] = {}
         self._lingering: dict[str, _Subscription] = {}
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def __contains__(self, sub_id: str) -> bool:
         return sub_id in self._by_id
 

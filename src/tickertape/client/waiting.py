@@ -35,10 +35,16 @@ class Call:
         self._settled.acquire()
         self._outcome: object = None
 
+    @property
+    def settled(self) -> bool:
+        """Whether `wait` would not wait."""
+        return not self._settled.locked()
+
     def settle(self, outcome: object) -> None:
-        """Set the outcome; once."""
-        self._outcome = outcome
-        self._settled.release()
+        """Set the outcome; the first one stays."""
+        if self._settled.locked():
+            self._outcome = outcome
+            self._settled.release()
 
     def wait(self, timeout: float | None, what: str) -> object:
         """The outcome; raises it when it is an error, and `TimedOut` after `timeout` seconds without one."""

@@ -43,7 +43,12 @@ class Peer:
         assert isinstance(logon, Logon)
         return logon
 
-    def connect(self, last_persisted: int = 0, recorded: tuple[str, ...] | None = None) -> Peer:
+    def connect(
+        self,
+        last_persisted: int = 0,
+        recorded: tuple[str, ...] | None = None,
+        validated: tuple[str, ...] = (),
+    ) -> Peer:
         """Bring a connection up and log on."""
         self.open()
         self.say(
@@ -56,6 +61,7 @@ class Peer:
                 publisher=7,
                 last_persisted=last_persisted,
                 recorded=recorded,
+                validated=validated,
             )
         )
         return self

@@ -12,10 +12,11 @@ from tickertape.base.errors import (
     Closed,
     Disconnected,
     MessageTooLarge,
+    PublisherTakenOver,
     StoreFull,
     UsageError,
 )
-from tickertape.base.limits import batch_bytes_target, message_bytes_max
+from tickertape.base.limits import batch_bytes_target, foreign_sequences_max, message_bytes_max
 from tickertape.base.names import publisher_id
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.client.effects import FailedWrite, Resolve, Room
@@ -179,7 +180,8 @@ def test_a_persisted_notice_settles_no_unrecorded_frame() -> None:
 def test_exact_04_a_fresh_store_starts_above_the_clock_and_the_last_persisted() -> None:
     assert publish(Peer(MemoryPublishStore()).connect(), b"1") == [FRESH]
     later = FRESH + 10**15
-    assert publish(Peer(MemoryPublishStore()).connect(last_persisted=later), b"1") == [later + 1]
+    (sequence,) = publish(Peer(MemoryPublishStore()).connect(last_persisted=later), b"1")
+    assert sequence == later + foreign_sequences_max + 1, "above what another process may have given"
 
 
 def test_exact_04_a_used_store_continues_and_keeps_the_publisher_id() -> None:
@@ -340,19 +342,10 @@ def test_exact_13_with_a_store_a_publish_while_disconnected_is_sent_after_reconn
 
 
 def test_what_the_server_has_meanwhile_persisted_is_not_sent_again() -> None:
-    peer = Peer(MemoryPublishStore()).connect()
-    publish(peer, b"1", b"2", b"3")
-    peer.lose()
-    peer.sent()
-    peer.connect(last_persisted=FRESH)
-    assert [b.sequences.tolist() for _, b in peer.published()] == [[FRESH + 1, FRESH + 2]]
-
-
-def test_a_batch_of_which_the_server_has_a_part_is_cut() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
-    publish(peer, b"1", b"2", b"3")
-    peer.say(Persisted(frame=1, sequence=FRESH))
+    publish(peer, b"1")
+    peer.core.publish_bodies("orders", [b"2", b"3"], 2)
     peer.lose()
     peer.sent()
     peer.connect(last_persisted=FRESH + 1)
@@ -365,19 +358,102 @@ def test_a_batch_of_which_the_server_has_a_part_is_cut() -> None:
     assert store.size_bytes == 0
 
 
-def test_what_was_never_sent_is_refused_when_the_server_is_beyond_it() -> None:
-    # Another process under this name, or a clock that was set back: the server would drop it as a duplicate.
+@pytest.mark.parametrize(
+    "last_persisted", [0, FRESH + 1], ids=["nothing stored", "what came after it stored"]
+)
+def test_a_refusal_that_was_lost_with_its_connection_comes_again(last_persisted: int) -> None:
+    store = MemoryPublishStore()
+    peer = Peer(store).connect()
+    peer.core.publish_bodies("orders", [b"refused"], 7)
+    peer.core.publish_bodies("orders", [b"good"], 4)
+    peer.lose()
+    peer.sent()
+    peer.connect(last_persisted=last_persisted, validated=("orders",))
+    assert bodies(peer.published()) == [[b"refused"], [b"good"]]
+    peer.say(Rejected(frame=1, sequence=FRESH, code="bad_message", text="no JSON"))
+    ((_, messages, batch),) = peer.took(FailedWrite)
+    assert messages == 1
+    assert batch is not None
+    assert batch.bodies_list() == [b"refused"]
+    peer.say(Persisted(frame=2, sequence=FRESH + 1))
+    assert store.unpersisted_count() == 0
+    assert peer.core.publishing.take_rejection() is not None
+
+
+# -- another process of the same name -----------------------------------------------------------------
+
+
+def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent() -> None:
+    store = MemoryPublishStore()
+    peer = Peer(store).connect()
+    publish(peer, b"1", b"2", b"3")
+    peer.lose()
+    publish(peer, b"4")
+    peer.sent()
+    peer.connect(last_persisted=FRESH + 10**9)
+    assert peer.sent() == []
+    assert [body for bodies in batches(store) for body in bodies] == [b"1", b"2", b"3", b"4"]
+    with pytest.raises(PublisherTakenOver, match=f"'pricing-1'.* {FRESH + 10**9},.* 4 message") as told:
+        peer.core.flush("f", "persisted")
+    assert f"sequences {FRESH} to {FRESH + 3}" in str(told.value)
+    with pytest.raises(PublisherTakenOver):
+        publish(peer, b"5")
+    with pytest.raises(PublisherTakenOver):
+        peer.core.publish_bodies("orders", [b"5"], 1)
+    assert peer.core.publishing.unsettled(), "a close that waits is told"
+    peer.lose()
+    with pytest.raises(PublisherTakenOver):
+        publish(peer, b"5")
+    assert store.unpersisted_count() == 4
+
+
+def test_what_was_never_sent_stays_when_the_server_is_beyond_it() -> None:
+    # Another process under this name, or a clock that was set back: it would be dropped as a duplicate.
     store = MemoryPublishStore()
     peer = Peer(store)
     publish(peer, b"1", b"2", b"3")
     peer.connect(last_persisted=FRESH + 1)
-    ((error, messages, batch),) = peer.took(FailedWrite)
-    assert "never sent" in str(error)
-    assert messages == 2
-    assert batch is not None
-    assert batch.bodies_list() == [b"1", b"2"]
-    assert bodies(peer.published()) == [[b"3"]]
-    assert peer.core.publishing.take_rejection() is not None
+    assert peer.sent() == []
+    assert peer.took(FailedWrite) == []
+    assert store.unpersisted_count() == 3
+    with pytest.raises(PublisherTakenOver, match="sent none above 0"):
+        peer.core.flush("f", "processed")
+
+
+def test_after_a_takeover_a_fresh_store_publishes_what_the_old_one_held() -> None:
+    old = MemoryPublishStore()
+    peer = Peer(old).connect()
+    publish(peer, b"1", b"2")
+    peer.lose()
+    peer.sent()
+    peer.connect(last_persisted=FRESH + 10**9)
+    peer.core.set_store(MemoryPublishStore(), peer.now)
+    first = FRESH + 10**9 + foreign_sequences_max + 1
+    assert publish(peer, *[body for bodies in batches(old) for body in bodies]) == [first, first + 1]
+    assert old.unpersisted_count() == 2
+
+
+def test_with_an_empty_store_another_process_of_the_name_is_no_loss() -> None:
+    store = MemoryPublishStore()
+    peer = Peer(store).connect()
+    publish(peer, b"1")
+    peer.say(Persisted(frame=1, sequence=FRESH))
+    peer.lose()
+    peer.sent()
+    peer.later(10)
+    peer.connect(last_persisted=FRESH + 5)
+    # Not the next number: the other process may hold messages with those, and has only lost its connection.
+    assert publish(peer, b"2") == [FRESH + 10**10]
+
+
+def test_what_lies_above_what_another_process_published_is_sent() -> None:
+    peer = Peer(MemoryPublishStore())
+    publish(peer, b"1")
+    peer.connect(last_persisted=FRESH - 1)
+    assert bodies(peer.published()) == [[b"1"]]
+
+
+# -- before the first logon ---------------------------------------------------------------------------
 
 
 def test_what_was_stored_before_the_first_logon_is_split_when_not_all_of_it_is_recorded() -> None:

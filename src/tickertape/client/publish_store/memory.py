@@ -65,21 +65,28 @@ class MemoryPublishStore:
     @property
     def last_sequence(self) -> int:
         """The highest sequence ever put; 0 for a fresh store."""
-        return self._last_sequence
+        held = self._held
+        return max(self._last_sequence, held[-1].last) if held else self._last_sequence
 
     def put(self, stored: Stored) -> None:
-        """Keep one batch; its sequences are above all others put before."""
-        assert stored.first > self._last_sequence, "sequences rise"
-        self._held.append(stored)
+        """Keep one batch; its sequences are above all others put before.
+
+        The append decides: an exception that a signal handler raises comes before it or after it.
+        """
+        assert stored.first > self.last_sequence, "sequences rise"
         self._size_bytes += stored.batch.nbytes
+        self._held.append(stored)
         self._last_sequence = stored.last
 
     def discard(self, sequence: int) -> None:
         """Let go of what is persisted: every message up to and including `sequence`."""
         held = self._held
-        while held and held[0][1] <= sequence:
-            self._size_bytes -= held.popleft()[2].nbytes
-        if held and held[0][0] <= sequence:
+        while held and held[0].last <= sequence:
+            self._last_sequence = max(self._last_sequence, held[0].last)
+            self._size_bytes -= held.popleft().batch.nbytes
+        if not held:
+            self._size_bytes = 0  # whatever an interrupted step counted
+        elif held[0].first <= sequence:
             first, last, batch = held[0]
             keep = int(np.searchsorted(batch.sequences, np.uint64(sequence), side="right"))
             self.replace(first, last, slice_batch(batch, keep, batch.count))

@@ -1,0 +1,84 @@
+"""Owns cutting what is published in bulk into pieces that are a batch each.
+
+Must never publish: it gives the pieces and what they cost, the front sends them one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from tickertape.base.limits import message_cost_bytes
+from tickertape.batch.builder import encode_bodies, lengths_in
+from tickertape.batch.format import I8
+from tickertape.batch.payload import encode, encode_all
+from tickertape.client.publishing import MakeBatch
+
+LOOKED_AT_ONCE: Final = 2048
+"""Messages of a list that are encoded and measured together."""
+
+
+class Chunk(NamedTuple):
+    """So many messages, the bytes of their bodies, and how they become a batch."""
+
+    messages: int
+    body_bytes: int
+    make: MakeBatch
+
+
+def chunks_of_messages(
+    topic: str, messages: Iterable[object], chunk_bytes: Callable[[], int]
+) -> Iterator[Chunk]:
+    """`messages`, encoded as `publish` does, in pieces of about `chunk_bytes()` of cost.
+
+    Raises `BadMessage` for one that cannot be encoded, `MessageTooLarge`; some before it may have been given.
+    """
+    if isinstance(messages, (list, tuple)):
+        return _chunks_of_list(topic, messages, chunk_bytes)
+    return _chunks_of_others(topic, messages, chunk_bytes)
+
+
+def _chunks_of_list(
+    topic: str, messages: Sequence[object], chunk_bytes: Callable[[], int]
+) -> Iterator[Chunk]:
+    rest: list[bytes] = []
+    for looked in range(0, len(messages), LOOKED_AT_ONCE):
+        bodies = rest + encode_all(messages[looked : looked + LOOKED_AT_ONCE])
+        last = looked + LOOKED_AT_ONCE >= len(messages)
+        lengths = lengths_in(bodies)
+        ends = (lengths + message_cost_bytes).cumsum(dtype=I8)
+        start = begin = 0
+        while start < len(bodies):
+            stop = int(ends.searchsorted(begin + chunk_bytes(), side="right"))
+            if stop == len(bodies) and not last:
+                break  # there may be room for more
+            stop = max(stop, start + 1)
+            end = int(ends[stop - 1])
+            encoded = encode_bodies(bodies[start:stop], lengths[start:stop])
+            yield Chunk(stop - start, len(encoded.joined), partial(encoded.batch, topic))
+            start, begin = stop, end
+        rest = bodies[start:]
+
+
+def _chunks_of_others(
+    topic: str, messages: Iterable[object], chunk_bytes: Callable[[], int]
+) -> Iterator[Chunk]:
+    # Taken one by one: nobody knows how large the next one is, and memory has a bound.
+    bodies: list[bytes] = []
+    size, limit = 0, chunk_bytes()
+    for data in messages:
+        body = data if type(data) is bytes else encode(data)
+        cost = len(body) + message_cost_bytes
+        if bodies and size + cost > limit:
+            yield _chunk(topic, bodies)
+            bodies, size, limit = [], 0, chunk_bytes()
+        bodies.append(body)
+        size += cost
+    if bodies:
+        yield _chunk(topic, bodies)
+
+
+def _chunk(topic: str, bodies: list[bytes]) -> Chunk:
+    encoded = encode_bodies(bodies)
+    return Chunk(len(bodies), len(encoded.joined), partial(encoded.batch, topic))

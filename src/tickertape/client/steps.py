@@ -1,0 +1,113 @@
+"""Owns one step of publishing in a blocking client: the lock around it, what it sends, and waiting for room.
+
+Must never decide what is sent or kept: that is the machine's (`publishing.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from tickertape.base.errors import Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
+from tickertape.client.core import ClientCore
+from tickertape.client.effects import Effect
+from tickertape.client.link import Link
+from tickertape.client.publishing import Publishing
+
+
+class PublishSteps(ABC):
+    """The half of `Client` that takes the publishing machine a step further."""
+
+    _core: ClientCore
+    _publishing: Publishing
+    _waiting: Sequence[Effect]
+    _link: Link | None
+    _lock: threading.RLock
+    _owns_lock: Callable[[], bool]
+    _room: threading.Condition
+    _timeout: float | None
+    _disconnect_handler: Callable[..., object] | None
+
+    @abstractmethod
+    def _sends(self) -> list[Effect]:
+        """Take the effects, put what is to be sent on the link, and return the others; under the lock."""
+
+    @abstractmethod
+    def _carry_out(self, link: Link | None, effects: Sequence[Effect]) -> None:
+        """Write what waits, and carry out the other effects; not under the lock."""
+
+    @abstractmethod
+    def _on_receive_thread(self) -> bool:
+        """Whether the caller must not wait for an answer."""
+
+    def _publish_when_room(self, publish: Callable[..., int | None], *arguments: object) -> int | None:
+        link = self._link
+        if link is not None and link.blocked and link.congested:
+            self._wait_for_socket(link)
+        deadline: float | None = None
+        while True:
+            try:
+                return self._step(publish, *arguments)
+            except StoreFull as full:
+                store = self._publishing.store
+                if store is None or store.when_full == "raise" or self._on_receive_thread():
+                    raise
+                if self._timeout is not None and deadline is None:
+                    deadline = time.monotonic() + self._timeout
+                self._wait_for_store(full, deadline)
+
+    def _step(self, step: Callable[..., int | None], *arguments: object) -> int | None:
+        """One step of the publishing machine and what it sends.
+
+        A signal handler may raise between any two of these lines. Then the lock is given back by its owner,
+        and the connection ends if frames were begun; what the store has is sent again on the next one.
+        """
+        if self._owns_lock():
+            raise UsageError("a signal handler called publish in the middle of a publish that it interrupted")
+        link = self._link
+        try:
+            self._lock.acquire()
+            sequence = step(*arguments)
+            link = self._link
+            later = self._sends() if self._waiting else ()
+            self._publishing.unfinished = False
+            self._lock.release()
+            self._carry_out(link, later)
+        except BaseException as error:
+            self._give_back(link, refused=isinstance(error, TickertapeError))
+            raise
+        return sequence
+
+    def _give_back(self, link: Link | None, *, refused: bool) -> None:
+        """After an exception in `_step`: `refused` by the machine, which is whole then, or out of nowhere."""
+        later: Sequence[Effect] = ()
+        if self._owns_lock():
+            if refused:
+                link, later = self._link, self._sends()
+                self._publishing.unfinished = False
+            elif self._publishing.unfinished or self._waiting:
+                if link is not None:
+                    link.hang_up(Disconnected("publishing was interrupted"))
+                self._publishing.interrupted()
+            self._lock.release()
+        self._carry_out(link, later)
+
+    def _wait_for_store(self, full: StoreFull, deadline: float | None) -> None:
+        with self._lock:
+            publishing = self._publishing
+            if not publishing.starved:
+                return
+            if self._core.logged_on is None and (self._disconnect_handler is None or deadline is None):
+                # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
+                # long as the connection.
+                raise Disconnected(f"there is no connection, and {full}") from full
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimedOut(f"no room within {self._timeout} s: {full}") from full
+            self._room.wait(left)
+
+    def _wait_for_socket(self, link: Link) -> None:
+        if not self._on_receive_thread() and not link.wait_room(self._timeout):
+            raise TimedOut(f"the server took no more within {self._timeout} s; the message was not published")

@@ -1,0 +1,252 @@
+"""Two clients of one name against a model server: takeovers, lost connections, crashes of all three.
+
+What must hold, whatever the schedule: every message that a successful `publish_flush` covered is in the log,
+under the number its client gave it. What a client cannot know to be stored stays in its store and is told.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tickertape.base.errors import Disconnected, NameInUse, PublisherTakenOver
+from tickertape.base.ports import Now
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.core import ClientCore, Lost, Opened
+from tickertape.client.effects import FailedWrite, Hangup, Resolve, Send
+from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.wire.commands import Command, Goodbye, LoggedOn, Logon, Persisted, Publish
+from tickertape.wire.connection import Connection, Received
+
+RUNS = 320
+STEPS = 300
+
+
+class Server:
+    """One log of numbered bodies. A logon throws out who has the name; a crash loses what is not durable."""
+
+    def __init__(self) -> None:
+        self.durable: dict[int, bytes] = {}
+        self.waiting: dict[int, bytes] = {}
+        self.owed: list[tuple[Client, int, int]] = []
+        self.holder: Client | None = None
+
+    @property
+    def highest(self) -> int:
+        return max([*self.durable, *self.waiting], default=0)
+
+    def commit(self) -> None:
+        self.durable.update(self.waiting)
+        self.waiting.clear()
+        for client, frame, sequence in self.owed:
+            if client is self.holder:
+                client.said += b"".join(client.far.send(Persisted(frame=frame, sequence=sequence)))
+        self.owed.clear()
+
+    def crash(self) -> None:
+        self.waiting.clear()
+        self.owed.clear()
+        if self.holder is not None:
+            self.holder.lose()
+
+    def take(self, client: Client, command: Command, batch: MessageBatch | None) -> None:
+        if isinstance(command, Logon):
+            self.logon(client)
+        elif isinstance(command, Publish) and client is self.holder:
+            assert batch is not None
+            numbers = batch.sequences.tolist()
+            for number, body in zip(numbers, batch.bodies_list(), strict=True):
+                if number > self.highest:
+                    self.waiting[number] = body
+            self.owed.append((client, command.frame, numbers[-1]))
+
+    def logon(self, client: Client) -> None:
+        old, self.holder = self.holder, client
+        if old is not None and old is not client:
+            old.said += b"".join(old.far.send(Goodbye(code=NameInUse.code, text="taken over")))
+            old.cut = True
+        self.commit()
+        client.far.logged_on()
+        last = max(self.durable, default=0)
+        answer = LoggedOn(
+            version=0, software="m", instance="m", journal="j", epoch=1, publisher=1, last_persisted=last
+        )
+        client.said += b"".join(client.far.send(answer))
+
+
+class Client:
+    """One process: its machine, its store, and what its flushes were promised."""
+
+    def __init__(self, world: World, label: str, skew: int) -> None:
+        self.world = world
+        self.label = label
+        self.skew = skew
+        self.number = 0
+        self.far = Connection("server")
+        self.begin()
+
+    def begin(self) -> None:
+        """A new process: nothing is left of the one before."""
+        self.store = MemoryPublishStore()
+        self.core = ClientCore("shared")
+        self.core.set_store(self.store, self.now)
+        self.given: dict[int, bytes] = {}
+        self.flushes: dict[object, dict[int, bytes]] = {}
+        self.open = self.cut = False
+        self.sent = self.said = b""
+
+    @property
+    def now(self) -> Now:
+        now = self.world.now
+        return Now(now.mono, now.wall + self.skew)
+
+    def publish(self) -> None:
+        for _ in range(self.world.random.choice((1, 1, 3, 20))):
+            self.number += 1
+            body = b"%s %d" % (self.label.encode(), self.number)
+            try:
+                sequence = self.core.publish("orders", body)
+            except PublisherTakenOver:
+                self.taken_over()
+                return
+            assert sequence is not None
+            assert sequence not in self.given
+            self.given[sequence] = body
+
+    def flush(self) -> None:
+        self.number += 1
+        try:
+            self.core.flush(self.number, "persisted")
+        except Disconnected:
+            return
+        except PublisherTakenOver:
+            self.taken_over()
+            return
+        self.flushes[self.number] = dict(self.given)
+
+    def taken_over(self) -> None:
+        self.world.taken_over += 1
+        held = {
+            int(n): b
+            for s in self.store.held()
+            for n, b in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
+        }
+        missing = {n for n, body in self.given.items() if self.world.server.durable.get(n) != body}
+        assert missing <= set(held), "what is not in the log is in the store"
+        self.settle()
+        self.lose()
+        self.begin()
+
+    def connect(self) -> None:
+        if not self.open:
+            self.open, self.cut = True, False
+            self.sent = self.said = b""
+            self.far = Connection("server")
+            self.core.receive(Opened("logon"), self.now)
+
+    def lose(self) -> None:
+        server = self.world.server
+        if server.holder is self:
+            server.holder = None
+        if self.open:
+            self.open = False
+            self.core.receive(Lost(Disconnected("cut")), self.now)
+
+    def die(self) -> None:
+        self.lose()
+        self.begin()
+
+    def transfer(self) -> None:
+        random, server = self.world.random, self.world.server
+        if not self.open:
+            return
+        if not self.cut:
+            count = random.choice((1, 200, 1 << 20))
+            data, self.sent = self.sent[:count], self.sent[count:]
+            for event in self.far.feed(data):
+                assert isinstance(event, Received), event
+                server.take(self, event.command, event.batch)
+        count = random.choice((1, 200, 1 << 20))
+        data, self.said = self.said[:count], self.said[count:]
+        if data:
+            self.core.receive(data, self.now)
+        elif self.cut:
+            self.lose()
+
+    def settle(self) -> None:
+        for effect in self.core.effects():
+            if isinstance(effect, Send):
+                self.sent += b"".join(effect.buffers)
+            elif isinstance(effect, Resolve) and effect.token != "logon":
+                promised = self.flushes.pop(effect.token)
+                if effect.outcome is None:
+                    self.world.promised.update(promised)
+            elif isinstance(effect, Hangup):
+                self.cut = True
+            assert not isinstance(effect, FailedWrite), effect
+
+
+class World:
+    """A schedule."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now = Now(1.0, 1_800_000_000_000_000)
+        self.server = Server()
+        self.promised: dict[int, bytes] = {}
+        self.taken_over = 0
+        skew = (0, 0, 50, 10**9)[seed % 4]
+        self.clients = [Client(self, "a", skew)]
+        self.tick()
+        self.clients.append(Client(self, "b", 0))
+
+    def tick(self) -> None:
+        # Always enough for the clock to stay ahead of the numbers, one a nanosecond, that a step gives.
+        self.now = Now(self.now.mono + 0.001, self.now.wall + self.random.choice((1, 40, 10**6)))
+
+    def step(self) -> None:
+        self.tick()
+        client = self.random.choice(self.clients)
+        actions = [
+            *[client.publish] * 4,
+            *[client.transfer] * 12,
+            *[self.server.commit] * 2,
+            *[client.connect] * 2,
+            client.flush,
+            client.flush,
+            client.lose,
+        ]
+        if self.random.random() < 0.05:
+            actions = [client.die, self.server.crash]
+        self.random.choice(actions)()
+        for each in self.clients:
+            each.settle()
+        for number, body in self.promised.items():
+            assert self.server.durable.get(number) == body, (
+                "a flush succeeded and its message is not in the log"
+            )
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_what_a_flush_covered_is_in_the_log_though_two_processes_share_a_name(block: int) -> None:
+    for seed in range(block * RUNS // 8, (block + 1) * RUNS // 8):
+        world = World(seed)
+        try:
+            for _ in range(STEPS):
+                world.step()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_the_schedules_reach_takeovers_and_promises() -> None:
+    taken_over = promised = 0
+    for seed in range(40):
+        world = World(seed)
+        for _ in range(STEPS):
+            world.step()
+        taken_over += world.taken_over
+        promised += len(world.promised)
+    assert taken_over > 10
+    assert promised > 500

@@ -1,0 +1,243 @@
+"""A signal handler that raises at any bytecode in `Client.publish`: numbers, store and wire still agree.
+
+The handler is a trace function, which is asked before each bytecode.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.client.peer import START
+from tickertape.base.errors import Disconnected, UsageError
+from tickertape.base.ports import Buffer
+from tickertape.client.blocking import Client
+from tickertape.client.core import Lost, Opened
+from tickertape.client.link import Link
+from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.waiting import Call
+from tickertape.wire.commands import LoggedOn, Persisted, Publish
+from tickertape.wire.connection import Connection, Received
+
+TRACED = (
+    "client/blocking.py",
+    "client/publishing.py",
+    "client/lane.py",
+    "client/core.py",
+    "memory.py",
+    "builder.py",
+)
+
+
+class FakeLink:
+    """Takes what is added and, when it is pushed, lets a server read it; nothing more after a hang-up."""
+
+    blocked = congested = False
+    thread: None = None
+
+    def __init__(self, read: Callable[[bytes], None]) -> None:
+        self._read = read
+        self._waiting: list[Buffer] = []
+        self.hung_up = False
+
+    def add(self, buffers: list[Buffer]) -> None:
+        self._waiting += buffers
+
+    def push(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not self.hung_up:
+            self._read(b"".join(waiting))
+
+    def hang_up(self, why: Disconnected | None = None) -> None:
+        self.hung_up = True
+
+
+class World:
+    """A client whose server stores what it reads, by the number of each message, and drops duplicates."""
+
+    def __init__(self) -> None:
+        self.stored: dict[int, bytes] = {}
+        self.given: dict[int, bytes] = {}
+        self.frames = 0
+        self.store = MemoryPublishStore()
+        self.client = Client("pricing-1", "tcp://127.0.0.1:1", publish_store=self.store, connect=False)
+        self.connect()
+
+    def connect(self) -> None:
+        self.link = FakeLink(self.read)
+        self.server = Connection("server")
+        self.frames = 0
+        client = self.client
+        client._link = cast(Link, self.link)
+        client._core.receive(Opened(Call()), START)
+        client._carry_out(client._link, client._sends())
+        last = max(self.stored, default=0)
+        self.say(
+            LoggedOn(
+                version=0, software="", instance="i", journal="j", epoch=1, publisher=1, last_persisted=last
+            )
+        )
+
+    def say(self, command: LoggedOn | Persisted) -> None:
+        client = self.client
+        client._core.receive(b"".join(self.server.send(command)), START)
+        client._carry_out(client._link, client._sends())
+
+    def read(self, data: bytes) -> None:
+        for event in self.server.feed(data):
+            assert isinstance(event, Received), event
+            if not isinstance(event.command, Publish):
+                self.server.logged_on()
+                continue
+            assert event.batch is not None
+            event.batch.verify()
+            assert event.command.frame == self.frames + 1
+            self.frames += 1
+            for message in event.batch:
+                if message.sequence > max(self.stored, default=0):
+                    self.stored[message.sequence] = message.data
+                    if message.correlation_id is not None:
+                        assert message.data == b"labelled"
+
+    def publish(self, topic: str, body: bytes, **extra: Any) -> None:
+        sequence = self.client.publish(topic, body, **extra)
+        assert sequence is not None
+        assert sequence not in self.given
+        self.given[sequence] = body
+
+    def settle(self) -> None:
+        """Everything gathered is sent and acknowledged; on a new connection if the old one ended."""
+        client = self.client
+        if self.link.hung_up:
+            client._core.receive(Lost(Disconnected("hung up")), START)
+            client._sends()
+            self.connect()
+        client._core.publishing.flush_lanes()
+        client._carry_out(client._link, client._sends())
+        self.say(Persisted(frame=self.frames, sequence=max(self.stored)))
+
+
+def begin(world: World, bodies: int = 0) -> None:
+    """One message in flight and `bodies` gathered; from the second on the run is open."""
+    world.publish("orders", b"first")
+    for i in range(bodies):
+        world.publish("orders", b"%d" % i)
+
+
+def idle(world: World) -> None:
+    world.publish("orders", b"idle")
+
+
+def gathering(world: World) -> None:
+    world.publish("orders", b"more")
+
+
+def other_topic(world: World) -> None:
+    world.publish("trades", b"trade")
+
+
+def labelled(world: World) -> None:
+    world.publish("orders", b"labelled", correlation_id="c")
+
+
+def large(world: World) -> None:
+    world.publish("orders", b"x" * 130_000)
+
+
+def dictionary(world: World) -> None:
+    sequence = world.client.publish("orders", {"a": 1})
+    assert sequence is not None
+    world.given[sequence] = b'{"a":1}'
+
+
+def labelled_before(world: World) -> None:
+    begin(world, 4)
+    labelled(world)
+
+
+SCENES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
+    "idle": (lambda _: None, idle),
+    "the second": (begin, gathering),
+    "opens a run": (lambda world: begin(world, 1), gathering),
+    "in a run": (lambda world: begin(world, 4), gathering),
+    "dictionary": (lambda world: begin(world, 4), dictionary),
+    "another topic": (lambda world: begin(world, 4), other_topic),
+    "labelled": (lambda world: begin(world, 4), labelled),
+    "labelled again": (labelled_before, labelled),
+    "no room for more": (lambda world: begin(world, 4), large),
+}
+
+
+class Interrupt(BaseException):
+    """What the signal handler raises."""
+
+
+def interrupted_at(step: int, act: Callable[[], None]) -> bool:
+    """Run `act`, raising at its bytecode number `step`; whether there was one."""
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(TRACED):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise Interrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def check(world: World, interrupted: int) -> None:
+    """Publish on and compare: what was given a number is stored under it, and no number was left out."""
+    assert not world.client._owns_lock()
+    for i in range(3):
+        world.publish("orders", b"after %d" % i)
+    world.settle()
+    world.publish("orders", b"last")
+    world.settle()
+    numbers = sorted(world.stored)
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert {n: world.stored[n] for n in world.given} == world.given
+    assert len(numbers) - len(world.given) in (0, interrupted)
+    assert world.store.unpersisted_count() == 0
+    assert world.store.size_bytes == 0
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("part", range(4))
+def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str, part: int) -> None:
+    prepare, act = SCENES[scene]
+    step, hit = part, True
+    while hit:
+        world = World()
+        prepare(world)
+        hit = interrupted_at(step, lambda: act(world))  # noqa: B023 - called here
+        try:
+            check(world, int(hit))
+        except BaseException as error:
+            error.add_note(f"step {step}")
+            raise
+        step += 4
+    assert step > 40
+
+
+def test_a_publish_inside_an_interrupted_publish_is_refused_not_stuck() -> None:
+    world = World()
+    with world.client._lock, pytest.raises(UsageError, match="signal handler"):
+        world.client.publish("orders", b"from a handler")
