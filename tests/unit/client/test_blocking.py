@@ -111,33 +111,6 @@ def test_a_password_is_not_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_displaced_client_does_not_fight_for_its_name_but_may_be_told_to_connect(
-    server: SocketServer,
-) -> None:
-    client = Client("pricing-1", server.uri, publish_store=MemoryPublishStore())
-    told: list[BaseException] = []
-    handled = threading.Event()
-
-    def reconnect(lost: Client) -> None:
-        try:
-            lost.connect()
-        finally:
-            handled.set()
-
-    client.set_exception_listener(told.append)
-    client.set_disconnect_handler(reconnect)
-    server.sessions[0].say(Goodbye(code="name_in_use", text="taken over"))
-    assert handled.wait(10)
-    assert not client.connected
-    assert len(server.logons) == 1
-    client.connect()
-    assert len(server.logons) == 2
-    (error,) = told
-    assert isinstance(error, NameInUse)
-    assert "outside of the disconnect handler" in str(error)
-    client.close()
-
-
 # -- publishing ---------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from typing import Any, cast
 
 import pytest
@@ -173,3 +174,75 @@ def test_addresses() -> None:
     assert parse_uri("unix:///run/tt%20x").path == "/run/tt x"
     with pytest.raises(BadOption):
         parse_uri("")
+
+
+def test_who_waits_reads_and_the_receive_thread_goes_on_afterwards() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    readers: list[str] = []
+    arrived = driver.arrived
+
+    def noted(count: int) -> float | None:
+        readers.append(threading.current_thread().name)
+        return arrived(count)
+
+    driver.arrived = noted  # type: ignore[method-assign]
+    with theirs:
+        later = threading.Timer(0.02, theirs.sendall, (b"answer",))
+        later.start()
+        link.read_until(lambda: driver.data == b"answer", time.monotonic() + 10)
+        assert driver.data == b"answer"
+        assert readers == [threading.current_thread().name]
+        theirs.sendall(b" and more")
+        while len(driver.data) < 15:
+            assert not driver.ended.wait(0.001)
+        assert readers[-1] == link.thread.name
+        link.read_until(lambda: False, time.monotonic() + 0.01)
+    assert driver.ended.wait(10)
+    link.thread.join()
+    link.read_until(lambda: False, None)
+
+
+def test_a_reader_that_is_interrupted_leaves_a_connection_that_works() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with theirs:
+        with pytest.raises(KeyboardInterrupt):
+            link.read_until(interrupt, None)
+        theirs.sendall(b"x")
+        while not driver.data:
+            assert not driver.ended.wait(0.001)
+    link.thread.join()
+
+
+def test_a_reader_that_is_interrupted_with_bytes_in_its_hands_ends_the_connection() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+
+    def interrupted(count: int) -> float | None:
+        raise KeyboardInterrupt
+
+    driver.arrived = interrupted  # type: ignore[method-assign]
+    with theirs:
+        later = threading.Timer(0.02, theirs.sendall, (b"answer",))
+        later.start()
+        with pytest.raises(KeyboardInterrupt):
+            link.read_until(lambda: False, time.monotonic() + 10)
+        assert driver.ended.wait(10)
+        assert "interrupted" in str(driver.error)
+    link.thread.join()
+
+
+def test_who_waits_sees_the_end() -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    later = threading.Timer(0.02, theirs.close)
+    later.start()
+    link.read_until(lambda: False, time.monotonic() + 10)
+    assert driver.ended.wait(10)
+    assert "closed the connection" in str(driver.error)
+    link.thread.join()

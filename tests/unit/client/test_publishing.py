@@ -12,7 +12,6 @@ from tickertape.base.errors import (
     Closed,
     Disconnected,
     MessageTooLarge,
-    PublisherTakenOver,
     StoreFull,
     UsageError,
 )
@@ -378,79 +377,6 @@ def test_a_refusal_that_was_lost_with_its_connection_comes_again(last_persisted:
     peer.say(Persisted(frame=2, sequence=FRESH + 1))
     assert store.unpersisted_count() == 0
     assert peer.core.publishing.take_rejection() is not None
-
-
-# -- another process of the same name -----------------------------------------------------------------
-
-
-def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent() -> None:
-    store = MemoryPublishStore()
-    peer = Peer(store).connect()
-    publish(peer, b"1", b"2", b"3")
-    peer.lose()
-    publish(peer, b"4")
-    peer.sent()
-    peer.connect(last_persisted=FRESH + 10**9)
-    assert peer.sent() == []
-    assert [body for bodies in batches(store) for body in bodies] == [b"1", b"2", b"3", b"4"]
-    with pytest.raises(PublisherTakenOver, match=f"'pricing-1'.* {FRESH + 10**9},.* 4 message") as told:
-        peer.core.flush("f", "persisted")
-    assert f"sequences {FRESH} to {FRESH + 3}" in str(told.value)
-    with pytest.raises(PublisherTakenOver):
-        publish(peer, b"5")
-    with pytest.raises(PublisherTakenOver):
-        peer.core.publish_bodies("orders", [b"5"], 1)
-    assert peer.core.publishing.unsettled(), "a close that waits is told"
-    peer.lose()
-    with pytest.raises(PublisherTakenOver):
-        publish(peer, b"5")
-    assert store.unpersisted_count() == 4
-
-
-def test_what_was_never_sent_stays_when_the_server_is_beyond_it() -> None:
-    # Another process under this name, or a clock that was set back: it would be dropped as a duplicate.
-    store = MemoryPublishStore()
-    peer = Peer(store)
-    publish(peer, b"1", b"2", b"3")
-    peer.connect(last_persisted=FRESH + 1)
-    assert peer.sent() == []
-    assert peer.took(FailedWrite) == []
-    assert store.unpersisted_count() == 3
-    with pytest.raises(PublisherTakenOver, match="sent none above 0"):
-        peer.core.flush("f", "processed")
-
-
-def test_after_a_takeover_a_fresh_store_publishes_what_the_old_one_held() -> None:
-    old = MemoryPublishStore()
-    peer = Peer(old).connect()
-    publish(peer, b"1", b"2")
-    peer.lose()
-    peer.sent()
-    peer.connect(last_persisted=FRESH + 10**9)
-    peer.core.set_store(MemoryPublishStore(), peer.now)
-    first = FRESH + 10**9 + foreign_sequences_max + 1
-    assert publish(peer, *[body for bodies in batches(old) for body in bodies]) == [first, first + 1]
-    assert old.unpersisted_count() == 2
-
-
-def test_with_an_empty_store_another_process_of_the_name_is_no_loss() -> None:
-    store = MemoryPublishStore()
-    peer = Peer(store).connect()
-    publish(peer, b"1")
-    peer.say(Persisted(frame=1, sequence=FRESH))
-    peer.lose()
-    peer.sent()
-    peer.later(10)
-    peer.connect(last_persisted=FRESH + 5)
-    # Not the next number: the other process may hold messages with those, and has only lost its connection.
-    assert publish(peer, b"2") == [FRESH + 10**10]
-
-
-def test_what_lies_above_what_another_process_published_is_sent() -> None:
-    peer = Peer(MemoryPublishStore())
-    publish(peer, b"1")
-    peer.connect(last_persisted=FRESH - 1)
-    assert bodies(peer.published()) == [[b"1"]]
 
 
 # -- before the first logon ---------------------------------------------------------------------------
