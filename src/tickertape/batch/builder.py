@@ -7,6 +7,7 @@ message. What is rarer (another topic, a gap, a label) is noted with its index a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import error as struct_error
 from struct import pack
 from typing import Final, NamedTuple
 
@@ -330,8 +331,11 @@ class EncodedBodies(NamedTuple):
 
 
 def lengths_in(bodies: Sequence[bytes]) -> Int32s:
-    """The lengths of `bodies`; each is below 2 GiB."""
-    return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
+    """The lengths of `bodies`. Raises `MessageTooLarge` for one that has no place in a batch."""
+    try:
+        return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
+    except struct_error:
+        raise MessageTooLarge(f"a message of 2 GiB or more, the limit is {message_bytes_max} bytes") from None
 
 
 def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> EncodedBodies:

@@ -349,6 +349,8 @@ class Client(PublishSteps, SubscribingClient):
     def _sends(self) -> list[Effect]:
         # Under the lock, so that frames leave in the order in which they were made.
         later: list[Effect] = []
+        if not self._waiting:
+            return later
         for effect in self._core.effects():
             if type(effect) is Send:
                 if self._link is not None:

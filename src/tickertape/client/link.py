@@ -154,8 +154,8 @@ class Link:
         connection ends rather than send some bytes twice; and the lock, which may be held without `acquire`
         having returned, is given back by its owner.
         """
-        if self._owns_writing():
-            return  # called by a signal handler in the middle of writing, which goes on afterwards
+        if not self._outbox or self._owns_writing():
+            return  # nothing waits, or called by a signal handler in the middle of writing, which goes on afterwards
         try:
             while self._outbox and not self.blocked and self._writing.acquire(blocking=False):
                 self._write()
