@@ -155,7 +155,7 @@ class Link:
         having returned, is given back by its owner.
         """
         if not self._outbox or self._owns_writing():
-            return  # nothing waits, or called by a signal handler in the middle of writing, which goes on afterwards
+            return  # nothing waits, or a signal handler called while writing, which goes on afterwards
         try:
             while self._outbox and not self.blocked and self._writing.acquire(blocking=False):
                 self._write()
