@@ -20,14 +20,12 @@ from tickertape.base.errors import (
     NameInUse,
     NotReady,
     SlowClient,
-    SubscriptionUnknown,
     TickertapeError,
 )
-from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max
 from tickertape.base.ports import Buffer, Now
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
-from tickertape.engine.delivery import Delivery
+from tickertape.engine.answers import Answers
 from tickertape.engine.effects import (
     Close,
     DiskJob,
@@ -35,20 +33,14 @@ from tickertape.engine.effects import (
     Fatal,
     LoggedOnNow,
     PauseReading,
-    Refused,
     ResumeReading,
-    Send,
 )
-from tickertape.engine.points import Extent, close_extent
 from tickertape.engine.publishing import Publishing, last_sequence
-from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.registry import Registry
-from tickertape.engine.requests import check_subscribe, extent_search
-from tickertape.engine.searches import Searches
-from tickertape.engine.sessions import Session, Sessions
+from tickertape.engine.session import Session
+from tickertape.engine.sessions import Sessions
 from tickertape.engine.statistics import Statistics
-from tickertape.engine.subscription import Subscription
-from tickertape.engine.unrecorded import LiveSubscription, Unrecorded
+from tickertape.engine.subscribing import Subscribing
 from tickertape.engine.validation import Validation
 from tickertape.journal.jobs import Job
 from tickertape.journal.journal import Journal
@@ -67,11 +59,9 @@ from tickertape.wire.commands import (
     Publish,
     Rejected,
     Resolve,
-    Resolved,
     Subscribe,
     Unsubscribe,
 )
-from tickertape.wire.frames import encode_frame
 
 
 class Broker:
@@ -95,14 +85,12 @@ class Broker:
         self._software = software
         self._recorded = recorded
         self._effects: list[Effect] = []
-        self._token = 0
+        self._answers = Answers(self._effects, self.statistics)
         self._sessions = Sessions(instance, registry, self.statistics)
         self._publishing = Publishing(journal, registry, recorded)
         self._validation = Validation(validated)
-        budget = ReadBudget(read_ahead_bytes_max)
-        self._delivery = Delivery(journal, self._effects, self._new_token, budget)
-        self._unrecorded = Unrecorded(self._effects)
-        self._searches = Searches(self._effects, self._new_token, budget)
+        self.subscribing = Subscribing(journal, self._publishing, self._effects, self._answers)
+        self._delivery = self.subscribing.delivery
         self._strangers: set[int] = set()
         self._paused: set[int] = set()
         self._failed = False
@@ -122,7 +110,7 @@ class Broker:
         self._paused.discard(conn)
         session = self._sessions.remove(conn)
         if session is not None:
-            self._drop_subscriptions(session)
+            self.subscribing.drop(session)
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """What came from the connection is not the protocol: say so and close."""
@@ -132,9 +120,7 @@ class Broker:
         """The connection has room for more."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
-            self._delivery.writable(session)
-            for sub in list(session.live.values()):
-                self._unrecorded.drain(sub)
+            self.subscribing.writable(session)
 
     def blocked(self, conn: int) -> None:
         """More than `outbox_bytes_max` waits to be written to the connection."""
@@ -165,7 +151,7 @@ class Broker:
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
         """The answer to a `Read`."""
         if not self._delivery.read_done(token, data):
-            self._searches.read_done(token, data)
+            self.subscribing.searches.read_done(token, data)
         self._journal_moved(now)
 
     def wake(self, now: Now) -> None:
@@ -176,8 +162,7 @@ class Broker:
 
     def work(self, now: Now) -> None:
         """One bounded step of delivery, and of a search that let others go first."""
-        self._delivery.step()
-        self._searches.step()
+        self.subscribing.step()
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
@@ -197,7 +182,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
-        return self._delivery.has_work or self._searches.has_work
+        return self.subscribing.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -223,8 +208,7 @@ class Broker:
 
     def subscriptions_of(self, conn: int) -> list[str]:
         """Ids of the subscriptions of a connection."""
-        session = self._sessions.by_conn.get(conn)
-        return [] if session is None else [*session.subscriptions, *session.live]
+        return list(self.subscribing.of(conn))
 
     # -- the journal ----------------------------------------------------------------------------------
 
@@ -233,7 +217,7 @@ class Broker:
         commits = self.journal.take_persisted()
         self._effects.extend(DiskJob(job) for job in self.journal.jobs())
         for session, command in self._publishing.due():
-            self._send(session.conn, command)
+            self._answers.send(session.conn, command)
         for commit in commits:
             self.statistics.persisted(commit.batch)
             self._delivery.persisted(Part(commit.first_position, commit.batch))
@@ -286,7 +270,7 @@ class Broker:
         if self.journal.highest.get(session.publisher) == self.journal.persisted_highest.get(
             session.publisher
         ):
-            self._send(conn, logged_on())
+            self._answers.send(conn, logged_on())
         else:
             # What an earlier connection of this name sent is on its way to the disk: the number is told when
             # it is
@@ -301,11 +285,11 @@ class Broker:
                 raise BadCommand("a publish without its batch")
             self._publish(session, command, batch, now)
         elif isinstance(command, Credit):
-            self._credit(session, command)
+            self.subscribing.credit(session, command)
         elif isinstance(command, Subscribe):
             self._answered(session, command.id, lambda: self._subscribe(session, command, now))
         elif isinstance(command, Unsubscribe):
-            self._answered(session, command.id, lambda: self._unsubscribe(session, command))
+            self._answered(session, command.id, lambda: self.subscribing.unsubscribe(session, command))
         elif isinstance(command, Flush):
             self._flush(session, command)
         elif isinstance(command, Resolve):
@@ -320,12 +304,7 @@ class Broker:
         try:
             act()
         except TickertapeError as error:
-            self._refuse(session, Ack(id=command_id, code=error.code, text=str(error)), error)
-
-    def _refuse(self, session: Session, answer: Command, error: TickertapeError) -> None:
-        self.statistics.refuse(error)
-        self._send(session.conn, answer)
-        self._effects.append(Refused(session.conn, error))
+            self._answers.refuse_command(session.conn, command_id, error)
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
         if self.draining:
@@ -347,23 +326,23 @@ class Broker:
                 raise
             last = last_sequence(batch) if command.sequenced else 0
             rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
-            self._refuse(session, rejected, error)
+            self._answers.refuse(session.conn, rejected, error)
             return
         split = self._validation.split(command, batch)
         if split is not None:
             first, *others = split.rejections
-            self._refuse(session, first, BadBody(first.text))
+            self._answers.refuse(session.conn, first, BadBody(first.text))
             for rejection in others:
-                self._send(session.conn, rejection)
+                self._answers.send(session.conn, rejection)
             if split.rest is None:
                 return
             batch = split.rest
         session.published(batch)
         if not recorded:
             self.statistics.unrecorded(batch)
-            for slow in self._unrecorded.publish(batch):
+            for slow in self.subscribing.unrecorded.publish(batch):
                 self._goodbye(slow.conn, SlowClient("it does not read what it subscribed to"))
-            self._send(session.conn, Processed(frame=command.frame))
+            self._answers.send(session.conn, Processed(frame=command.frame))
             return
         self._publishing.accept(session, command, batch, now)
         self._pause_when_crowded(session)
@@ -383,86 +362,20 @@ class Broker:
             self._publishing.owe(session, lambda: Ack(id=command.id))
             self._pause_when_crowded(session)
         elif command.level == "processed":
-            self._send(session.conn, Ack(id=command.id))
+            self._answers.send(session.conn, Ack(id=command.id))
         else:
-            self._send(
+            self._answers.send(
                 session.conn,
                 Ack(id=command.id, code="bad_option", text=f"no flush level {shown(command.level)}"),
             )
 
     def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
         self._check_not_stopping()
-        options = check_subscribe(session, command, self._publishing, self.journal)
-        if not self._publishing.is_recorded(command.topic):
-            live = LiveSubscription(session, command.sub_id, command.topic, command.credit)
-            session.live[command.sub_id] = live
-            self._unrecorded.add(live)
-            self._send(session.conn, Ack(id=command.id))
-            return
-        search = extent_search(self.journal, command, options, now)  # what it refuses leaves no trace
-        sub = Subscription(session, command.sub_id, command.topic, command.credit)
-        sub.wants_notices = command.bookmark is not None
-        session.subscriptions[command.sub_id] = sub
-        target = self.journal.accepted_end
-
-        def found(extent: Extent) -> None:
-            if session.subscriptions.get(sub.sub_id) is not sub:
-                failed(SubscriptionUnknown(f"subscription {shown(sub.sub_id)} was ended before it began"))
-                return
-            if command.until_caught_up:
-                extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
-            self._send(session.conn, Ack(id=command.id, start=extent.start, found=extent.found))
-            sub.begin(extent, target)
-            self._delivery.begin(sub)
-
-        def failed(error: TickertapeError) -> None:
-            if session.subscriptions.get(sub.sub_id) is sub:
-                del session.subscriptions[sub.sub_id]
-            self._refuse(session, Ack(id=command.id, code=error.code, text=str(error)), error)
-
-        self._searches.begin(session, search, found, failed)
-
-    def _unsubscribe(self, session: Session, command: Unsubscribe) -> None:
-        unknown = [s for s in command.sub_ids if s not in session.subscriptions and s not in session.live]
-        if unknown:
-            raise SubscriptionUnknown(
-                f"no subscription {shown(unknown[0])} on this connection; nothing was ended"
-            )
-        for sub_id in command.sub_ids:
-            sub = session.subscriptions.get(sub_id)
-            if sub is not None:
-                self._delivery.remove(sub)
-            elif sub_id in session.live:
-                self._unrecorded.remove(session.live[sub_id])
-        self._send(session.conn, Ack(id=command.id))
+        self.subscribing.subscribe(session, command, now)
 
     def _resolve(self, session: Session, command: Resolve, now: Now) -> None:
         self._check_not_stopping()
-        options = check_subscribe(session, command, self._publishing, self.journal)
-
-        def found(extent: Extent) -> None:
-            assert extent.stop is not None
-            identity = self.journal.identity
-            self._send(
-                session.conn, Resolved(id=command.id, journal=identity, start=extent.start, end=extent.stop)
-            )
-
-        def failed(error: TickertapeError) -> None:
-            self._refuse(session, Ack(id=command.id, code=error.code, text=str(error)), error)
-
-        search = extent_search(self.journal, command, options, now)
-        self._searches.begin(session, close_extent(self.journal, search), found, failed)
-
-    def _credit(self, session: Session, command: Credit) -> None:
-        if not 0 < command.bytes <= credit_bytes_max:
-            raise BadCommand(f"a credit of {command.bytes} bytes")
-        sub = session.subscriptions.get(command.sub_id)
-        if sub is not None:
-            self._delivery.credit(sub, command.bytes)
-        elif command.sub_id in session.live:
-            live = session.live[command.sub_id]
-            live.credit += command.bytes
-            self._unrecorded.drain(live)
+        self.subscribing.resolve(session, command, now)
 
     def _check_not_stopping(self) -> None:
         if self.draining:
@@ -470,23 +383,9 @@ class Broker:
 
     # -- helpers --------------------------------------------------------------------------------------
 
-    def _new_token(self) -> int:
-        self._token += 1
-        return self._token
-
-    def _drop_subscriptions(self, session: Session) -> None:
-        self._searches.drop(session)
-        for sub in list(session.subscriptions.values()):
-            self._delivery.remove(sub)
-        for live in list(session.live.values()):
-            self._unrecorded.remove(live)
-
-    def _send(self, conn: int, command: Command) -> None:
-        self._effects.append(Send(conn, encode_frame(command)))
-
     def _goodbye(self, conn: int, error: TickertapeError) -> None:
         """Say why, close, and forget the connection now: nothing more is taken from it."""
-        self._send(conn, Goodbye(code=error.code, text=str(error)))
+        self._answers.send(conn, Goodbye(code=error.code, text=str(error)))
         self.statistics.end(error)
         self._effects.append(Close(conn, error.code, str(error)))
         self.disconnected(conn)

@@ -22,7 +22,7 @@ from tickertape.engine.effects import Effect, Read, Send
 from tickertape.engine.notices import Notices
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.selection import Selection, selections
-from tickertape.engine.sessions import Session
+from tickertape.engine.session import Session
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading import Part, ReadRequest
@@ -33,19 +33,28 @@ _CLOCK_CHECK_SECONDS = 1.0
 
 
 class Delivery:
-    """All subscriptions to recorded topics. Appends effects to the list it is given."""
+    """All subscriptions to recorded topics. Appends effects to the list it is given; `ended` is told of each
+    one that is over."""
 
     def __init__(
-        self, journal: Journal, effects: list[Effect], new_token: Callable[[], int], budget: ReadBudget
+        self,
+        journal: Journal,
+        effects: list[Effect],
+        new_token: Callable[[], int],
+        budget: ReadBudget,
+        ended: Callable[[Subscription], None],
     ) -> None:
         self._journal = journal
         self._effects = effects
         self._new_token = new_token
         self._budget = budget
+        self._ended = ended
         self.step_bytes_max = step_bytes_max
         """About what one step delivers."""
         self._runnable: deque[Subscription] = deque()
         self._reads: dict[int, Subscription] = {}
+        self._waiting: dict[int, dict[Subscription, None]] = {}
+        """Subscriptions that go on when their connection is writable again."""
         self.dispatcher = Dispatcher(journal.persisted_end, self._deliver, self.run)
         self._clocked: Agenda[Subscription] = Agenda()
         """Subscriptions that end at a log time still to come."""
@@ -74,8 +83,7 @@ class Delivery:
     def writable(self, session: Session) -> None:
         """A connection has room again."""
         session.writable = True
-        waiting, session.waiting = session.waiting, {}
-        for sub in waiting:
+        for sub in self._waiting.pop(session.conn, ()):
             self.run(sub)
 
     def remove(self, sub: Subscription) -> None:
@@ -87,8 +95,12 @@ class Delivery:
         if not sub.reading:
             self._budget.forget(sub)
         self._clocked.drop(sub)
-        sub.session.waiting.pop(sub, None)
-        sub.session.subscriptions.pop(sub.sub_id, None)
+        waiting = self._waiting.get(sub.session.conn)
+        if waiting is not None:
+            waiting.pop(sub, None)
+            if not waiting:
+                del self._waiting[sub.session.conn]
+        self._ended(sub)
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read of ours; False when the token is none of ours."""
@@ -176,7 +188,7 @@ class Delivery:
         if not self._cross(sub, sub.position):
             return 0
         if not sub.session.writable:
-            sub.session.waiting[sub] = None
+            self._waiting.setdefault(sub.session.conn, {})[sub] = None
             self._budget.idle(sub, sub.let_go)
             return 0
         if sub.starved:

@@ -19,7 +19,7 @@ from tickertape.base.names import check_topic
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, slice_batch
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
-from tickertape.engine.sessions import Session
+from tickertape.engine.session import Session
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Command, Persisted, Publish
 

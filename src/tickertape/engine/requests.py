@@ -5,6 +5,7 @@ Must never ignore an option: what is unknown or not built yet is refused with it
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from tickertape.base.bookmarks import FromNow, parse_bookmark
@@ -29,7 +30,6 @@ from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.engine.points import NOT_FOUND_POLICIES, Extent, ExtentSearch, resolve
 from tickertape.engine.publishing import Publishing
-from tickertape.engine.sessions import Session
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Resolve, Subscribe
 
@@ -40,9 +40,10 @@ Options = dict[str, str | None]
 
 
 def check_subscribe(
-    session: Session, command: Subscribe | Resolve, publishing: Publishing, journal: Journal
+    held: Collection[str], command: Subscribe | Resolve, publishing: Publishing, journal: Journal
 ) -> Options:
-    """Refuse what cannot be done, with an error that says why; returns the options."""
+    """Refuse what cannot be done, with an error that says why; returns the options. `held` are the ids of the
+    connection's subscriptions."""
     options = parse_options(command.options)
     replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
     for name, value in options.items():
@@ -67,20 +68,20 @@ def check_subscribe(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
         )
     if isinstance(command, Subscribe):
-        _check_subscription(session, command, journal)
+        _check_subscription(held, command, journal)
     return options
 
 
-def _check_subscription(session: Session, command: Subscribe, journal: Journal) -> None:
+def _check_subscription(held: Collection[str], command: Subscribe, journal: Journal) -> None:
     if command.filter is not None:
         raise BadFilter("content filters are not built yet")
     if not 0 < len(command.sub_id.encode()) <= subscription_id_bytes_max:
         raise BadCommand(f"a subscription id has 1 to {subscription_id_bytes_max} bytes")
     if not message_cost_bytes <= command.credit <= credit_bytes_max:
         raise BadCommand(f"a credit of {command.credit} bytes")
-    if command.sub_id in session.subscriptions or command.sub_id in session.live:
+    if command.sub_id in held:
         raise SubscriptionExists(f"subscription id {shown(command.sub_id)} is in use on this connection")
-    if len(session.subscriptions) + len(session.live) >= subscriptions_per_connection_max:
+    if len(held) >= subscriptions_per_connection_max:
         raise BadCommand(f"more than {subscriptions_per_connection_max} subscriptions on one connection")
     if command.positions is not None:
         if command.bookmark is not None:

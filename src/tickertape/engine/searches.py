@@ -14,7 +14,7 @@ from tickertape.base.ports import Buffer
 from tickertape.engine.effects import Effect, Read
 from tickertape.engine.points import Extent, ExtentSearch
 from tickertape.engine.read_budget import ReadBudget
-from tickertape.engine.sessions import Session
+from tickertape.engine.session import Session
 from tickertape.journal.reading import ReadRequest
 
 

@@ -1,81 +1,18 @@
-"""Owns what the engine knows of one connection, and the logon that gives it a name.
+"""Owns the sessions by connection and by client name, and the logon that makes them.
 
 Must never let a command pass before the logon, or two connections hold one client name.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCollision
 from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
 from tickertape.base.options import parse_options
 from tickertape.base.texts import shown
 from tickertape.engine.registry import Registry
+from tickertape.engine.session import Session
+from tickertape.engine.statistics import Statistics
 from tickertape.wire.commands import WIRE_VERSION, Logon
-
-if TYPE_CHECKING:
-    from tickertape.batch import MessageBatch
-    from tickertape.engine.statistics import Statistics
-    from tickertape.engine.subscription import Subscription
-    from tickertape.engine.unrecorded import LiveSubscription
-
-
-class Session:
-    """One connection after its logon."""
-
-    def __init__(
-        self,
-        conn: int,
-        name: str,
-        user: str | None,
-        publisher: int,
-        derived: int,
-        statistics: Statistics,
-    ) -> None:
-        self.conn = conn
-        self.name = name
-        self.user = user
-        self.publisher = publisher
-        self.derived = derived
-        """Publisher id of its messages without sequences."""
-        self.frames = 0
-        """Publish frames received."""
-        self._statistics = statistics
-        self.published_messages = 0
-        """Messages of those frames that were taken."""
-        self.published_bytes = 0
-        self.sent_messages = 0
-        """Messages delivered to it."""
-        self.sent_bytes = 0
-        self.turned_away = False
-        """It published while the server was stopping: nothing more is taken from it but credit."""
-        self.subscriptions: dict[str, Subscription] = {}
-        self.live: dict[str, LiveSubscription] = {}
-        """Subscriptions to unrecorded topics."""
-        self.writable = True
-        """False while the driver has more to write than it should."""
-        self.waiting: dict[Subscription, None] = {}
-        """Subscriptions that go on when it is writable again."""
-
-    @property
-    def owed(self) -> bool:
-        """Whether something that it subscribed to is still to be sent to it."""
-        return any(sub.owed for sub in self.subscriptions.values()) or any(
-            live.backlog for live in self.live.values()
-        )
-
-    def published(self, batch: MessageBatch) -> None:
-        """A publish frame of it was taken."""
-        self.published_messages += batch.count
-        self.published_bytes += batch.body_bytes
-
-    def sent(self, batch: MessageBatch) -> None:
-        """A batch was delivered to it."""
-        self.sent_messages += batch.count
-        self.sent_bytes += batch.body_bytes
-        self._statistics.sent_messages += batch.count
-        self._statistics.sent_bytes += batch.body_bytes
 
 
 class Sessions:

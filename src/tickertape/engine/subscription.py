@@ -14,7 +14,7 @@ from tickertape.base.limits import batch_bytes_max, outbox_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.points import Extent
 from tickertape.engine.selection import Selection
-from tickertape.engine.sessions import Session
+from tickertape.engine.session import Session
 from tickertape.journal.reader import LogReader
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from tickertape.base.limits import batch_bytes_max, outbox_bytes_max, unrecorded_backlog_bytes_max
 from tickertape.batch import MessageBatch, select_topic, slice_batch
 from tickertape.engine.effects import Effect, Send
-from tickertape.engine.sessions import Session
+from tickertape.engine.session import Session
 from tickertape.engine.subscription import affordable
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
@@ -47,7 +47,6 @@ class Unrecorded:
         subs.pop(sub, None)
         if not subs:
             self._by_topic.pop(sub.topic, None)
-        sub.session.live.pop(sub.sub_id, None)
 
     def publish(self, batch: MessageBatch) -> list[Session]:
         """Hand a batch to its subscribers; returns the sessions that are too slow and must be ended."""

@@ -293,7 +293,11 @@ class Instance:
             if peer.ended[0]:
                 continue
             session = self.broker.sessions.get(conn)
-            if served_only and session is not None and (session.owed or peer.outbox_bytes):
+            if (
+                served_only
+                and session is not None
+                and (self.broker.subscribing.of(conn).owed or peer.outbox_bytes)
+            ):
                 continue
             self.broker.violated(conn, NotReady("the server stopped: connect again"))
         self.flush()

@@ -53,7 +53,7 @@ def test_new_logons_and_subscriptions_are_refused() -> None:
 
 
 def owes(world: EngineWorld, peer: Peer) -> bool:
-    return world.broker.sessions[peer.conn].owed
+    return world.broker.subscribing.of(peer.conn).owed
 
 
 def test_a_reader_is_owed_the_log_until_it_has_it_even_when_it_published_late() -> None:

@@ -18,7 +18,7 @@ from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.registry import CONTROL_PUBLISHER
-from tickertape.engine.sessions import Session
+from tickertape.engine.session import Session
 from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.engine.unrecorded import LiveSubscription
@@ -105,7 +105,8 @@ class Look:
         state, reason = self.status()
         sessions = instance.broker.sessions
         listed = self._sessions()
-        count = sum(len(s.subscriptions) + len(s.live) for s in sessions.values())
+        held = instance.broker.subscribing.of
+        count = sum(len(held(conn)) for conn in sessions)
         outbox = sum([peer.outbox_bytes for peer in instance.peers.values()])
         stats = Stats(
             instance=self._name,
@@ -180,8 +181,9 @@ class Look:
     def _session(self, session: Session, room: int) -> SessionState:
         peer = self._instance.peers[session.conn]
         end = self._instance.broker.journal.persisted_end
-        subs = [_recorded(sub, end) for sub in islice(session.subscriptions.values(), room)]
-        subs += [_unrecorded(sub) for sub in islice(session.live.values(), room - len(subs))]
+        held = self._instance.broker.subscribing.of(session.conn)
+        subs = [_recorded(sub, end) for sub in islice(held.recorded.values(), room)]
+        subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
         return SessionState(
             client=session.name,
             address=peer.address,
@@ -191,7 +193,7 @@ class Look:
             sent_messages=session.sent_messages,
             sent_bytes=session.sent_bytes,
             outbox_bytes=peer.outbox_bytes,
-            subscription_count=len(session.subscriptions) + len(session.live),
+            subscription_count=len(held),
             subscriptions=subs,
         )
 
@@ -201,9 +203,10 @@ class Look:
         subscribed: Counter[str] | None = None
         if subscription_count <= subscriptions_counted_max:
             subscribed = Counter()
-            for session in self._instance.broker.sessions.values():
-                subscribed.update([sub.topic for sub in session.subscriptions.values()])
-                subscribed.update([sub.topic for sub in session.live.values()])
+            for conn in self._instance.broker.sessions:
+                held = self._instance.broker.subscribing.of(conn)
+                subscribed.update([sub.topic for sub in held.recorded.values()])
+                subscribed.update([sub.topic for sub in held.live.values()])
         counts = self.statistics
         of = (lambda _: None) if subscribed is None else subscribed.__getitem__
         topics = [_seen(name, topic, of(name)) for name, topic in counts.topics.items()]

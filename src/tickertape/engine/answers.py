@@ -1,0 +1,34 @@
+"""Owns what is said to connections beside deliveries: answers and refusals.
+
+Must never decide what the answer is.
+"""
+
+from __future__ import annotations
+
+from tickertape.base.errors import TickertapeError
+from tickertape.engine.effects import Effect, Refused, Send
+from tickertape.engine.statistics import Statistics
+from tickertape.wire.commands import Ack, Command
+from tickertape.wire.frames import encode_frame
+
+
+class Answers:
+    """Appends what is said to the effects it is given."""
+
+    def __init__(self, effects: list[Effect], statistics: Statistics) -> None:
+        self._effects = effects
+        self._statistics = statistics
+
+    def send(self, conn: int, command: Command) -> None:
+        """Say something to a connection."""
+        self._effects.append(Send(conn, encode_frame(command)))
+
+    def refuse(self, conn: int, answer: Command, error: TickertapeError) -> None:
+        """Say `answer`, which tells of `error`: it is counted, and told to the log."""
+        self._statistics.refuse(error)
+        self.send(conn, answer)
+        self._effects.append(Refused(conn, error))
+
+    def refuse_command(self, conn: int, command_id: int, error: TickertapeError) -> None:
+        """The outcome of a command with an id is `error`."""
+        self.refuse(conn, Ack(id=command_id, code=error.code, text=str(error)), error)

@@ -1,0 +1,54 @@
+"""Owns what the engine knows of one connection after its logon.
+
+Must never know what it subscribed to: that is the business of subscribing.py.
+"""
+
+from __future__ import annotations
+
+from tickertape.batch import MessageBatch
+from tickertape.engine.statistics import Statistics
+
+
+class Session:
+    """One connection after its logon."""
+
+    def __init__(
+        self,
+        conn: int,
+        name: str,
+        user: str | None,
+        publisher: int,
+        derived: int,
+        statistics: Statistics,
+    ) -> None:
+        self.conn = conn
+        self.name = name
+        self.user = user
+        self.publisher = publisher
+        self.derived = derived
+        """Publisher id of its messages without sequences."""
+        self.frames = 0
+        """Publish frames received."""
+        self._statistics = statistics
+        self.published_messages = 0
+        """Messages of those frames that were taken."""
+        self.published_bytes = 0
+        self.sent_messages = 0
+        """Messages delivered to it."""
+        self.sent_bytes = 0
+        self.turned_away = False
+        """It published while the server was stopping: nothing more is taken from it but credit."""
+        self.writable = True
+        """False while the driver has more to write than it should."""
+
+    def published(self, batch: MessageBatch) -> None:
+        """A publish frame of it was taken."""
+        self.published_messages += batch.count
+        self.published_bytes += batch.body_bytes
+
+    def sent(self, batch: MessageBatch) -> None:
+        """A batch was delivered to it."""
+        self.sent_messages += batch.count
+        self.sent_bytes += batch.body_bytes
+        self._statistics.sent_messages += batch.count
+        self._statistics.sent_bytes += batch.body_bytes

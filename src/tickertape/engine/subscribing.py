@@ -1,0 +1,219 @@
+"""Owns who subscribed to what: the commands that begin, feed and end subscriptions, of all connections.
+
+What they are sent is the business of delivery.py (recorded topics) and unrecorded.py; where they begin is
+looked up by searches.py. Must never let one connection use an id twice, or leave anything behind of one that
+is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tickertape.base.errors import (
+    BadCommand,
+    SubscriptionUnknown,
+    TickertapeError,
+)
+from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max
+from tickertape.base.ports import Now
+from tickertape.base.texts import shown
+from tickertape.engine.answers import Answers
+from tickertape.engine.delivery import Delivery
+from tickertape.engine.effects import Effect
+from tickertape.engine.points import Extent, close_extent
+from tickertape.engine.publishing import Publishing
+from tickertape.engine.read_budget import ReadBudget
+from tickertape.engine.requests import check_subscribe, extent_search
+from tickertape.engine.searches import Searches
+from tickertape.engine.session import Session
+from tickertape.engine.subscription import Subscription
+from tickertape.engine.unrecorded import LiveSubscription, Unrecorded
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import Ack, Credit, Resolve, Resolved, Subscribe, Unsubscribe
+
+
+class Held:
+    """What one connection subscribed to, by id."""
+
+    def __init__(self) -> None:
+        self.recorded: dict[str, Subscription] = {}
+        self.live: dict[str, LiveSubscription] = {}
+        """Subscriptions to unrecorded topics."""
+
+    def __len__(self) -> int:
+        return len(self.recorded) + len(self.live)
+
+    def __contains__(self, sub_id: object) -> bool:
+        return sub_id in self.recorded or sub_id in self.live
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.recorded
+        yield from self.live
+
+    @property
+    def owed(self) -> bool:
+        """Whether something is still to be sent."""
+        return any(sub.owed for sub in self.recorded.values()) or any(
+            live.backlog for live in self.live.values()
+        )
+
+
+_NOTHING = Held()
+
+
+class Subscribing:
+    """All subscriptions, by connection. Appends to the effects it is given."""
+
+    def __init__(
+        self, journal: Journal, publishing: Publishing, effects: list[Effect], answers: Answers
+    ) -> None:
+        self._journal = journal
+        self._publishing = publishing
+        self._answers = answers
+        self._token = 0
+        self._held: dict[int, Held] = {}
+        budget = ReadBudget(read_ahead_bytes_max)
+        self.delivery = Delivery(journal, effects, self._new_token, budget, self._ended)
+        self.unrecorded = Unrecorded(effects)
+        self.searches = Searches(effects, self._new_token, budget)
+
+    def of(self, conn: int) -> Held:
+        """What a connection subscribed to; not to be changed."""
+        return self._held.get(conn, _NOTHING)
+
+    # -- commands -------------------------------------------------------------------------------------
+
+    def subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
+        """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
+        `extent_search` raise."""
+        options = check_subscribe(self.of(session.conn), command, self._publishing, self._journal)
+        if not self._publishing.is_recorded(command.topic):
+            live = LiveSubscription(session, command.sub_id, command.topic, command.credit)
+            self._hold(session).live[command.sub_id] = live
+            self.unrecorded.add(live)
+            self._answers.send(session.conn, Ack(id=command.id))
+            return
+        search = extent_search(self._journal, command, options, now)  # what it refuses leaves no trace
+        sub = Subscription(session, command.sub_id, command.topic, command.credit)
+        sub.wants_notices = command.bookmark is not None
+        self._hold(session).recorded[command.sub_id] = sub
+        target = self._journal.accepted_end
+
+        def found(extent: Extent) -> None:
+            if not self._is_held(sub):
+                failed(SubscriptionUnknown(f"subscription {shown(sub.sub_id)} was ended before it began"))
+                return
+            if command.until_caught_up:
+                extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
+            answer = Ack(id=command.id, start=extent.start, found=extent.found)
+            self._answers.send(session.conn, answer)
+            sub.begin(extent, target)
+            self.delivery.begin(sub)
+
+        def failed(error: TickertapeError) -> None:
+            self._ended(sub)
+            self._answers.refuse_command(session.conn, command.id, error)
+
+        self.searches.begin(session, search, found, failed)
+
+    def unsubscribe(self, session: Session, command: Unsubscribe) -> None:
+        """End subscriptions. Raises `SubscriptionUnknown`: then none was ended."""
+        held = self.of(session.conn)
+        unknown = [sub_id for sub_id in command.sub_ids if sub_id not in held]
+        if unknown:
+            raise SubscriptionUnknown(
+                f"no subscription {shown(unknown[0])} on this connection; nothing was ended"
+            )
+        for sub_id in command.sub_ids:
+            self._end(held, sub_id)
+        self._answers.send(session.conn, Ack(id=command.id))
+
+    def resolve(self, session: Session, command: Resolve, now: Now) -> None:
+        """Look up which positions a range covers now. Raises what `check_subscribe` and `extent_search`
+        raise."""
+        options = check_subscribe(self.of(session.conn), command, self._publishing, self._journal)
+
+        def found(extent: Extent) -> None:
+            assert extent.stop is not None
+            identity = self._journal.identity
+            answer = Resolved(id=command.id, journal=identity, start=extent.start, end=extent.stop)
+            self._answers.send(session.conn, answer)
+
+        def failed(error: TickertapeError) -> None:
+            self._answers.refuse_command(session.conn, command.id, error)
+
+        search = extent_search(self._journal, command, options, now)
+        self.searches.begin(session, close_extent(self._journal, search), found, failed)
+
+    def credit(self, session: Session, command: Credit) -> None:
+        """The application consumed something; for a subscription that is over it says nothing. Raises
+        `BadCommand`."""
+        if not 0 < command.bytes <= credit_bytes_max:
+            raise BadCommand(f"a credit of {command.bytes} bytes")
+        held = self.of(session.conn)
+        sub = held.recorded.get(command.sub_id)
+        if sub is not None:
+            self.delivery.credit(sub, command.bytes)
+        elif command.sub_id in held.live:
+            live = held.live[command.sub_id]
+            live.credit += command.bytes
+            self.unrecorded.drain(live)
+
+    # -- connections ----------------------------------------------------------------------------------
+
+    def writable(self, session: Session) -> None:
+        """A connection has room for more."""
+        self.delivery.writable(session)
+        for live in list(self.of(session.conn).live.values()):
+            self.unrecorded.drain(live)
+
+    def drop(self, session: Session) -> None:
+        """A connection is gone."""
+        self.searches.drop(session)
+        held = self.of(session.conn)
+        for sub_id in list(held):
+            self._end(held, sub_id)
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return self.delivery.has_work or self.searches.has_work
+
+    def step(self) -> None:
+        """One bounded step of delivery, and of a search that let others go first."""
+        self.delivery.step()
+        self.searches.step()
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _hold(self, session: Session) -> Held:
+        return self._held.setdefault(session.conn, Held())
+
+    def _is_held(self, sub: Subscription) -> bool:
+        return self.of(sub.session.conn).recorded.get(sub.sub_id) is sub
+
+    def _end(self, held: Held, sub_id: str) -> None:
+        sub = held.recorded.get(sub_id)
+        if sub is not None:
+            self.delivery.remove(sub)
+            return
+        live = held.live.pop(sub_id, None)
+        if live is not None:
+            self.unrecorded.remove(live)
+            self._forget_if_empty(live.session.conn)
+
+    def _ended(self, sub: Subscription) -> None:
+        """A subscription is over, whoever ended it."""
+        if self._is_held(sub):
+            del self._held[sub.session.conn].recorded[sub.sub_id]
+            self._forget_if_empty(sub.session.conn)
+
+    def _forget_if_empty(self, conn: int) -> None:
+        if not self.of(conn):
+            self._held.pop(conn, None)
+
+    def _new_token(self) -> int:
+        self._token += 1
+        return self._token
