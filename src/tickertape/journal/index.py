@@ -10,13 +10,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tickertape.base.limits import (
     index_block_bytes,
     index_bytes_max,
+    index_zone_bytes,
     read_bytes_target,
     segment_header_bytes,
 )
@@ -38,6 +42,31 @@ class _Stored(msgspec.Struct, array_like=True):
     times: bytes
     publishers: StoredPublishers
     topics: StoredTopics
+
+
+class DataCommits(NamedTuple):
+    """What the index is told of data commits, beside their publishers: columns of the same length."""
+
+    offsets: list[int]
+    positions: list[int]
+    times_before: list[int]
+    topics: list[tuple[str, ...]]
+    end: int
+    """Offset after the last one."""
+
+
+class Spans(NamedTuple):
+    """Sequences of publishers in several commits, as columns of the same length."""
+
+    commits: npt.NDArray[np.int64]
+    """Which of the commits."""
+    publishers: npt.NDArray[np.uint64]
+    lows: npt.NDArray[np.uint64]
+    highs: npt.NDArray[np.uint64]
+
+
+Span = tuple[int, int, int]
+"""Publisher, lowest, highest sequence."""
 
 
 class SegmentIndex:
@@ -68,6 +97,42 @@ class SegmentIndex:
         block = len(self.offsets) - 1
         self._topics.add(block, batch.topics)
         self._publishers.add(self.offsets[-1], publisher_spans(batch))
+
+    def add_many(self, commits: DataCommits, spans: Spans) -> list[Span]:
+        """Take in data commits, as `add` does one by one; returns their spans, several of one publisher as
+        one."""
+        offsets, count = commits.offsets, len(commits.offsets)
+        blocks = np.empty(count, np.int64)
+        at = 0
+        while at < count:
+            if not self.offsets or offsets[at] >= self.offsets[-1] + index_block_bytes:
+                self.offsets.append(offsets[at])
+                self.positions.append(commits.positions[at])
+                self.times.append(commits.times_before[at])
+            stop = bisect_left(offsets, self.offsets[-1] + index_block_bytes, at)
+            self._topics.add(self.blocks - 1, set().union(*commits.topics[at:stop]))
+            blocks[at:stop] = self.blocks - 1
+            at = stop
+        self._block_end = commits.end
+        return self._add_spans(blocks, spans)
+
+    def _add_spans(self, blocks: npt.NDArray[np.int64], spans: Spans) -> list[Span]:
+        if not len(spans.commits):
+            return []
+        block_offsets = np.array(self.offsets, np.uint64)[blocks]
+        zones = (block_offsets // np.uint64(index_zone_bytes))[spans.commits]
+        order = np.lexsort((spans.publishers, zones))
+        zones, publishers = zones[order], spans.publishers[order]
+        fresh = (zones[1:] != zones[:-1]) | (publishers[1:] != publishers[:-1])
+        starts = np.flatnonzero(np.concatenate(([True], fresh)))
+        lows = np.minimum.reduceat(spans.lows[order], starts).tolist()
+        highs = np.maximum.reduceat(spans.highs[order], starts).tolist()
+        merged = list(zip(publishers[starts].tolist(), lows, highs, strict=True))
+        zone_of = zones[starts]
+        edges = np.flatnonzero(np.concatenate(([True], zone_of[1:] != zone_of[:-1], [True]))).tolist()
+        for begin, end in pairwise(edges):
+            self._publishers.add(int(zone_of[begin]) * index_zone_bytes, merged[begin:end])
+        return merged
 
     # -- looking up -----------------------------------------------------------------------------------
 
@@ -187,7 +252,7 @@ class SegmentIndex:
             raise ValueError("index blocks lie beyond the data")
 
 
-def publisher_spans(batch: MessageBatch) -> Iterator[tuple[int, int, int]]:
+def publisher_spans(batch: MessageBatch) -> Iterator[Span]:
     """(publisher, lowest, highest sequence) of each publisher in a batch, each publisher once."""
     if batch.run_count == 1:
         run = batch.run(0)

@@ -7,21 +7,18 @@ what was durable refuses the start and changes nothing.
 
 from __future__ import annotations
 
-from array import array
 from enum import Enum
 from typing import NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalCorrupt, JournalVersion, WrongJournal
 from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
 from tickertape.base.ports import Buffer, Disk
-from tickertape.batch import MessageBatch
 from tickertape.journal.active import Active, LogEnd, make_seal
 from tickertape.journal.format import (
     COMMIT_MAGIC,
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
     CommitHeader,
-    CommitKind,
     FormatError,
     NewerFormat,
     SegmentHeader,
@@ -30,7 +27,9 @@ from tickertape.journal.format import (
     segment_number,
     segment_path,
 )
-from tickertape.journal.index import SegmentIndex, publisher_spans
+from tickertape.journal.heads import Heads
+from tickertape.journal.index import SegmentIndex
+from tickertape.journal.rebuild import IndexRebuild
 from tickertape.journal.segment import Ending, ReadAt, SegmentScan, Verdict, read_seal
 
 _SEARCH_BYTES = 256 * KIB
@@ -311,24 +310,20 @@ def _read_through(disk: Disk, file: Seen) -> _Through:
     handle = disk.open(segment_path(file.number), write=False)
     try:
         scan = SegmentScan(lambda o, n: disk.read(handle, o, n), file.size, file.header, file.chain)
-        index, highest = SegmentIndex(), dict[int, int]()
-        offsets = array("Q")
-        time_before = synced_through = 0
-        for header, body in scan.commits():
-            if header.kind is CommitKind.DATA:
-                try:
-                    batch = MessageBatch.parse(bytes(body))
-                except BadBatch as error:
-                    _refuse(segment_path(file.number), header.offset, f"commit {header.number}: {error}")
-                index.add(header.offset, header.end, header.first_position, time_before, batch)
-                for publisher, _, high in publisher_spans(batch):
-                    highest[publisher] = max(high, highest.get(publisher, 0))
-            offsets.append(header.offset)
-            time_before, synced_through = header.timestamp, max(synced_through, header.synced_through)
+        rebuild = IndexRebuild(file.header.first_commit)
+        at = segment_header_bytes
+        try:
+            for found in scan.stretches():
+                if isinstance(found, Heads):
+                    rebuild.take_many(found)
+                    at = found.last().end
+                else:
+                    rebuild.take(*found)
+                    at = found.header.end
+        except BadBatch as error:
+            _refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
         assert scan.ending is not None
-        proven = max(0, synced_through + 1 - file.header.first_commit)
-        unproven = offsets[proven] if proven < len(offsets) else scan.ending.end
-        return _Through(index, scan.ending, highest, unproven)
+        return _Through(rebuild.index, scan.ending, rebuild.highest, rebuild.unproven(scan.ending.end))
     finally:
         disk.close(handle)
 

@@ -22,8 +22,10 @@ from tickertape.journal.format import (
     decode_footer,
     footer_bytes,
 )
+from tickertape.journal.heads import Expected, Heads, read_heads
 
 _WINDOW_BYTES: Final = 1 * MIB
+_STRETCH_BYTES: Final = 4 * MIB
 _SEARCH_BYTES: Final = 256 * KIB
 """What is searched at a time behind the last valid commit: small enough to stay in a processor's cache."""
 
@@ -104,6 +106,24 @@ class SegmentScan:
             if last.kind is CommitKind.SEAL:
                 self.ending = self._judge_seal(last)
                 return
+
+    def stretches(self) -> Iterator[Heads | Commit]:
+        """As `commits` of a deep scan from the beginning, but many commits at once where they are small."""
+        offset, number = segment_header_bytes, self._header.first_commit
+        last: CommitHeader | None = None
+        while last is None or last.kind is not CommitKind.SEAL:
+            window = self._read(offset, _STRETCH_BYTES)
+            heads = read_heads(
+                window, Expected(self._header.salt, self._header.epoch, offset, number, self._chain)
+            )
+            found = heads or self._commit_at(offset, number)
+            if found is None:
+                self.ending = self._judge(offset, number, last)
+                return
+            last = found.header if isinstance(found, Commit) else found.last()
+            offset, number, self._chain = last.end, last.number + 1, last.crc
+            yield found
+        self.ending = self._judge_seal(last)
 
     def next_header(self, after: int) -> CommitHeader | None:
         """The first header of this segment that stands behind the offset `after`, whatever is between."""
