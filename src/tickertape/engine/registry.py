@@ -11,11 +11,13 @@ from typing import Final
 
 import msgspec
 
+from tickertape.base.errors import JournalCorrupt
 from tickertape.base.names import publisher_id
 from tickertape.base.ports import Buffer
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.lookup import fold_topic
+from tickertape.journal.reading import Part, ReadRequest
 
 CONTROL_TOPIC: Final = "$control"
 """Topic of control records; `$` keeps it out of reach of publishers."""
@@ -35,6 +37,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._owners: dict[int, tuple[str, bool]] = {}
+        self.damage: list[JournalCorrupt] = []
+        """Damage met while it was read: bindings may be missing."""
 
     def collides(self, publisher: int, name: str, *, derived: bool = False) -> bool:
         """Whether `publisher` is bound to something else than this name."""
@@ -63,17 +67,16 @@ class Registry:
 
 
 def load_registry(journal: Journal) -> Generator[ReadRequest, Buffer, Registry]:
-    """Fold the control records of the whole log; only blocks that hold some are read."""
+    """Fold the control records of the whole log; only blocks that hold some are read.
+
+    Damaged ones are passed over and named in `damage`: a lost binding is written again at the next logon."""
     registry = Registry()
-    reader = journal.reader(journal.view.first_position, CONTROL_TOPIC)
-    while True:
-        step = reader.poll()
-        if step is None:
-            return registry
-        parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
-        for part in parts:
-            kinds = part.batch.kinds
-            if kinds is None:
-                continue
+
+    def take(part: Part) -> None:
+        kinds = part.batch.kinds
+        if kinds is not None:
             for index in kinds.nonzero()[0].tolist():
                 registry.apply(part.batch.body(index))
+
+    registry.damage = yield from fold_topic(journal.view, CONTROL_TOPIC, take)
+    return registry

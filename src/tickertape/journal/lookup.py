@@ -6,10 +6,11 @@ guess: a bookmark that no persisted message has is None.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import numpy as np
 
+from tickertape.base.errors import JournalCorrupt
 from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.journal.reader import LogReader
@@ -130,3 +131,37 @@ def find_time(view: LogView, micros: int, *, inclusive: bool) -> Search:
             stamps = part.batch.timestamps
             if int(stamps[-1]) >= after:
                 return part.first_position + int(np.searchsorted(stamps, after))
+
+
+def fold_topic(
+    view: LogView, topic: str, take: Callable[[Part], None]
+) -> Generator[ReadRequest, Buffer, list[JournalCorrupt]]:
+    """Hand every part that may hold `topic` to `take`, in order; returns the damage it met.
+
+    A damaged block is passed over from the damage on, and told: for folds that a start needs, where one
+    damaged commit must not keep everything else from being served."""
+    damage: list[JournalCorrupt] = []
+    reader = LogReader(view, view.first_position, topic)
+    while True:
+        try:
+            step = reader.poll()
+            if step is None:
+                return damage
+            parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+        except JournalCorrupt as error:
+            damage.append(error)
+            reader = LogReader(view, _after_damage(view, reader.position, error.offset), topic)
+            continue
+        for part in parts:
+            take(part)
+
+
+def _after_damage(view: LogView, position: int, offset: int) -> int:
+    """Where the block begins after that in which the byte `offset` of the segment of `position` lies."""
+    segment = view.segment_of(position)
+    if segment is None:
+        return view.end_position
+    block = segment.index.block_of_offset(offset) + 1
+    if block < segment.index.blocks:
+        return max(segment.index.positions[block], position + 1)
+    return segment.end_position

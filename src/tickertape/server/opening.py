@@ -81,6 +81,7 @@ def open_instance(config: Config) -> Opened:
         validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
     )
     report = list(recovered.report)
+    report.extend(f"{error}; everything else is served" for error in registry.damage)
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
     return Opened(broker, disk, executor, report)
 

@@ -25,9 +25,9 @@ from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.format import decode_commit, segment_path
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
-from tickertape.journal.lookup import find_bookmark, find_time
+from tickertape.journal.lookup import find_bookmark, find_time, fold_topic
 from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.reading import Part, ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.testing.disk import StrictDisk
 
@@ -329,3 +329,36 @@ def test_nothing_above_the_persisted_end_is_found() -> None:
     assert drive(made.disk, find_bookmark(journal.view, 1, 50_000)) is None
     assert drive(made.disk, find_time(journal.view, 10**12, inclusive=True)) == end
     assert journal.reader(end).poll() is None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_a_fold_goes_on_behind_damage_and_tells_it(seed: int) -> None:
+    log = random_log(seed)
+    view, rng = log.journal.view, Random(seed)
+    view.tail.clear()
+    segment = view.segments[rng.randrange(len(view.segments) - 1)]
+    block = rng.randrange(segment.index.blocks)
+    begin, end = segment.index.block_bounds(block)
+    handle = log.disk.open(segment_path(segment.number))
+    at = rng.randrange(begin, end)
+    byte = log.disk.read(handle, at, 1)[0]
+    log.disk.write(handle, at, [bytes([byte ^ 4])])
+    for topic in ("t0", "t1", "rare"):
+        taken: list[int] = []
+
+        def take(part: Part, taken: list[int] = taken, topic: str = topic) -> None:
+            names = [part.batch.topic(i) for i in range(part.batch.count)]
+            taken.extend(part.first_position + i for i, name in enumerate(names) if name == topic)
+
+        damage = drive(log.disk, fold_topic(view, topic, take))
+        low, high = segment.index.position_bounds(block)
+        high = segment.end_position if high is None else high
+        expected = [at for at, message in enumerate(log.written) if message.topic == topic]
+        lost = set(expected) - set(taken)
+        assert taken == sorted(set(taken)), "in order, and none twice"
+        assert set(taken) <= set(expected)
+        assert all(low <= position < high for position in lost), "only its own block is lost"
+        if any(low <= position < high for position in expected):
+            assert [(error.file, begin <= error.offset <= at) for error in damage] == [
+                (segment_path(segment.number), True)
+            ]
