@@ -45,7 +45,7 @@ OTHERS: dict[str, set[str]] = {
     "server": {"msgspec", "numpy", "uvloop", "h11", "prometheus_client"},
     "client": {"msgspec", "numpy", "pyarrow"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},
-    "cli": {"msgspec", "click", "rich"},
+    "cli": {"msgspec", "click", "rich", "re2"},
     "testing": {"msgspec", "numpy", "pytest"},
     "tickertape": set(),
     "pyspark_tickertape": set(),

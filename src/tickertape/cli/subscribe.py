@@ -5,23 +5,19 @@ Must never hold a message back: what has arrived is written out before the next 
 
 from __future__ import annotations
 
-import base64
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
-import msgspec
 
-from tickertape.base.timestamps import format_timestamp
+from tickertape.cli.lines import json_lines
 from tickertape.cli.options import client_name, interval, server_option, start
 
 if TYPE_CHECKING:
     from tickertape.batch import MessageBatch
     from tickertape.client.blocking import Client
     from tickertape.client.streams import MessageStream
-
-_json_text = msgspec.json.Encoder().encode
 
 
 @click.command(short_help="Print the messages of a topic: live, or from any point of the log.")
@@ -103,7 +99,7 @@ def _print(batches: Iterable[MessageBatch], count: int | None, out: BinaryIO, *,
     """Write every batch as soon as it is there, up to `count` messages; False when they ended before."""
     left = count
     for batch in batches:
-        lines = _json_lines(batch) if as_json else iter(batch.bodies_list())
+        lines = json_lines(batch) if as_json else iter(batch.bodies_list())
         taken = list(lines)[:left]
         taken.append(b"")
         out.write(b"\n".join(taken))
@@ -113,49 +109,3 @@ def _print(batches: Iterable[MessageBatch], count: int | None, out: BinaryIO, *,
             if left == 0:
                 return True
     return False
-
-
-def _json_lines(batch: MessageBatch) -> Iterator[bytes]:
-    """Each message as one JSON object; columns are read at once, because a message costs little then."""
-    publishers, sequences = batch.publishers.tolist(), batch.sequences.tolist()
-    topics = [_json_text(topic) for topic in batch.topics]
-    index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
-    labelled = batch.correlation_ids is not None or batch.keys is not None
-    stamp, time = None, b""
-    for i, (data, micros) in enumerate(zip(batch.bodies_list(), batch.timestamps.tolist(), strict=True)):
-        if micros != stamp:
-            stamp, time = micros, format_timestamp(micros).encode()
-        name, body = _body(data)
-        yield (
-            b'{"topic":%b,"bookmark":"%d|%d|","publisher":"%d","sequence":%d,"timestamp":"%b"%b,"%b":%b}'
-            % (
-                topics[index[i]],
-                publishers[i],
-                sequences[i],
-                publishers[i],
-                sequences[i],
-                time,
-                _labels(batch, i) if labelled else b"",
-                name,
-                body,
-            )
-        )
-
-
-def _labels(batch: MessageBatch, i: int) -> bytes:
-    """What only some messages have."""
-    labels = {"correlation_id": batch.correlation_id(i), "sow_key": batch.key(i)}
-    return b"".join(b',"%b":%b' % (name.encode(), _json_text(text)) for name, text in labels.items() if text)
-
-
-def _body(data: bytes) -> tuple[bytes, bytes]:
-    """The field that a body is shown in, and its value."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return b"base64", b'"%b"' % base64.b64encode(data)
-    try:
-        # Numbers and the order of keys stay as they are; line ends between values go, it must be one line.
-        return b"data", msgspec.json.format(data, indent=-1)
-    except msgspec.DecodeError:
-        return b"text", _json_text(text)

@@ -209,6 +209,11 @@ class SegmentIndex:
         read."""
         return self._publishers.highest()
 
+    def publisher_bounds(self, publisher: int) -> tuple[int, int] | None:
+        """Lowest and highest sequence of a publisher in this segment; None when it has none or that was given
+        up."""
+        return self._publishers.bounds(publisher)
+
     # -- storing --------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:

@@ -100,6 +100,11 @@ class PublisherTable:
             return None
         return {publisher: rows[-1] for publisher, rows in self._rows.items()}
 
+    def bounds(self, publisher: int) -> tuple[int, int] | None:
+        """Lowest and highest sequence of a publisher; None when there is none, or nobody knows."""
+        rows = self._rows.get(publisher) if self._rows is not None else None
+        return None if rows is None else (rows[1], rows[-1])
+
     def coarsen(self) -> None:
         """Halve the resolution."""
         self._zone_bytes *= 2

@@ -239,7 +239,7 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
             log_time = segments[-1].seal.timestamp if segments else 0
             segments.append(_finish(disk, file, log_time, publishers, report))
         elif step is Step.USE:
-            segments.append(_use(disk, file, publishers))
+            segments.append(use_sealed(disk, file, publishers))
             if file.number == last_number:
                 _write_back(disk, file.number, segments[-1].data_end, file.size)
     end = LogEnd(journal_id, 1, last_number, 0, 0, 0, 1, 0)
@@ -272,13 +272,14 @@ def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]]) -> None:
     disk.sync_directory(".")
 
 
-def _use(disk: Disk, file: Seen, publishers: dict[int, int]) -> Segment:
+def use_sealed(disk: Disk, file: Seen, publishers: dict[int, int]) -> Segment:
+    """A sealed segment as part of the log; nothing is written. Raises `JournalCorrupt`."""
     assert file.header is not None
     assert file.seal is not None
     index = file.blocks
     highest = index.highest_sequences() if index is not None else None
     if index is None or highest is None:
-        through = _read_through(disk, file)
+        through = read_through(disk, file)
         if through.ending.verdict is not Verdict.SEALED:
             what = through.ending.detail or "a sealed segment cannot be read through"
             _refuse(segment_path(file.number), through.ending.end, what)
@@ -294,7 +295,7 @@ def _fold(publishers: dict[int, int], highest: dict[int, int]) -> None:
             publishers[publisher] = sequence
 
 
-class _Through(NamedTuple):
+class Through(NamedTuple):
     """What reading a whole segment found."""
 
     blocks: SegmentIndex
@@ -305,7 +306,8 @@ class _Through(NamedTuple):
     """Offset of the first commit which none says to be durable."""
 
 
-def _read_through(disk: Disk, file: Seen) -> _Through:
+def read_through(disk: Disk, file: Seen) -> Through:
+    """Read every commit of a segment. Raises `JournalCorrupt` for a batch that is none."""
     assert file.header is not None
     handle = disk.open(segment_path(file.number), write=False)
     try:
@@ -323,7 +325,7 @@ def _read_through(disk: Disk, file: Seen) -> _Through:
         except BadBatch as error:
             _refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
         assert scan.ending is not None
-        return _Through(rebuild.index, scan.ending, rebuild.highest, rebuild.unproven(scan.ending.end))
+        return Through(rebuild.index, scan.ending, rebuild.highest, rebuild.unproven(scan.ending.end))
     finally:
         disk.close(handle)
 
@@ -333,7 +335,7 @@ def _finish(disk: Disk, file: Seen, log_time: int, publishers: dict[int, int], r
     it."""
     header = file.header
     assert header is not None
-    index, ending, highest, unproven = _read_through(disk, file)
+    index, ending, highest, unproven = read_through(disk, file)
     if ending.verdict is Verdict.CORRUPT:
         _refuse(segment_path(file.number), ending.end, ending.detail)
     _fold(publishers, highest)

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from tickertape.base.timestamps import format_timestamp
+from tickertape.cli.journal.extent import directory_argument
 from tickertape.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -19,22 +20,11 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("segment", "state", "epoch", "first", "end", "messages", "publishers", "bytes", "begun", "last")
 
-_directory = click.argument("directory", type=click.Path(exists=True, file_okay=False), metavar="DIR")
 _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 
 
-@click.group(short_help="List and verify a data directory, also beside a running server.")
-def journal() -> None:
-    """Look into a data directory, whether a server runs on it or not. Nothing is locked or changed.
-
-    \b
-    tickertape journal ls data
-    tickertape journal verify data
-    """
-
-
-@journal.command("ls", short_help="List the segments.")
-@_directory
+@click.command("ls", short_help="List the segments.")
+@directory_argument
 @_as_json
 def list_segments(directory: str, as_json: bool) -> None:
     """List the segments of the journal in DIR.
@@ -62,8 +52,8 @@ def list_segments(directory: str, as_json: bool) -> None:
     _print_findings(report)
 
 
-@journal.command("verify", short_help="Read everything and tell every damage.")
-@_directory
+@click.command("verify", short_help="Read everything and tell every damage.")
+@directory_argument
 @_as_json
 @click.pass_context
 def verify_directory(ctx: click.Context, directory: str, as_json: bool) -> None:

@@ -1,0 +1,32 @@
+"""Owns the group `journal`: the commands that look into a data directory.
+
+Must never lock or change the directory: a server may be running on it.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tickertape.cli.journal.dumping import dump
+from tickertape.cli.journal.finding import find
+from tickertape.cli.journal.grepping import grep
+from tickertape.cli.journal.listing import list_segments, verify_directory
+
+
+@click.group(short_help="Look into a data directory, also beside a running server.")
+def journal() -> None:
+    """Look into a data directory, whether a server runs on it or not. Nothing is locked or changed.
+
+    \b
+    tickertape journal ls data                                    the segments
+    tickertape journal dump data --from 20261120T090000           messages as JSON lines
+    tickertape journal grep data 'AAPL|MSFT' --count              how many messages match
+    tickertape journal find data '4031722713208431|17|'           where a message lies
+    tickertape journal verify data                                is everything whole?
+
+    Of the segment that is being written, dump, grep and find show what is known to be on the disk.
+    """
+
+
+for _command in (list_segments, dump, grep, find, verify_directory):
+    journal.add_command(_command)

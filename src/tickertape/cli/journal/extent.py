@@ -1,0 +1,160 @@
+"""Owns what `dump` and `grep` share: which part of the log is read, and reading it with progress.
+
+Must never read what `--from` and `--to` leave out, or hold more of the log than one read in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, Epoch, Range, StartPoint, parse_bookmark
+from tickertape.base.errors import BadBookmark
+from tickertape.cli.group import Failure
+from tickertape.cli.terminal import progress, remark
+
+if TYPE_CHECKING:
+    from tickertape.journal.snapshot import Selected, SnapshotReader
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType
+
+_POSITION: Final = re.compile(r"[0-9]{1,20}")
+
+directory_argument = click.argument("directory", type=click.Path(exists=True, file_okay=False), metavar="DIR")
+
+
+class Point(ParamType):
+    """A position, a bookmark, a timestamp; with `ranges` a range too."""
+
+    name = "point"
+
+    def __init__(self, *, ranges: bool = False) -> None:
+        self._ranges = ranges
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | StartPoint | Range:
+        """An `int` is a position."""
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        if _POSITION.fullmatch(value):
+            return int(value)
+        try:
+            point = parse_bookmark(value)
+        except BadBookmark as error:
+            self.fail(f"{error}; or a position, a number", param, ctx)
+        if isinstance(point, Range) and not self._ranges:
+            self.fail("a range is no single place", param, ctx)
+        return point
+
+
+def extent_options(command: F) -> F:
+    """The options that say which part of the log is read."""
+    for option in (
+        click.option(
+            "--unsynced", is_flag=True, help="Also what was written but is not known to be on the disk."
+        ),
+        click.option("--topic", metavar="TOPIC", help="Only messages of this topic."),
+        click.option(
+            "--to",
+            "last",
+            type=Point(),
+            metavar="POINT",
+            help="Last message: a position, a bookmark, or a timestamp (messages stamped just then belong).",
+        ),
+        click.option(
+            "--from",
+            "first",
+            type=Point(ranges=True),
+            metavar="POINT",
+            help="First message: a position, a bookmark, a timestamp, or a range such as [A:B).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+class LogExtent(NamedTuple):
+    """What the options of a command say."""
+
+    directory: str
+    first: int | StartPoint | Range | None
+    last: int | StartPoint | None
+    topic: str | None
+    unsynced: bool
+
+    def selected(self, what: str) -> Iterator[Selected]:
+        """The messages, without the server's control records; with progress. Damage ends it with an error."""
+        from tickertape.journal.disk import SystemDisk
+        from tickertape.journal.snapshot import SnapshotReader, take_snapshot
+
+        disk = SystemDisk(self.directory)
+        snapshot = take_snapshot(disk, unsynced=self.unsynced)
+        reader = SnapshotReader(disk, snapshot.view)
+        with contextlib.closing(reader):
+            start, stop = self._positions(reader)
+            begin = done = reader.bytes_before(start)
+            with progress(what, max(0, reader.bytes_before(stop) - begin)) as advance:
+                for selected in reader.selected(start, stop, self.topic):
+                    yield selected
+                    passed = reader.bytes_before(selected.end_position)
+                    advance(passed - done)
+                    done = passed
+        if snapshot.damage is not None and stop >= snapshot.view.end_position:
+            raise snapshot.damage
+        if snapshot.unproven and stop >= snapshot.view.end_position:
+            remark(
+                f"{snapshot.unproven} messages behind these are not known to be on the disk yet (--unsynced)"
+            )
+
+    def _positions(self, reader: SnapshotReader) -> tuple[int, int]:
+        """The first position, and the one after the last."""
+        first, last = self.first, self.last
+        end = reader.view.end_position
+        if isinstance(first, Range):
+            if last is not None:
+                raise click.UsageError("--from gives a range, which has its own end: leave --to out")
+            start = _position(reader, first.begin, after=not first.begin_inclusive)
+            return start, min(end, _position(reader, first.end, after=first.end_inclusive))
+        start = reader.view.first_position if first is None else _position(reader, first, after=False)
+        return start, end if last is None else min(end, _position(reader, last, after=True))
+
+
+def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -> int:
+    """Where `point` lies; `after`: where what follows it begins."""
+    from tickertape.journal.lookup import find_bookmark, find_time
+
+    if isinstance(point, int):
+        return point + after
+    if isinstance(point, Epoch):
+        return reader.view.first_position
+    if isinstance(point, AtTime):
+        return reader.find(find_time(reader.view, point.micros, inclusive=not after))
+    if not isinstance(point, AtBookmarks):
+        return reader.view.end_position
+    found = [
+        position
+        for bookmark in point.bookmarks
+        if (position := reader.find(find_bookmark(reader.view, *bookmark))) is not None
+    ]
+    if not found:
+        raise Failure(_not_found(reader, point.bookmarks))
+    return max(found) + 1 if after else min(found)
+
+
+def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:
+    from tickertape.journal.locate import Absent, locate_bookmark
+
+    if not bookmarks:
+        return "that is no bookmark of any log"
+    why = locate_bookmark(reader, bookmarks[0])
+    return why.reason if isinstance(why, Absent) else str(bookmarks[0])
