@@ -19,7 +19,6 @@ from tickertape.base.limits import (
     commit_header_bytes,
     commit_messages_max,
     mark_idle_seconds,
-    segment_bytes_first,
 )
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch, Stamp, merge
@@ -42,9 +41,8 @@ from tickertape.journal.jobs import (
     SyncSegment,
     WriteCommit,
 )
+from tickertape.journal.reserve import Reserve
 
-_RETRY_SECONDS: Final = 1.0
-_ALLOCATION_BYTES: Final = 4096
 _COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
 _TOPIC_INDEX_BYTES: Final = 4
 
@@ -66,14 +64,6 @@ class Persisted(NamedTuple):
     segment: int
     end: int
     """Offset after the commit in its segment."""
-
-
-class _Prepared(NamedTuple):
-    """A reserved segment that is not begun."""
-
-    number: int
-    capacity: int
-    salt: int
 
 
 class _Next(NamedTuple):
@@ -102,14 +92,12 @@ class GroupCommit:
         self.persisted_end = log_end.position
         """Position after the last message whose commit reached its level."""
         self.failure: TickertapeError | None = None
-        self.full = False
         self.closed = False
         self.active: Active | None = None
         self._end = log_end
         self._policy = policy
         self._interval = interval_seconds
-        self._segment_bytes = segment_bytes
-        self._next_capacity = min(segment_bytes_first, segment_bytes)
+        self._reserve = Reserve(segment_bytes)
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
         self._pending: deque[tuple[MessageBatch, Stamp]] = deque()
@@ -117,9 +105,6 @@ class GroupCommit:
         self.pending_bytes = 0
         self._written_end = log_end.position
         self._in_flight: _InFlight | None = None
-        self._preparing: PrepareSegment | None = None
-        self._prepared: _Prepared | None = None
-        self._retry_at: float | None = None
         self._mark_at: float | None = None
         self._sync_at: float | None = None
         self._closing = False
@@ -178,7 +163,7 @@ class GroupCommit:
 
         On a full disk, what does not fit is given up: it was never reported as persisted."""
         self._closing = True
-        self._mark_at = self._retry_at = None
+        self._mark_at = self._reserve.retry_at = None
         self._advance(now)
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -202,13 +187,19 @@ class GroupCommit:
         """Monotonic second at which `wake` is wanted."""
         if self.closed or self.failure is not None:
             return None
-        times = [self._retry_at] if self._in_flight else [self._retry_at, self._mark_at, self._sync_at]
+        retry_at = self._reserve.retry_at
+        times = [retry_at] if self._in_flight else [retry_at, self._mark_at, self._sync_at]
         return min([time for time in times if time is not None], default=None)
 
     @property
     def ready(self) -> bool:
         """A segment is active and nothing has failed."""
         return self.active is not None and self.failure is None and not self._closing
+
+    @property
+    def full(self) -> bool:
+        """There is no room for another segment; tried again once a second."""
+        return self._reserve.full
 
     @property
     def epoch(self) -> int:
@@ -230,7 +221,7 @@ class GroupCommit:
         if self.active is None:
             if self._closing and self._next is None:
                 self.closed = True
-            elif self._prepared is not None and not self._closing:
+            elif self._reserve.prepared is not None and not self._closing:
                 self._begin_segment(now)
         elif self._closing and self._next is None:
             if not self._sync_sent():
@@ -251,10 +242,11 @@ class GroupCommit:
             self.pending_bytes -= nbytes
             self._write(CommitKind.DATA, batch)
             return True
-        if self._prepared is not None and segment_bytes_for(self._next.batch) <= self._prepared.capacity:
+        prepared = self._reserve.prepared
+        if prepared is not None and segment_bytes_for(self._next.batch) <= prepared.capacity:
             self._begin_segment(now)
             return True
-        if self._closing and self.full and self._preparing is None:
+        if self._closing and self.full and self._reserve.preparing is None:
             self._pending.clear()
             self._next = None
             self.pending_bytes = 0
@@ -381,7 +373,7 @@ class GroupCommit:
         self.failure = JournalFailed(
             f"{what} failed: {error}. Nothing more is acknowledged; stop, mend the disk, and start again."
         )
-        self._retry_at = self._mark_at = self._sync_at = None
+        self._reserve.retry_at = self._mark_at = self._sync_at = None
         self._jobs.clear()
 
     # -- segments -------------------------------------------------------------------------------------
@@ -389,37 +381,24 @@ class GroupCommit:
     def _prepare_ahead(self, now: Now) -> None:
         """Reserve the segment after the active one when half of that is used, or when the next commit needs
         it."""
-        if self._preparing is not None or (self._closing and self._next is None):
+        if (self._closing and self._next is None) or not self._reserve.may_ask(now):
             return
-        if self._retry_at is not None and now.mono < self._retry_at:
-            return
-        active, prepared = self.active, self._prepared
+        active, prepared = self.active, self._reserve.prepared
         waits = self._next is not None and (active is None or not active.takes(self._next.batch))
         needed = segment_bytes_for(self._next.batch) if self._next is not None and waits else 0
         if prepared is not None and needed <= prepared.capacity:
             return
         if active is None or waits or active.offset > active.capacity // 2:
-            self._ask_segment(active.header.number + 1 if active else self._end.segment + 1, needed)
-
-    def _ask_segment(self, number: int, needed: int) -> None:
-        blocks = -(-max(self._next_capacity, needed) // _ALLOCATION_BYTES)
-        self._preparing = PrepareSegment(number=number, bytes=blocks * _ALLOCATION_BYTES)
-        self._prepared = self._retry_at = (
-            None  # the same file, when it is enlarged: not to be begun meanwhile
-        )
-        self._jobs.append(self._preparing)
+            number = active.header.number + 1 if active else self._end.segment + 1
+            self._jobs.append(self._reserve.ask(number, needed))
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
-        self._preparing = None
-        if error is None:
-            self.full = False
-            self._prepared = _Prepared(job.number, job.bytes, salt)
-            self._next_capacity = min(2 * self._next_capacity, self._segment_bytes)
-        elif isinstance(error, NoRoom):
-            self.full = True
-            self._retry_at = now.mono + _RETRY_SECONDS
-        else:
+        if error is not None and not isinstance(error, NoRoom):
             self._latch(job, error)
+            return
+        smaller = self._reserve.done(job, error, salt, now)
+        if smaller is not None:
+            self._jobs.append(smaller)
 
     def _begin_segment(self, now: Now) -> None:
         """Seal the active segment, if there is one, and go on in the prepared one."""
@@ -427,8 +406,7 @@ class GroupCommit:
             self._start_segment(self.active, now)
 
     def _start_segment(self, old: Active | None, now: Now) -> None:
-        assert self._prepared is not None
-        number, capacity, salt = self._prepared
+        number, capacity, salt = self._reserve.take()
         seal: list[Buffer] = []
         chain, used = self._end.chain, self._end.used
         if old is not None:
@@ -445,7 +423,6 @@ class GroupCommit:
             created=now.wall,
         )
         data, crc = encode_segment_header(header)
-        self._prepared = None
         self.active = Active(header, crc, capacity)
         self._opened.append(self.active)
         if old is None:
