@@ -47,4 +47,5 @@ def test_on_a_terminal_progress_goes_to_standard_error_alone() -> None:
         assert process.wait() == 0
     assert b"verify" in shown
     assert b"2.0/2.0 kB" in shown
+    assert b"100%" in shown
     assert shown.endswith(b"done with it\r\n")
