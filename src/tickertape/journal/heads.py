@@ -34,7 +34,9 @@ COMMIT_DTYPE: Final = np.dtype(
         ("body_crc", "<u4"),
         ("chain", "<u4"),
         ("epoch", "<u8"),
-        ("unused", "V12"),
+        ("head_bytes", "<u4"),
+        ("head_crc", "<u4"),
+        ("unused", "<u4"),
         ("crc", "<u4"),
     ]
 )
@@ -66,7 +68,8 @@ class Heads(NamedTuple):
         row = self.rows[-1]
         fields = (
             *("flags", "codec", "salt", "offset", "number", "first_position", "messages", "body_bytes"),
-            *("synced_through", "timestamp", "body_crc", "chain", "epoch", "crc"),
+            *("synced_through", "timestamp", "body_crc", "chain", "epoch"),
+            *("head_bytes", "head_crc", "crc"),
         )
         return CommitHeader._make((CommitKind(int(row["kind"])), *(int(row[name]) for name in fields)))
 

@@ -13,13 +13,14 @@ import numpy as np
 
 from tickertape.base.errors import JournalCorrupt, NotAJournal
 from tickertape.base.limits import commit_header_bytes
-from tickertape.base.ports import Disk
+from tickertape.base.ports import Buffer, Disk
 from tickertape.batch import MessageBatch, select
 from tickertape.batch.format import KIND_MESSAGE, Int64s
 from tickertape.journal.active import Active
 from tickertape.journal.format import CommitHeader, decode_commit, segment_path
 from tickertape.journal.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.reading import LogReader, LogSegment, LogView, Part, ReadRequest
+from tickertape.journal.reader import LogReader
+from tickertape.journal.reading import LogSegment, LogView, Part, ReadRequest
 from tickertape.journal.recovery import Seen, Segment, Step, decide, look, read_through, use_sealed
 from tickertape.journal.segment import Verdict
 
@@ -187,7 +188,9 @@ class SnapshotReader:
         Raises `JournalCorrupt` where the log cannot be read back."""
         for part in self.parts(start, stop, topic):
             batch = part.batch
-            positions = np.arange(part.first_position, part.end_position)
+            positions = part.positions
+            if positions is None:
+                positions = np.arange(part.first_position, part.first_position + batch.count)
             mask = (positions >= start) & (positions < stop)
             if topic is not None and topic not in batch.topics:
                 mask[:] = False
@@ -209,7 +212,7 @@ class SnapshotReader:
             done += segment.end
         return done
 
-    def find(self, search: Generator[ReadRequest, bytes, T]) -> T:
+    def find(self, search: Generator[ReadRequest, Buffer, T]) -> T:
         """Run a search of `lookup.py` to its end."""
         try:
             request = next(search)
@@ -225,7 +228,9 @@ class SnapshotReader:
         assert segment is not None
         offset = segment.index.block_bounds(segment.index.block_of_position(position))[0]
         while True:
-            header = decode_commit(self._read(ReadRequest(segment.number, offset, commit_header_bytes)))
+            header = decode_commit(
+                memoryview(self._read(ReadRequest(segment.number, offset, commit_header_bytes)))
+            )
             if header is None:
                 path = segment_path(segment.number)
                 raise JournalCorrupt(f"{path} at {offset}: no valid commit", file=path, offset=offset)
@@ -239,10 +244,11 @@ class SnapshotReader:
             self._disk.close(self._handle)
         self._handle, self._number = None, 0
 
-    def _read(self, request: ReadRequest) -> bytes:
+    def _read(self, request: ReadRequest) -> Buffer:
         if request.segment != self._number:
             self.close()
             self._handle = self._disk.open(segment_path(request.segment), write=False)
             self._number = request.segment
         assert self._handle is not None
-        return self._disk.read(self._handle, request.offset, request.size)
+        handle = self._handle
+        return request.read(lambda offset, size: self._disk.read(handle, offset, size))
