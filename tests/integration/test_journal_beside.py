@@ -1,0 +1,44 @@
+"""The tools on the directory of a running server: nothing is disturbed, what is persisted is seen."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+import tickertape as tt
+from tickertape.cli.group import cli
+from tickertape.testing import running_server
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["journal", *map(str, arguments)])
+
+
+def test_tools_read_what_a_running_server_has_persisted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running_server(data) as server, tt.Client("tools", server.uri) as client:
+        sent = 0
+        for _ in range(4):
+            for _ in range(50):
+                client.publish("orders", b'{"n":%d}' % sent)
+                sent += 1
+            client.publish_flush(timeout=10)
+            deadline = time.monotonic() + 10
+            while True:  # a commit is known to be durable when a later one says so: 20 ms of rest at most
+                result = run("dump", data, "--topic", "orders")
+                assert result.exit_code == 0, result.stderr
+                seen = [json.loads(line)["data"]["n"] for line in result.stdout.splitlines()]
+                assert seen == list(range(len(seen)))
+                if len(seen) == sent:
+                    break
+                assert time.monotonic() < deadline
+        assert run("grep", data, '"n":1[0-9]}', "-c").stdout == "10\n"
+        assert run("verify", data).exit_code == 0
+        bookmark = json.loads(result.stdout.splitlines()[7])["bookmark"]
+        found = json.loads(run("find", data, bookmark, "--json").stdout)
+        assert found["topic"] == "orders"
+        client.publish("orders", b"after the tools")
+        client.publish_flush(timeout=10)
