@@ -88,6 +88,14 @@ class Driver:
                 self.journal.append(batch, stamp, message.sequence, now)
         self.run()
 
+    def publish_together(self, message: Message, count: int) -> None:
+        """Append a message `count` times, with sequences that rise, in one commit."""
+        batch = batch_from_bodies(message.topic, [message.body] * count, first_sequence=message.sequence)
+        now = self.now()
+        stamp = Stamp(message.publisher, message.sequence, self.journal.log_time(now))
+        self.journal.append(batch, stamp, message.sequence + count - 1, now)
+        self.run()
+
     def idle(self) -> None:
         """Nothing happens until the mark is due."""
         self.mono += 0.05
@@ -101,9 +109,11 @@ class Driver:
         return writes[-1].offset + sum(len(buffer) for buffer in writes[-1].buffers)
 
 
-def small_log(seed: int, *, marks: bool, body: Callable[[int], bytes] | None = None) -> Log:
+def small_log(
+    seed: int, *, marks: bool, body: Callable[[int], bytes] | None = None, last_messages: int = 1
+) -> Log:
     """A log of one sealed segment and an active one with several commits, each followed by a mark if
-    asked."""
+    asked; the last one has `last_messages`, alike."""
     rng = Random(seed)
     disk = StrictDisk(rng)
     sequences = {11: 0, 12: 0}
@@ -127,9 +137,14 @@ def small_log(seed: int, *, marks: bool, body: Callable[[int], bytes] | None = N
     disk.close_all()
     driver = Driver(disk)
     commits: list[tuple[int, list[Message]]] = []
-    for _ in range(5):
+    for number in range(5):
         messages = some(1, driver.offset if commits else 512)
-        driver.publish(messages)
+        if number == 4 and last_messages > 1:
+            driver.publish_together(messages[0], last_messages)
+            messages = [messages[0]._replace(sequence=messages[0].sequence + n) for n in range(last_messages)]
+            sequences[messages[0].publisher] += last_messages - 1
+        else:
+            driver.publish(messages)
         commits.append((driver.offset, messages))
         if marks:
             driver.idle()

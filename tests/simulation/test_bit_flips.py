@@ -46,9 +46,20 @@ def outcome(log: Log, path: str, offset: int, expected: list[Message]) -> Outcom
     return "read refused"
 
 
+LOGS_FULL = 8
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """With --full, several logs of nearly 8 KiB each."""
+    if "log" in metafunc.fixturenames:
+        logs = LOGS_FULL if metafunc.config.getoption("--full") else 1
+        metafunc.parametrize("log", range(SEED, SEED + logs), indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def log() -> Log:
-    return small_log(SEED, marks=True)
+def log(request: pytest.FixtureRequest) -> Log:
+    seed: int = request.param
+    return small_log(seed, marks=True)
 
 
 @pytest.fixture(scope="module")

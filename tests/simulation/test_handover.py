@@ -8,10 +8,26 @@ from random import Random
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tickertape.engine.subscription import Phase, Subscription
 
 SCHEDULES = 500
 PARTS = 10
 TOPICS = ("a", "b", "c")
+HAPPENS = (
+    "epoch",
+    "now",
+    "bookmark",
+    "plain",
+    "blocked",
+    "oversized message",
+    "reads",
+    "notices",
+    "overruns",
+    "joined the end",
+    "left the end",
+)
+Sent = dict[tuple[int, bool], list[tuple[str, bytes]]]
+"""What each publisher published, in its order, with and without sequences: by connection and that."""
 
 
 def _act(
@@ -19,13 +35,16 @@ def _act(
     publishers: list[Peer],
     subscribers: list[Peer],
     asked: dict[tuple[int, str], tuple[str, int, str]],
+    sent: Sent,
 ) -> None:
     rng = world.rng
     choice = rng.random()
     if choice < 0.35:
         publisher = rng.choice(publishers)
         bodies = [rng.randbytes(rng.choice((0, 5, 60, 700, 3000))) for _ in range(rng.choice((1, 1, 3, 12)))]
-        publisher.publish(rng.choice(TOPICS), bodies, sequenced=rng.random() < 0.8)
+        topic, sequenced = rng.choice(TOPICS), rng.random() < 0.8
+        sent.setdefault((publisher.conn, sequenced), []).extend((topic, body) for body in bodies)
+        publisher.publish(topic, bodies, sequenced=sequenced)
     elif choice < 0.42 and len(asked) < 12:
         _subscribe(world, rng.choice(subscribers), asked)
     elif choice < 0.60:
@@ -84,6 +103,29 @@ def _check_notices(
             assert told.heard >= len(_expected(below, topic, start))
 
 
+def _count_crossings(world: EngineWorld, phases: dict[Subscription, Phase]) -> None:
+    """Only counts: that a hand-over happened, in which direction, is nothing an outsider can see."""
+    for session in world.broker._sessions.by_conn.values():
+        for sub in session.subscriptions.values():
+            before = phases.get(sub)
+            world.counts["joined the end"] += (before, sub.phase) == (Phase.BEHIND, Phase.AT_END)
+            world.counts["left the end"] += (before, sub.phase) == (Phase.AT_END, Phase.BEHIND)
+            phases[sub] = sub.phase
+
+
+def _check_log(log: dict[int, Heard], publishers: list[Peer], sent: Sent, seed: int) -> None:
+    """The log itself, against what was published: nothing lost, nothing twice, each publisher's order."""
+    found: dict[int, list[tuple[str, bytes]]] = {}
+    for heard in log.values():
+        found.setdefault(heard.publisher, []).append((heard.topic, heard.body))
+    named = {p.conn: p.logged_on.publisher for p in publishers if p.logged_on is not None}
+    for conn, publisher in named.items():
+        assert found.pop(publisher, []) == sent.get((conn, True), []), f"seed {seed}: with sequences"
+    # The ids of those without sequences are the server's: they are told apart by what they published.
+    rest = [sent[conn, False] for conn in named if (conn, False) in sent]
+    assert sorted(found.values()) == sorted(rest), f"seed {seed}: without sequences"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None:
@@ -95,13 +137,17 @@ def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None
         publishers = [world.connect(f"p{i}") for i in range(3)]
         subscribers = [world.connect(f"s{i}") for i in range(3)]
         asked: dict[tuple[int, str], tuple[str, int, str]] = {}
+        sent: Sent = {}
+        phases: dict[Subscription, Phase] = {}
         for _ in range(world.rng.randrange(30, 160)):
-            _act(world, publishers, subscribers, asked)
+            _act(world, publishers, subscribers, asked, sent)
+            _count_crossings(world, phases)
         for peer in subscribers:
             world.broker.writable(peer.conn)
             world.collect()
         world.settle()
         log = world.positions()
+        _check_log(log, publishers, sent, seed)
         for (conn, sub_id), (topic, start, kind) in asked.items():
             peer = world.peers[conn]
             assert peer.heard[sub_id] == _expected(log, topic, start), f"seed {seed}: {sub_id} {kind} {topic}"
@@ -112,16 +158,5 @@ def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None
         for publisher in publishers:
             assert publisher.goodbye is None
             assert publisher.acked_frame == publisher.frames, f"seed {seed}: everything is acknowledged"
-    expected = (
-        "epoch",
-        "now",
-        "bookmark",
-        "plain",
-        "blocked",
-        "oversized message",
-        "reads",
-        "notices",
-        "overruns",
-    )
-    for what in expected:
+    for what in HAPPENS:
         assert counts[what] > (0 if what == "overruns" else 5), f"{what} happened {counts[what]} times"

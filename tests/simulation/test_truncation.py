@@ -3,6 +3,7 @@ changes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
@@ -15,6 +16,13 @@ from tickertape.batch import batch_from_bodies
 from tickertape.journal.format import CommitHeader, CommitKind, decode_commit, encode_commit, segment_path
 
 SEED = 7
+KINDS = ("cut", "zeros", "noise")
+LOGS = 2
+LOGS_FULL = 64
+"""Logs whose tail, more than a KiB, is damaged at each offset in each way."""
+TORN = 1_500
+TORN_FULL = 20_000
+SECTOR_BYTES = 512
 BODY_AT = commit_header_bytes + batch_from_bodies("topic11", [b"x"]).head_bytes
 """Where the body of a commit's only message stands in it."""
 
@@ -38,19 +46,24 @@ def survivors(log: Log, whole: int) -> list[Message]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["cut", "zeros", "noise"])
-def test_every_offset_of_the_tail(kind: str) -> None:
-    log = small_log(SEED, marks=False)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_offset_of_the_tail(kind: str, full: bool) -> None:
+    for seed in range(SEED, SEED + (LOGS_FULL if full else LOGS)):
+        _every_offset(seed, kind)
+
+
+def _every_offset(seed: int, kind: str) -> None:
+    log = small_log(seed, marks=False)
     path = segment_path(log.last_segment)
     contents = log.files[path]
-    filler = Random(SEED).randbytes(len(contents))
-    at = ("cut", "zeros", "noise").index(kind)
+    filler = Random(seed).randbytes(len(contents))
+    at = KINDS.index(kind)
     for offset in range(segment_header_bytes, log.used + 1):
         cut = list(tails(contents, offset, filler))[at]
         whole = offset if kind == "cut" else _unchanged(contents, cut.contents, offset)
         expected = log.sealed + survivors(log, whole)
         journal, disk, report = reopened(log.with_file(path, cut.contents))
-        assert messages_in(journal, disk) == expected, f"{kind} at {offset}"
+        assert messages_in(journal, disk) == expected, f"{kind} at {offset}, seed {seed}"
         assert report, "an unclean stop is reported"
 
 
@@ -76,35 +89,72 @@ def test_what_was_lost_is_published_again_and_everything_is_there_once() -> None
             assert mine == sorted(mine)
 
 
+def _look_alike(offset: int) -> bytes:
+    """Headers of marks, valid but for the salt, which is secret, at the very offsets where they stand."""
+    headers = []
+    first = offset + BODY_AT
+    for place in range(first, first + 3 * commit_header_bytes, commit_header_bytes):
+        header = CommitHeader(
+            kind=CommitKind.MARK,
+            flags=0,
+            codec=0,
+            salt=0x1234,
+            offset=place,
+            number=99,
+            first_position=0,
+            messages=0,
+            body_bytes=0,
+            synced_through=98,
+            timestamp=0,
+            body_crc=0,
+            chain=0,
+            epoch=1,
+        )
+        headers.append(encode_commit(header)[0])
+    return b"".join(headers)
+
+
+@pytest.mark.slow
+def test_sectors_of_the_last_write_in_any_order(full: bool) -> None:
+    """The last commit, many sectors long, with bodies that imitate commits: each sector is there or not.
+
+    The commits before it stay. It is there as a whole when no sector is missing, and not at all otherwise.
+    """
+    count = TORN_FULL if full else TORN
+    for seed in range(SEED, SEED + 5):
+        log = small_log(seed, marks=False, body=_look_alike, last_messages=12)
+        before, _ = log.commits[-2]
+        contents = log.files[segment_path(log.last_segment)]
+        first, last = before // SECTOR_BYTES, (log.used - 1) // SECTOR_BYTES
+        assert last - first >= 7
+        rng = Random(seed)
+        seen: Counter[bool] = Counter()
+        for _ in range(count // 5):
+            chance = rng.choice((0.02, 0.1, 0.5, 0.9))
+            lost = {sector for sector in range(first, last + 1) if rng.random() < chance}
+            seen[_torn(log, contents, lost, before)] += 1
+        assert set(seen) == {True, False}, "with and without the last commit"
+
+
+def _torn(log: Log, contents: bytes, lost: set[int], before: int) -> bool:
+    """Open the log without the `lost` sectors of its last write; whether that commit is in it."""
+    damaged = bytearray(contents)
+    for sector in lost:
+        start = max(sector * SECTOR_BYTES, before)  # what stood there before the write stays
+        damaged[start : (sector + 1) * SECTOR_BYTES] = bytes((sector + 1) * SECTOR_BYTES - start)
+    whole = bytes(damaged) == contents
+    journal, disk, _ = reopened(log.with_file(segment_path(log.last_segment), bytes(damaged)))
+    expected = log.sealed + survivors(log, log.used if whole else before)
+    assert messages_in(journal, disk) == expected, f"lost {sorted(lost)}"
+    return whole
+
+
 @pytest.mark.slow
 def test_look_alike_headers_in_payloads_change_nothing() -> None:
     """Bodies hold commit headers, valid but for the salt, which is secret, at the very offsets where they
     stand."""
 
-    def look_alike(offset: int) -> bytes:
-        headers = []
-        first = offset + BODY_AT
-        for place in range(first, first + 3 * commit_header_bytes, commit_header_bytes):
-            header = CommitHeader(
-                kind=CommitKind.MARK,
-                flags=0,
-                codec=0,
-                salt=0x1234,
-                offset=place,
-                number=99,
-                first_position=0,
-                messages=0,
-                body_bytes=0,
-                synced_through=98,
-                timestamp=0,
-                body_crc=0,
-                chain=0,
-                epoch=1,
-            )
-            headers.append(encode_commit(header)[0])
-        return b"".join(headers)
-
-    log = small_log(SEED, marks=False, body=look_alike)
+    log = small_log(SEED, marks=False, body=_look_alike)
     path = segment_path(log.last_segment)
     contents = log.files[path]
     starts = [segment_header_bytes, *(end for end, _ in log.commits[:-1])]

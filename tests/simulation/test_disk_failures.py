@@ -1,0 +1,151 @@
+"""Every sync, write and reserve of a life of the engine fails once, in every way: nothing is acknowledged on
+hope.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tests.simulation.engine_world import EngineWorld
+from tests.simulation.stores import Store, everything_once
+
+SEED = 3
+TORN_SEED = 0
+"""Power loss with this chance leaves an unfinished write, so that a start has something to set aside."""
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+ENDS_THE_RUN = ("sync", "write", "truncate", "sync_directory")
+"""Failures of these are never tried again. Those of a reserve are, when there is no room."""
+EVERYTHING = (*ENDS_THE_RUN, "preallocate", "open", "rename", "make_directory")
+
+
+class Life:
+    """An engine that was killed at work, starts again, works, and stops: with a disk that fails once.
+
+    `torn`: it lost power instead, in the middle of a write.
+    """
+
+    def __init__(self, counts: Counter[str], *, torn: bool, segment_bytes: int = 8_192) -> None:
+        self.world = EngineWorld(SEED, counts=counts, segment_bytes=segment_bytes)
+        self.stores = [Store(f"p{i}") for i in range(2)]
+        self.counts = counts
+        self.told: list[int] | None = None
+        """What was acknowledged when the failure showed."""
+        self._connect()
+        self._work(12)
+        if torn:
+            self._settle()
+            self.world.disk.fail("sync", 1, errno.EIO)
+            self.stores[0].publish("t", [bytes([7]) * 1_200])
+            self._settle()
+        self._begin_again(power=torn)
+
+    def _begin_again(self, *, power: bool) -> None:
+        world = self.world
+        rng = Random(TORN_SEED)
+        world.disk = world.disk.crash_clone(rng) if power else world.disk.kill_clone(rng)
+        world.peers, world.fatal, self.told = {}, None, None
+
+    def _connect(self) -> None:
+        for store in self.stores:
+            store.connect(self.world)
+
+    def go(self) -> None:
+        """Start, work, rest, stop; each part only as long as nothing has failed."""
+        try:
+            self.world.open()
+        except OSError:
+            self.counts["start refused"] += 1
+            return
+        self._connect()
+        self._work(20)
+        self._settle()
+        self.world.wake(0.05)  # a mark is due
+        self._settle()
+        self.world.broker.close(self.world.now())
+        self.world.collect()
+        self._settle()
+        self._note()
+
+    def _work(self, rounds: int) -> None:
+        world, rng = self.world, self.world.rng
+        for _ in range(rounds):
+            store = rng.choice(self.stores)
+            bodies = [rng.randbytes(rng.choice((0, 40, 600))) for _ in range(rng.choice((1, 4)))]
+            store.publish("t", bodies)
+            self._note()
+            for _ in range(rng.randrange(4)):
+                world.step()
+                self._note()
+
+    def _settle(self) -> None:
+        self.world.settle()
+        self._note()
+
+    def _note(self) -> None:
+        """After each step: what was acknowledged when the failure showed stays so."""
+        for store in self.stores:
+            store.hear()
+        acknowledged = [store.acknowledged for store in self.stores]
+        if self.told is not None:
+            assert acknowledged == self.told, "acknowledged after the failure"
+        elif self.world.fatal is not None:
+            self.told = acknowledged
+            assert self.world.fatal.code == "journal_failed"
+            for peer in self.world.peers.values():
+                assert peer.goodbye is not None, "whoever is connected is told"
+                assert peer.goodbye.code == "journal_failed"
+
+    def recover(self, *, power: bool) -> None:
+        """Start on what is left, with a disk that obeys, and see that everything is there."""
+        self._begin_again(power=power)
+        self.world.open()
+        self._connect()  # which holds what the server has against what was acknowledged
+        self.world.settle()
+        everything_once(self.world, self.stores, "after the failure")
+
+
+def points(operation: str, *, torn: bool) -> int:
+    """How many calls of an operation there are to fail."""
+    life = Life(Counter(), torn=torn)
+    life.go()
+    assert life.world.fatal is None
+    return life.world.disk.calls[operation]
+
+
+def fail_each(operation: str, errors: tuple[int, ...], counts: Counter[str], *, torn: bool) -> int:
+    """Let each call fail with each error, and recover from it after power loss or a mere kill."""
+    total = points(operation, torn=torn)
+    for nth in range(1, total + 1):
+        for error in errors:
+            life = Life(counts, torn=torn)
+            written = (None, 0, 1, 511)[nth % 4] if operation == "write" else None
+            life.world.disk.fail(operation, nth, error, written=written)
+            label = f"{operation} {nth} of {total} fails with {errno.errorcode[error]}"
+            refused = counts["start refused"]
+            try:
+                life.go()
+                assert life.world.disk.faults_left == 0, "it happened"
+                if operation in ENDS_THE_RUN and counts["start refused"] == refused:
+                    assert life.told is not None, "a failure ends the run"
+                counts["ended the run"] += life.told is not None
+                life.recover(power=nth % 2 == 0)
+            except BaseException as failed:
+                failed.add_note(label)
+                raise
+    return total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", EVERYTHING)
+def test_whatever_fails_nothing_is_acknowledged_on_hope(operation: str) -> None:
+    counts: Counter[str] = Counter()
+    total = sum(fail_each(operation, ERRORS, counts, torn=torn) for torn in (False, True))
+    assert total, "it is a call that happens"
+    if operation in ("sync", "write"):
+        assert total > 40
+        assert counts["ended the run"] > 80
+        assert counts["start refused"] > 10
