@@ -5,6 +5,7 @@ Power loss, torn writes and lying disks cannot be had here: they are shown on th
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +60,51 @@ def test_promise_1_what_is_acknowledged_is_in_the_file(tmp_path: Path) -> None:
         client.publish_flush(timeout=SECONDS)
         segments = files_of(server.data / "journal")
         assert sum(data.count(b"a body that is easy to find") for data in segments.values()) == 1
+
+
+HELD_SYNCS = """
+import os, time
+hold = os.environ["HOLD_SYNCS"]
+def held(sync):
+    def wait_and_sync(fd):
+        while os.path.exists(hold):
+            time.sleep(0.002)
+        sync(fd)
+    return wait_and_sync
+os.fdatasync, os.fsync = held(os.fdatasync), held(os.fsync)
+"""
+"""What the server's interpreter runs first: a disk that is as slow as the test likes."""
+
+
+def test_promise_1_nothing_is_acknowledged_or_delivered_before_its_sync_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(HELD_SYNCS)
+    hold = tmp_path / "hold"
+    monkeypatch.setenv("HOLD_SYNCS", str(hold))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
+    with running_server(tmp_path / "data") as server, tt.Client("b", server.uri, timeout=SECONDS) as reader:
+        store = tt.MemoryPublishStore()
+        with tt.Client("a", server.uri, publish_store=store, timeout=SECONDS) as client:
+            live = reader.bookmark_subscribe("orders", tt.EPOCH)
+            client.publish("orders", b"first")
+            client.publish_flush()
+            assert live.get(SECONDS).data == b"first"
+            hold.touch()
+            client.publish("orders", b"second")
+            client.publish_flush(level="processed")  # the server has it
+            segments = server.data / "journal"
+            wait_until(lambda: any(b"second" in data for data in files_of(segments).values()), SECONDS)
+            with pytest.raises(tt.TimedOut):
+                client.publish_flush(timeout=0.3)  # it is written, and its sync is not done
+            with pytest.raises(tt.TimedOut):
+                live.get(0)
+            assert client.unpersisted_count() == 1
+            hold.unlink()
+            client.publish_flush()
+            assert client.unpersisted_count() == 0
+            assert live.get(SECONDS).data == b"second"
 
 
 @pytest.mark.timeout(90)

@@ -62,5 +62,6 @@ def test_exact_09_acknowledged_means_retained_through_power_losses(part: int, fu
     assert counts["crash"] > 20
     assert counts["kill"] > 5
     assert counts["power lost inside a job"] > 10
+    assert counts["sent though it is there"] > 1
     assert counts["sector_lost"] > 20
     assert counts["unacknowledged at the crash"] > 50

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.base.ports import Now
 from tickertape.base.timestamps import format_timestamp
 from tickertape.wire.commands import Ack, Resolved
 
@@ -97,6 +98,23 @@ def test_exact_01_plain_timestamp_past_the_end_is_now_and_a_range_holds_back() -
     assert [int(h.body) for h in scene.subscriber.heard[plain]] == [3, 4]
     assert [int(h.body) for h in scene.subscriber.heard[ranged]] == [4]
     assert scene.subscriber.marks[ranged] == []
+
+
+@pytest.mark.parametrize(("bracket", "expected"), [("(", [2]), ("[", [1, 2])])
+def test_exact_01_a_begin_in_the_future_holds_back_to_the_microsecond(
+    bracket: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(1)
+    world = scene.world
+    future = scene.times[0] + 60 * SECOND
+    end = format_timestamp(future + SECOND)
+    scene.subscriber.subscribe("s", "t", bookmark=f"{bracket}{format_timestamp(future)}:{end})")
+    world.settle()
+    for number, wall in ((1, future), (2, future + 1)):
+        monkeypatch.setattr(world, "now", lambda wall=wall: Now(world.mono, wall))
+        scene.publisher.publish("t", [b"%d" % number])
+        world.settle()
+    assert [int(heard.body) for heard in scene.subscriber.heard["s"]] == expected
 
 
 def test_exact_03_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> None:

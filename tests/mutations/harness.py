@@ -1,0 +1,95 @@
+"""Owns planting a defect in a copy of the project and running the tests that have to notice it.
+
+Must never touch the project itself. That a run fails is not enough: a test must have begun, and an assertion
+of it, or what it got instead of what it asked for, must have ended it. A defect that keeps tests from being
+collected shows nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.mutations.planted import Mutation
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+COPIED: Final = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md")
+RUN_SECONDS_MAX: Final = 300
+TEST_SECONDS_MAX: Final = 120
+"""A defect may make a test wait for ever: then this ends it, and that is noticed too."""
+
+
+class MutationError(Exception):
+    """The mutation cannot be planted, or the run shows nothing."""
+
+
+class Noticed(NamedTuple):
+    """Which test failed first, and how."""
+
+    test: str
+    how: str
+
+
+def source(mutation: Mutation, root: Path = ROOT) -> Path:
+    """The file that a mutation changes."""
+    return root / "src" / "tickertape" / mutation.module
+
+
+def planted(mutation: Mutation, text: str) -> str:
+    """`text` with the defect. Raises `MutationError` unless its place is found exactly once."""
+    count = text.count(mutation.old)
+    if count != 1:
+        raise MutationError(f"{mutation.name}: its text stands {count} times in {mutation.module}, not once")
+    return text.replace(mutation.old, mutation.new)
+
+
+def copy_project(target: Path) -> None:
+    """A copy of what tests need."""
+    leave_out = shutil.ignore_patterns("__pycache__", "*.pyc", ".*cache")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=leave_out)
+        else:
+            shutil.copy2(ROOT / name, target / name)
+
+
+def run_tests(project: Path, tests: Iterable[str]) -> Noticed | None:
+    """Run test files of a copy, up to the first failure; None when all pass. Raises `MutationError`."""
+    report = project / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    command += [f"--timeout={TEST_SECONDS_MAX}", f"--junitxml={report}", *(f"tests/{test}" for test in tests)]
+    path = os.pathsep.join((str(project / "src"), str(project)))
+    done = subprocess.run(
+        command,
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    failures = [
+        Noticed(f"{case.get('classname')}::{case.get('name')}", (failure.get("message") or "").strip())
+        for case in (ET.parse(report).iter("testcase") if report.exists() else ())
+        for failure in case.findall("failure")
+    ]
+    if done.returncode != 1 or not failures:
+        raise MutationError(f"no test failed, but the run did: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return failures[0]
+
+
+def notice(mutation: Mutation, target: Path) -> Noticed | None:
+    """Plant a defect in a fresh copy in `target` and run its tests; None when nobody notices."""
+    copy_project(target)
+    file = source(mutation, target)
+    file.write_text(planted(mutation, file.read_text()))
+    return run_tests(target, mutation.tests)

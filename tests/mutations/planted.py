@@ -1,0 +1,202 @@
+"""Owns the mutations: defects of one line each, such as a bad day brings, and the tests that have to notice.
+
+Must never hold one that changes nothing a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Mutation(NamedTuple):
+    """`old`, which stands exactly once in the file `module` of the package, becomes `new`."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    """Test files, below `tests/`, one of which has to fail."""
+
+
+_ENGINE_CRASHES = "simulation/test_engine_crashes.py"
+_JOURNAL_CRASHES = "simulation/test_journal_crashes.py"
+_FAILURES = "simulation/test_disk_failures.py"
+_FLIPS = "simulation/test_bit_flips.py"
+_HANDOVER = "simulation/test_handover.py"
+_TRUNCATION = "simulation/test_truncation.py"
+
+MUTATIONS: Final = (
+    Mutation(
+        "a commit is not synced",
+        "journal/jobs.py",
+        "            if job.sync:\n",
+        "            if not job:\n",
+        (_ENGINE_CRASHES,),
+    ),
+    Mutation(
+        "acknowledged when it is accepted, not when it is persisted",
+        "engine/publishing.py",
+        "        end = self._journal.persisted_end\n        if not self._owed",
+        "        end = self._journal.accepted_end\n        if not self._owed",
+        (_ENGINE_CRASHES,),
+    ),
+    Mutation(
+        "a failed write or sync is taken for done",
+        "journal/commit.py",
+        "        elif error is not None:\n            self._latch(job, error)",
+        "        elif error is job:\n            self._latch(job, error)",
+        (_FAILURES,),
+    ),
+    Mutation(
+        "the names of reserved segments are not synced",
+        "journal/jobs.py",
+        "        self._disk.sync_directory(JOURNAL_DIRECTORY)\n        return",
+        "        return",
+        (_ENGINE_CRASHES,),
+    ),
+    Mutation(
+        "the chain of commits is not checked",
+        "journal/segment.py",
+        "header.number != number or header.chain != self._chain or",
+        "header.number != number or",
+        ("unit/journal/test_segment.py", _TRUNCATION),
+    ),
+    Mutation(
+        "the salt of a commit is not checked",
+        "journal/segment.py",
+        "            header.salt == self._header.salt\n            and",
+        "            True\n            and",
+        ("unit/journal/test_segment.py", _TRUNCATION),
+    ),
+    Mutation(
+        "the checksum of a body is not checked at a start",
+        "journal/segment.py",
+        "(self._deep and crc32c(body) != header.body_crc)",
+        "(self._deep and crc32c(body) == -1)",
+        (_TRUNCATION,),
+    ),
+    Mutation(
+        "the checksum of a body is not checked when it is read",
+        "journal/reading.py",
+        "            if crc32c(body) == header.body_crc:",
+        "            if crc32c(body) >= 0:",
+        (_FLIPS,),
+    ),
+    Mutation(
+        "recovery does not look at what was synced through",
+        "journal/segment.py",
+        "and header.synced_through >= number:",
+        "and header.synced_through < 0:",
+        (_FLIPS,),
+    ),
+    Mutation(
+        "recovery forgets the highest sequences of all segments but the last",
+        "journal/recovery.py",
+        "    _fold(publishers, highest)\n    seal = file.seal",
+        "    seal = file.seal",
+        (_ENGINE_CRASHES,),
+    ),
+    Mutation(
+        "recovery does not write again what may only be in the page cache",
+        "journal/recovery.py",
+        "    _write_back(disk, file.number, unproven, ending.end)\n",
+        "",
+        (_JOURNAL_CRASHES,),
+    ),
+    Mutation(
+        "no mark after idleness",
+        "journal/commit.py",
+        "            self._write(CommitKind.MARK, None)",
+        "            self._mark_at = None",
+        ("unit/journal/test_commit.py",),
+    ),
+    Mutation(
+        "the duplicate filter is off",
+        "engine/publishing.py",
+        """now: Now) -> None:
+        highest = self._journal.highest.get(publisher, 0)
+        if last""",
+        """now: Now) -> None:
+        highest = 0
+        if last""",
+        (_ENGINE_CRASHES,),
+    ),
+    Mutation(
+        "of a frame that is half known, all is taken for known",
+        "engine/publishing.py",
+        "        if last <= highest:",
+        "        if batch.run(0).first_sequence <= highest:",
+        ("integration/test_promises.py::test_promise_3_what_comes_again_is_stored_once",),
+    ),
+    Mutation(
+        "the end of a range by bookmark takes in the message named, whatever the bracket",
+        "engine/points.py",
+        "extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))",
+        "extent._replace(stop=max(positions) + 1)",
+        ("unit/engine", "integration/test_promises.py::test_promise_5_a_subscription_starts_anywhere"),
+    ),
+    Mutation(
+        "a range that begins after a moment in the future takes in that moment",
+        "engine/points.py",
+        "not_before=point.micros if inclusive else point.micros + 1)",
+        "not_before=point.micros)",
+        ("unit/engine",),
+    ),
+    Mutation(
+        "a plain timestamp starts at it, not after it",
+        "journal/lookup.py",
+        "    after = micros if inclusive else micros + 1",
+        "    after = micros",
+        ("unit/engine",),
+    ),
+    Mutation(
+        "a bookmark starts at its message, not after it",
+        "engine/points.py",
+        "return Extent(min(positions) + (0 if inclusive else 1))",
+        "return Extent(min(positions))",
+        (_HANDOVER,),
+    ),
+    Mutation(
+        "who leaves the shared end goes on one message later",
+        "engine/delivery.py",
+        "        sub.position = position\n        self.run(sub)",
+        "        sub.position = position + 1\n        self.run(sub)",
+        (_HANDOVER,),
+    ),
+    Mutation(
+        "who joins the shared end is given the commit at the seam again",
+        "engine/delivery.py",
+        "        position = max(sub.position, part.first_position)",
+        "        position = part.first_position",
+        (_HANDOVER,),
+    ),
+    Mutation(
+        "completed comes one message early",
+        "engine/delivery.py",
+        "        if sub.target is not None and position >= sub.target:",
+        "        if sub.target is not None and position >= sub.target - 1:",
+        ("unit/engine", _HANDOVER),
+    ),
+    Mutation(
+        "credit is not counted",
+        "engine/subscription.py",
+        "        self.credit -= batch.cost",
+        "        self.credit -= 0",
+        (_HANDOVER,),
+    ),
+    Mutation(
+        "the topic index skips the block it should read",
+        "journal/reading.py",
+        "            self._offset = segment.index.offsets[wanted]\n            self.position = max(",
+        "            self._offset = segment.end\n            self.position = max(",
+        (_HANDOVER, "unit/journal/test_reading.py"),
+    ),
+    Mutation(
+        "a client's store lets go of one message too many",
+        "client/publish_store/memory.py",
+        'np.uint64(sequence), side="right"))',
+        'np.uint64(sequence), side="right")) + 1',
+        ("unit/client/publish_store", "property/test_client_reconnects.py"),
+    ),
+)
