@@ -144,13 +144,6 @@ MUTATIONS: Final = (
         ("unit/engine",),
     ),
     Mutation(
-        "a plain timestamp starts at it, not after it",
-        "journal/lookup.py",
-        "    after = micros if inclusive else micros + 1",
-        "    after = micros",
-        ("unit/engine",),
-    ),
-    Mutation(
         "a bookmark starts at its message, not after it",
         "engine/points.py",
         "return Extent(min(positions) + (0 if inclusive else 1))",
