@@ -152,14 +152,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "who leaves the shared end goes on one message later",
-        "engine/delivery.py",
-        "        sub.position = position\n        self.run(sub)",
-        "        sub.position = position + 1\n        self.run(sub)",
+        "engine/dispatcher.py",
+        "        sub.position = max(sub.position, position)\n",
+        "        sub.position = max(sub.position, position + 1)\n",
         (_HANDOVER,),
     ),
     Mutation(
         "who joins the shared end is given the commit at the seam again",
-        "engine/delivery.py",
+        "engine/dispatcher.py",
         "        position = max(sub.position, part.first_position)",
         "        position = part.first_position",
         (_HANDOVER,),
