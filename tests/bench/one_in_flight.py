@@ -94,7 +94,7 @@ def p99_beside_replays(room: Room) -> Reading:
             for worker in started:
                 worker.tell()
             start = timed()
-            taken = _publishing(server, room.count(2_000))
+            taken = _publishing(server, room.count(1_000))
             seconds = timed() - start
             for worker in started:
                 worker.tell()
