@@ -123,6 +123,8 @@ def _commit(contents: bytes, at: int, salt: int, epoch: int, chain: int) -> Comm
     body = contents[at + COMMIT_BYTES : at + COMMIT_BYTES + size]
     if len(body) != size or crc32c(body) != body_crc:
         return None
+    head_bytes, head_crc = struct.unpack_from("<II", header, _COMMIT.size)
+    assert kind != DATA or crc32c(body[:head_bytes]) == head_crc, f"commit {number}: checksum of its head"
     return Commit(kind, number, first, messages, at + COMMIT_BYTES + size, checksum, body)
 
 

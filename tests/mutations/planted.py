@@ -180,10 +180,17 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "the topic index skips the block it should read",
-        "journal/reading.py",
+        "journal/reader.py",
         "            self._offset = segment.index.offsets[wanted]\n            self.position = max(",
         "            self._offset = segment.end\n            self.position = max(",
         (_HANDOVER, "unit/journal/test_reading.py"),
+    ),
+    Mutation(
+        "the checksum of a commit's head is not checked",
+        "journal/reader.py",
+        "        if crc32c(encoded) != header.head_crc:",
+        "        if crc32c(encoded) == -1:",
+        ("unit/journal/test_reader_sparse.py",),
     ),
     Mutation(
         "a client's store lets go of one message too many",
