@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from random import Random
 
 import tickertape as tt
@@ -39,10 +40,22 @@ class Publisher(threading.Thread):
             self._come_back(self._client)
             while not self._over.wait(self._rng.random() * 0.03):
                 self._burst()
-            self._client.publish_flush(timeout=SECONDS)
+            self._flush()
         except BaseException as error:
             self.error = error
             raise
+
+    def _flush(self) -> None:
+        """Wait until everything is persisted, through a connection that is not back yet."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                self._client.publish_flush(timeout=SECONDS)
+                return
+            except tt.Disconnected:
+                if time.monotonic() > deadline:
+                    raise
+                self._never.wait(_AGAIN_SECONDS)
 
     def _burst(self) -> None:
         count = self._rng.choice((1, 1, 3, 10, 60))
