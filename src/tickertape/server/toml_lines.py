@@ -18,9 +18,10 @@ Path = tuple[str | int, ...]
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _INLINE_BLANK: Final = re.compile(r"[ \t]*")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-# Possessive, or matching a string would remember every character of it.
+# Possessive, or matching a string would remember every character of it. Groups are atomic instead: the `re`
+# of Python 3.11.2, which Debian 12 has, matches a possessive repeat of a group wrongly.
 _STRING: Final = re.compile(
-    r'"""(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:[^"\\]++|\\.)*+"|' + r"'[^']*'",
+    r'"""(?>(?:[^"\\]++|\\.|"(?!""))*)"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?>(?:[^"\\]++|\\.)*)"|' + r"'[^']*'",
     re.DOTALL,
 )
 # A date and its time may have one blank between them; any other scalar ends at the first of these.
@@ -29,9 +30,9 @@ _SCALAR: Final = re.compile(r"\d{4}-\d\d-\d\d [^,\]}\s#]+|[^,\]}\s#]+")
 
 # The same in a text that may not be TOML: strings of one line end with it.
 _SKIPPED: Final = re.compile(
-    r'#[^\n]*+|"""(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|'
+    r'#[^\n]*+|"""(?>(?:[^"\\]++|\\.|"(?!""))*)"{3,5}|'
     r"'''.*?'{3,5}|"
-    r'"(?:[^"\\\n]++|\\.)*+"|'
+    r'"(?>(?:[^"\\\n]++|\\.)*)"|'
     r"'[^'\n]*+'",
     re.DOTALL,
 )
