@@ -105,8 +105,8 @@ def _check_notices(
 
 def _count_crossings(world: EngineWorld, phases: dict[Subscription, Phase]) -> None:
     """Only counts: that a hand-over happened, in which direction, is nothing an outsider can see."""
-    for session in world.broker._sessions.by_conn.values():
-        for sub in session.subscriptions.values():
+    for conn in world.broker.sessions:
+        for sub in world.broker.subscribing.of(conn).recorded.values():
             before = phases.get(sub)
             world.counts["joined the end"] += (before, sub.phase) == (Phase.BEHIND, Phase.AT_END)
             world.counts["left the end"] += (before, sub.phase) == (Phase.AT_END, Phase.BEHIND)
