@@ -24,6 +24,7 @@ RUN: Final = Struct("<QQqIIII")
 HEADER_BYTES: Final = 32
 RUN_BYTES: Final = 40
 PAIR: Final = Struct("<ii")
+LENGTH: Final = Struct("<i")
 """The offsets of a table with one entry."""
 
 SEQUENCES: Final = 1

@@ -25,6 +25,7 @@ from tickertape.batch.format import (
     I4,
     I8,
     KEYS,
+    LENGTH,
     PADDING,
     RUN,
     RUN_BYTES,
@@ -172,6 +173,10 @@ class MessageBatch:
     def verify(self) -> None:
         """Check the checksum of every run; raises `CorruptBatch` naming the first run that does not match."""
         bodies = self.bodies
+        if self.count == 1:
+            if run_crc(LENGTH.pack(self.body_bytes), bodies) != self.run(0).crc:
+                self._corrupt(0)
+            return
         lengths = lengths_of(self.offsets)
         if self.run_count == 1:
             if run_crc(lengths.data, bodies) != self.run(0).crc:

@@ -49,6 +49,8 @@ class Active:
         self.header = header
         self.chain = chain
         self.capacity = capacity
+        self.half = capacity // 2
+        """Beyond this offset the next segment is prepared."""
         self.offset = segment_header_bytes
         self.index = SegmentIndex()
 

@@ -255,6 +255,9 @@ class GroupCommit:
     def _gather(self) -> _Next:
         """One batch of what is pending, as much as a commit may hold; the first is taken whatever its
         size."""
+        if len(self._pending) == 1:
+            batch, stamp = self._pending.popleft()
+            return _Next(merge((batch,), (stamp,)), batch.nbytes)
         parts: list[tuple[MessageBatch, Stamp]] = []
         total = messages = columns = 0
         topics, index_bytes = self._pending[0][0].topics, 0
@@ -381,14 +384,16 @@ class GroupCommit:
     def _prepare_ahead(self, now: Now) -> None:
         """Reserve the segment after the active one when half of that is used, or when the next commit needs
         it."""
-        if (self._closing and self._next is None) or not self._reserve.may_ask(now):
-            return
         active, prepared = self.active, self._reserve.prepared
+        if self._next is None and (self._closing or (active is not None and active.offset <= active.half)):
+            return
+        if not self._reserve.may_ask(now):
+            return
         waits = self._next is not None and (active is None or not active.takes(self._next.batch))
         needed = segment_bytes_for(self._next.batch) if self._next is not None and waits else 0
         if prepared is not None and needed <= prepared.capacity:
             return
-        if active is None or waits or active.offset > active.capacity // 2:
+        if active is None or waits or active.offset > active.half:
             number = active.header.number + 1 if active else self._end.segment + 1
             self._jobs.append(self._reserve.ask(number, needed))
 
