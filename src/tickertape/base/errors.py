@@ -250,6 +250,12 @@ class LogonTimeout(PeerError):
     code = "logon_timeout"
 
 
+class FrameStalled(PeerError):
+    """The peer began a large frame and did not go on with it while others waited for the memory."""
+
+    code = "frame_stalled"
+
+
 # -- the journal --------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,13 @@ receive_buffer_bytes: Final = 256 * KIB
 """What one read takes from a connection at most."""
 frame_in_place_bytes_max: Final = 32 * KIB
 """A frame above this that is not complete after a read is read on into memory of its own."""
+inbound_bytes_max: Final = 256 * MIB
+"""Memory of unfinished frames above `frame_in_place_bytes_max`, all connections of a server together; further
+ones wait with what one read brought of them."""
+inbound_stall_seconds_max: Final = 10.0
+"""While frames wait for that memory, one that has it and does not come on for so long ends its connection."""
+inbound_progress_bytes_min: Final = receive_buffer_bytes
+"""What of such a frame must come in this time, if not its end."""
 logon_seconds_max: Final = 10.0
 """A connection that has not logged on by then is closed."""
 client_name_bytes_max: Final = 256
@@ -176,6 +183,7 @@ assert frame_bytes_before_logon_max < frame_bytes_max
 assert 9 * refused_per_command_messages_max < header_bytes_max // 2
 assert topic_names_bytes_max <= header_bytes_max * 3 // 4
 assert frame_bytes_before_logon_max < frame_in_place_bytes_max < receive_buffer_bytes
+assert 2 * frame_bytes_max <= inbound_bytes_max
 assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default
 assert publish_messages_max <= commit_messages_max
 assert notice_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes_max

@@ -86,7 +86,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
         "memory",
         (
             f"{number(memory.anonymous_bytes)} bytes anonymous, tail of the log {memory.tail_cache_bytes:,}, "
-            f"outboxes {memory.outbox_bytes:,}"
+            f"outboxes {memory.outbox_bytes:,}, unfinished frames {memory.inbound_bytes:,}"
         ),
     )
     for name, counts in (("refused", totals.refused), ("ended", totals.ended)):

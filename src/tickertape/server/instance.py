@@ -12,9 +12,17 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tickertape.base.errors import JournalError, LogonTimeout, NotReady, SlowClient, TickertapeError
+from tickertape.base.errors import (
+    FrameStalled,
+    JournalError,
+    LogonTimeout,
+    NotReady,
+    SlowClient,
+    TickertapeError,
+)
 from tickertape.base.limits import (
     connections_max,
+    inbound_stall_seconds_max,
     logon_seconds_max,
     receive_buffer_bytes,
     step_bytes_max,
@@ -37,6 +45,7 @@ from tickertape.journal.jobs import Job, WriteCommit
 from tickertape.journal.reading import ReadRequest
 from tickertape.server.disk_thread import DiskThread
 from tickertape.server.events import event
+from tickertape.server.inbound import Inbound
 from tickertape.server.listener import Peer
 from tickertape.server.opening import Opened, clock
 from tickertape.server.readers import Readers
@@ -44,13 +53,27 @@ from tickertape.wire.connection import Received, Violation
 
 _CLOSE_SECONDS_MAX: Final = 5.0
 """A closing connection whose peer reads nothing is cut after this."""
+_STALLED: Final = (
+    f"a large frame did not come on for {inbound_stall_seconds_max:g} seconds "
+    "while others waited for the memory that it holds"
+)
+_LATE_SECONDS_MAX: Final = 1.0
+"""A timer that fires later than this says that the server itself stood still."""
 
 
 class Instance:
-    """A running instance on the current event loop."""
+    """A running instance on the current event loop.
 
-    def __init__(self, opened: Opened, loop: asyncio.AbstractEventLoop) -> None:
+    `inbound` bounds the unfinished large frames of its connections; None stands for the product's bounds.
+    """
+
+    def __init__(
+        self, opened: Opened, loop: asyncio.AbstractEventLoop, inbound: Inbound | None = None
+    ) -> None:
         self.broker = opened.broker
+        self.inbound = Inbound() if inbound is None else inbound
+        """Who may go on sending a large frame."""
+        self._inbound_timer: asyncio.TimerHandle | None = None
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
         """Done when the instance is finished: None after a clean stop, else what ended it."""
         self._loop = loop
@@ -119,6 +142,7 @@ class Instance:
             peer.logon_timer.cancel()
         self.broker.disconnected(conn)
         _tell_end(conn, peer)
+        self.large_frame_ended(conn)
         self.flush()
 
     def writable(self, conn: int, *, writable: bool) -> None:
@@ -130,6 +154,40 @@ class Instance:
             self.flush()
         else:
             self.broker.blocked(conn)
+
+    # -- large frames ---------------------------------------------------------------------------------
+
+    def large_frame(self, conn: int, size: int, received: int) -> None:
+        """So much of a connection's unfinished large frame is there."""
+        if not self.inbound.came(conn, size, received, time.monotonic()):
+            self._peers[conn].read(enabled=False, why="inbound")
+            self._watch_inbound()
+
+    def large_frame_ended(self, conn: int) -> None:
+        """It is complete, or nothing more will come."""
+        for admitted in self.inbound.ended(conn, time.monotonic()):
+            self._peers[admitted].read(enabled=True, why="inbound")
+
+    def _watch_inbound(self) -> None:
+        deadline = self.inbound.deadline()
+        if deadline is not None and self._inbound_timer is None:
+            # A timer that fires early looks and is set again.
+            delay = max(deadline - time.monotonic(), 0.0)
+            self._inbound_timer = self._loop.call_later(delay, self._judge_inbound, deadline)
+
+    def _judge_inbound(self, due: float) -> None:
+        """End those that hold memory others wait for, and do not come on."""
+        self._inbound_timer = None
+        now = time.monotonic()
+        if now > due + _LATE_SECONDS_MAX:
+            self.inbound.excuse_all(now)
+        while (conn := self.inbound.stalled(now)) is not None:
+            if self._peers[conn].unread_for("journal"):
+                self.inbound.excuse(conn, now)
+            else:
+                self.violated(conn, FrameStalled(_STALLED))
+                self.large_frame_ended(conn)
+        self._watch_inbound()
 
     # -- disk -----------------------------------------------------------------------------------------
 
@@ -195,6 +253,7 @@ class Instance:
             peer = self._peers.get(effect.conn)
             if peer is not None:
                 peer.read(enabled=isinstance(effect, ResumeReading), why="journal")
+                self.inbound.excuse(effect.conn, time.monotonic())
         elif isinstance(effect, Fatal):
             event("failure", logging.CRITICAL, code=effect.error.code, text=str(effect.error))
             self._finish(effect.error)
@@ -241,6 +300,7 @@ class Instance:
             peer.ended = effect.reason, effect.text
             # Who is one too many must not hold a descriptor any longer.
             peer.close(linger=len(self._peers) <= connections_max)
+            self.large_frame_ended(effect.conn)
             self._loop.call_later(_CLOSE_SECONDS_MAX, peer.abort)
 
     def _work(self) -> None:
@@ -306,6 +366,8 @@ class Instance:
         """End the threads and close the files (after `stopped`)."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._inbound_timer is not None:
+            self._inbound_timer.cancel()
         for peer in list(self._peers.values()):
             peer.abort()
         self.disk.stop()
@@ -319,7 +381,7 @@ class Instance:
 
 def _tell_end(conn: int, peer: Peer) -> None:
     code, text = peer.ended
-    level = logging.WARNING if code == SlowClient.code else logging.INFO
+    level = logging.WARNING if code in (SlowClient.code, FrameStalled.code) else logging.INFO
     seconds = round(time.monotonic() - peer.since, 3)
     event(
         "connection_close",

@@ -43,6 +43,8 @@ class Peer(asyncio.BufferedProtocol):
         self.logon_timer: asyncio.TimerHandle | None = None
         self._parting = False
         """The server has said all it has to say."""
+        self._large = False
+        """A large frame has begun and is not complete."""
         self.takes_logon = True
         """No logon has succeeded yet."""
 
@@ -62,6 +64,13 @@ class Peer(asyncio.BufferedProtocol):
         if self._parting:
             return
         events = self._wire.received(nbytes)
+        large = self._wire.large_frame
+        if large is not None:
+            self._large = True
+            self._instance.large_frame(self._conn, *large)
+        elif self._large:
+            self._large = False
+            self._instance.large_frame_ended(self._conn)
         if events:
             self._instance.events(self._conn, events)
 
@@ -100,6 +109,10 @@ class Peer(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
+    def unread_for(self, why: str) -> bool:
+        """Whether it is not read from for this reason."""
+        return why in self._unread_for
+
     @property
     def outbox_bytes(self) -> int:
         """What waits to be written."""
@@ -113,6 +126,7 @@ class Peer(asyncio.BufferedProtocol):
         it, or acknowledgements before it."""
         assert self._transport is not None
         self._parting = True
+        self._wire.abandon()
         if not linger:
             self._transport.close()
             return

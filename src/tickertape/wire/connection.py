@@ -143,6 +143,16 @@ class Connection:
         """Memory held for a frame that is not complete yet; at most one frame."""
         return self._reader.held_bytes
 
+    @property
+    def large_frame(self) -> tuple[int, int] | None:
+        """Size of a frame that is read into memory of its own and is not complete, and how much has come."""
+        return self._reader.large_frame
+
+    def abandon(self) -> None:
+        """Nothing more will be read: all memory of it is given back."""
+        self._broken = True
+        self._reader.abandon()
+
     def feed(self, data: Buffer) -> list[Event]:
         """As `received`, for bytes that were read elsewhere; they are copied once more.
 

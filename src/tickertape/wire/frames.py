@@ -78,16 +78,16 @@ def encode_frame(
 class FrameReader:
     """Cuts a stream of bytes into frames. Never raises for what a peer sends: see `error`.
 
-    Use: read into `buffer()`, tell `received(n)` how much came, and take the frames before the next
-    `buffer()`. Bytes are parsed where they were read, and each batch is copied once into memory of its own. A
-    frame above `frame_in_place_bytes_max` that is not yet complete gets that memory at once and is read
+    Use: read into `buffer()`, tell `received(n)` how much came, take the frames before the next `buffer()`.
+    Bytes are parsed where they were read, and each batch is copied once into memory of its own. A frame above
+    `frame_in_place_bytes_max` that is not yet complete gets that memory with the next `buffer()` and is read
     straight into it. Memory held between two reads is at most one frame.
 
     `scratch` is what reads go to. Several readers may share one, as long as nobody else uses it between
     `buffer()` and the `received()` that belongs to it: what is left over is kept apart.
     """
 
-    __slots__ = ("_filled", "_kept", "_own", "_scratch", "_taken", "error", "frame_bytes_max")
+    __slots__ = ("_filled", "_kept", "_large_bytes", "_own", "_scratch", "_taken", "error", "frame_bytes_max")
 
     def __init__(self, frame_bytes_max: int = frame_bytes_max, scratch: memoryview | None = None) -> None:
         if scratch is None:
@@ -102,13 +102,16 @@ class FrameReader:
         """Why the stream cannot be read further; from then on all bytes are ignored."""
         self._scratch = scratch
         self._kept = b""  # the beginning of a frame, to go before what the next read brings
-        self._own: memoryview | None = None  # memory of the one large frame now coming, complete
+        self._large_bytes = 0  # size of the one large frame now coming, or 0
+        self._own: memoryview | None = None  # its memory, once it is read on
         self._filled = 0  # how much of _own has come
 
     def buffer(self) -> memoryview:
         """Where to read to; never empty."""
         if self._own is not None:
             return self._own[self._filled :]
+        if self._large_bytes:
+            return self._begin_own()
         if self._kept:
             self._scratch[: len(self._kept)] = self._kept
             return self._scratch[len(self._kept) :]
@@ -128,6 +131,7 @@ class FrameReader:
             self._filled += size
             if self._filled == len(own):
                 self._own = None
+                self._large_bytes = 0
                 self._take_own(own, frames)
         return frames
 
@@ -148,6 +152,21 @@ class FrameReader:
         """Memory held for a frame that is not complete, beside the scratch."""
         return len(self._kept) + (0 if self._own is None else len(self._own))
 
+    @property
+    def large_frame(self) -> tuple[int, int] | None:
+        """Size of the large frame that is not complete and how much of it has come; None without one.
+
+        Its memory is taken by the next `buffer()`: until then only what has come of it is held."""
+        if not self._large_bytes:
+            return None
+        return self._large_bytes, len(self._kept) if self._own is None else self._filled
+
+    def abandon(self) -> None:
+        """Nothing more will be read: give back the memory of a frame that is not complete."""
+        self._kept = b""
+        self._own = None
+        self._large_bytes = 0
+
     def _cut(self, data: memoryview, size: int, frames: list[Frame]) -> None:
         """Append the frames in `data[:size]`; keep what is left."""
         at = 0
@@ -166,8 +185,7 @@ class FrameReader:
                 return
             if end > size:
                 if frame_bytes > frame_in_place_bytes_max:
-                    self._begin_own(data[at:size], frame_bytes)
-                    return
+                    self._large_bytes = frame_bytes
                 break
             header = data[header_at:batch_at].tobytes()
             batch = data[batch_at:end].tobytes() if end > batch_at else None
@@ -176,12 +194,13 @@ class FrameReader:
             at = end
         self._kept = data[at:size].tobytes()
 
-    def _begin_own(self, begun: memoryview, frame_bytes: int) -> None:
-        # memory from numpy is not cleared first: a large frame that never comes costs next to nothing
-        own = np.empty(frame_bytes, np.uint8).data
-        own[: len(begun)] = begun
-        self._own = own
-        self._filled = len(begun)
+    def _begin_own(self) -> memoryview:
+        # memory from numpy is not cleared first; a system with huge pages gives 2 MB with the first byte
+        self._own = own = np.empty(self._large_bytes, np.uint8).data
+        self._filled = len(self._kept)
+        own[: self._filled] = self._kept
+        self._kept = b""
+        return own[self._filled :]
 
     def _take_own(self, own: memoryview, frames: list[Frame]) -> None:
         _, header_bytes, header_crc, batch_crc = _unpack_from(own)

@@ -334,9 +334,26 @@ def test_a_truncated_stream_is_no_violation() -> None:
     server = server_logged_on()
     data = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
     assert read_in(server, data[:-1]) == []
+    assert server.held_bytes == len(data) - 1, "no memory for a frame that may never be read on"
+    assert server.large_frame == (len(data), len(data) - 1)
+    assert len(server.buffer()) == 1
     assert server.held_bytes == len(data)
+    assert server.large_frame == (len(data), len(data) - 1)
     assert len(read_in(server, data[-1:])) == 1
     assert server.held_bytes == 0
+    assert server.large_frame is None
+
+
+@pytest.mark.parametrize("read_on", [False, True])
+def test_what_is_abandoned_holds_nothing_and_hears_nothing(read_on: bool) -> None:
+    server = server_logged_on()
+    data = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
+    assert read_in(server, data[:-1]) == []
+    if read_on:
+        server.buffer()
+    server.abandon()
+    assert (server.held_bytes, server.large_frame) == (0, None)
+    assert server.feed(data) == []
 
 
 def test_send_refuses_what_the_peer_would_refuse() -> None:

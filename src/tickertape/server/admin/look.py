@@ -128,6 +128,7 @@ class Look:
                 anonymous_bytes=None,
                 tail_cache_bytes=instance.broker.journal.view.tail_bytes,
                 outbox_bytes=outbox,
+                inbound_bytes=instance.inbound.bytes,
             ),
         )
         return Seen(stats, self._topics(count))

@@ -49,6 +49,7 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (
     ("memory_anonymous_bytes", "Resident memory no file backs.", lambda s: s.memory.anonymous_bytes),
     ("memory_tail_cache_bytes", "End of the log in memory.", lambda s: s.memory.tail_cache_bytes),
     ("memory_outbox_bytes", "Waits to be written to connections.", lambda s: s.memory.outbox_bytes),
+    ("memory_inbound_bytes", "Large frames not complete yet.", lambda s: s.memory.inbound_bytes),
     (
         "subscription_lag_messages_max",
         "Positions that the listed subscription farthest behind is behind the persisted end.",

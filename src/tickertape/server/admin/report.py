@@ -142,6 +142,8 @@ class Memory(msgspec.Struct, kw_only=True):
     """The end of the log that is kept in memory."""
     outbox_bytes: int
     """What waits to be written to all connections."""
+    inbound_bytes: int
+    """Large frames that are not complete yet, all connections together."""
 
 
 class Stats(msgspec.Struct, kw_only=True):

@@ -23,7 +23,11 @@ def instance_of(world: EngineWorld) -> Instance:
     """What a look sees of an instance: the engine, and of each connection its address and outbox."""
     peers = {conn: SimpleNamespace(address="h:1", outbox_bytes=7, since=0.0) for conn in world.peers}
     parts = SimpleNamespace(
-        broker=world.broker, peers=peers, disk=SimpleNamespace(syncs=Histogram()), stopped=Undone()
+        broker=world.broker,
+        peers=peers,
+        disk=SimpleNamespace(syncs=Histogram()),
+        stopped=Undone(),
+        inbound=SimpleNamespace(bytes=11),
     )
     return cast("Instance", parts)
 
@@ -55,7 +59,7 @@ def test_what_is_not_listed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [session.subscription_count for session in stats.sessions] == [2, 2, 2]
     assert (stats.session_count, stats.sessions_left_out) == (5, 2)
     assert (stats.subscription_count, stats.subscriptions_left_out) == (10, 6)
-    assert stats.memory.outbox_bytes == 35
+    assert (stats.memory.outbox_bytes, stats.memory.inbound_bytes) == (35, 11)
 
 
 def test_too_many_subscriptions_are_not_counted_by_topic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,128 @@
+"""Owns who may go on sending a large frame: the bound over all connections for frames that are not complete.
+
+Must never read a clock or touch a connection: it is told what came and when, and answers who is read on.
+
+A large frame is read into memory of its own, of its whole size. That size is counted before the memory is
+taken. What does not fit waits, in the order in which the frames began, and its connection is not read from;
+the frame that began first is always read on, so something always can go on. A frame that is read on while
+others wait must come: one that stands still is named by `stalled`, so that its room goes to the next.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from tickertape.base.limits import (
+    inbound_bytes_max,
+    inbound_progress_bytes_min,
+    inbound_stall_seconds_max,
+)
+
+
+class _Frame:
+    """A frame that is read on."""
+
+    __slots__ = ("bytes", "marked", "since")
+
+    def __init__(self, size: int, received: int, since: float) -> None:
+        self.bytes = size
+        self.marked = received
+        """How much had come at `since`."""
+        self.since = since
+        """When it last came on, or was given leave to."""
+
+
+class Inbound:
+    """The unfinished large frames of all connections, which have numbers. Times are monotonic seconds.
+
+    `bytes_max`: what the frames that are read on may take together. `stall_seconds`, `progress_bytes`: while
+    others wait, so much of each of them must come (or its end) in this time.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int = inbound_bytes_max,
+        stall_seconds: float = inbound_stall_seconds_max,
+        progress_bytes: int = inbound_progress_bytes_min,
+    ) -> None:
+        self.bytes = 0
+        """What the frames that are read on take together; above `bytes_max` only for one frame alone."""
+        self._bytes_max = bytes_max
+        self._stall_seconds = stall_seconds
+        self._progress_bytes = progress_bytes
+        self._read: OrderedDict[int, _Frame] = OrderedDict()  # who came on longest ago is first
+        self._waiting: OrderedDict[int, int] = OrderedDict()  # whose frame began longest ago is first
+        self._contended = 0.0  # since when somebody waits, or since when stalls are counted
+
+    @property
+    def waiting(self) -> int:
+        """Connections that are not read from because there is no room for their frames."""
+        return len(self._waiting)
+
+    def came(self, conn: int, size: int, received: int, now: float) -> bool:
+        """So much of the unfinished frame of `size` bytes is there; whether its connection is read on."""
+        frame = self._read.get(conn)
+        if frame is not None:
+            if received - frame.marked >= self._progress_bytes:
+                frame.marked = received
+                self._restart(conn, frame, now)
+            return True
+        if conn in self._waiting:
+            return False  # bytes that were on their way
+        if not self._waiting:
+            if self._fits(size):
+                self._take(conn, size, received, now)
+                return True
+            self._contended = now
+        self._waiting[conn] = size
+        return False
+
+    def ended(self, conn: int, now: float) -> list[int]:
+        """The frame is complete, or its connection is gone; connections that are read on from now on."""
+        frame = self._read.pop(conn, None)
+        if frame is not None:
+            self.bytes -= frame.bytes
+        elif self._waiting.pop(conn, None) is None:
+            return []
+        admitted = []
+        while self._waiting:
+            first, size = next(iter(self._waiting.items()))
+            if not self._fits(size):
+                break
+            del self._waiting[first]
+            self._take(first, size, 0, now)
+            admitted.append(first)
+        return admitted
+
+    def excuse(self, conn: int, now: float) -> None:
+        """The server itself did not let it come on: its time begins again."""
+        frame = self._read.get(conn)
+        if frame is not None:
+            self._restart(conn, frame, now)
+
+    def excuse_all(self, now: float) -> None:
+        """The server itself stood still."""
+        self._contended = now
+
+    def deadline(self) -> float | None:
+        """When somebody will have stalled if nothing comes; None while nobody waits."""
+        if not self._waiting:
+            return None
+        oldest = next(iter(self._read.values()))
+        return max(oldest.since, self._contended) + self._stall_seconds
+
+    def stalled(self, now: float) -> int | None:
+        """The connection to end now, so that others go on; None when there is none. Ask again after it."""
+        deadline = self.deadline()
+        return None if deadline is None or now < deadline else next(iter(self._read))
+
+    def _fits(self, size: int) -> bool:
+        return not self._read or self.bytes + size <= self._bytes_max
+
+    def _take(self, conn: int, size: int, received: int, now: float) -> None:
+        self.bytes += size
+        self._read[conn] = _Frame(size, received, now)
+
+    def _restart(self, conn: int, frame: _Frame, now: float) -> None:
+        frame.since = now
+        self._read.move_to_end(conn)
