@@ -33,9 +33,16 @@ name = "witness"
 [[journal.topic]]
 name = "orders"
 [[journal.topic]]
+name = "raw"
+[[journal.topic]]
 name = "checked"
+[[journal.topic]]
+name = "checked-bare"
 [[topic]]
 name = "checked"
+validate = true
+[[topic]]
+name = "checked-bare"
 validate = true
 """
 EXIT_REFUSED = 5
@@ -89,21 +96,19 @@ def test_without_a_store_the_good_ones_of_a_frame_are_stored_too(
     server: RunningServer, witness: Witness
 ) -> None:
     with Peer(server.uri, "bare") as peer:
-        peer.send(frame(Publish(frame=1), batch_from_bodies("checked", [b'"a"', b"a", b'"b"'])))
+        peer.send(frame(Publish(frame=1), batch_from_bodies("checked-bare", [b'"a"', b"a", b'"b"'])))
         peer.send(frame(Flush(id=1)))
         (rejected,) = [c for c in peer.until(Ack) if isinstance(c, Rejected)]
         assert (rejected.code, rejected.refused) == ("bad_body", (1,))
     with tt.Client("reader", server.uri, timeout=SECONDS) as client:
-        found = [message.data for message in client.replay("checked")]
-        assert found.count(b'"a"') == found.count(b'"b"') == 1
-        assert b"a" not in found
+        assert [message.data for message in client.replay("checked-bare")] == [b'"a"', b'"b"']
 
 
 def test_a_topic_without_validation_takes_any_body(server: RunningServer, witness: Witness) -> None:
     with tt.Client("any", server.uri, timeout=SECONDS) as client:
-        client.publish("orders", b"\xff\x00")
+        client.publish("raw", b"\xff\x00")
         client.publish_flush()
-        assert [message.data for message in client.replay("orders")][-1] == b"\xff\x00"
+        assert [message.data for message in client.replay("raw")] == [b"\xff\x00"]
 
 
 # -- what is asked for --------------------------------------------------------------------------------
