@@ -14,22 +14,34 @@ import msgspec
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.names import publisher_id
 from tickertape.base.ports import Buffer
+from tickertape.base.texts import shown
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.journal.format import segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import fold_topic
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading import LogView, Part, ReadRequest
 
 CONTROL_TOPIC: Final = "$control"
 """Topic of control records; `$` keeps it out of reach of publishers."""
 CONTROL_PUBLISHER: Final = publisher_id("$control")
+_PUBLISHER: Final = "publisher"
 
 
-class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag="publisher"):
+class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag=_PUBLISHER):
     """Control record: `publisher` is the id of client `name` (derived: of its unsequenced space)."""
 
     publisher: int
     name: str
     derived: bool = False
+
+
+class _Kind(msgspec.Struct):
+    """The part that every control record has."""
+
+    type: str
+
+
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Registry:
@@ -58,25 +70,41 @@ class Registry:
         return builder.build()
 
     def apply(self, body: bytes) -> None:
-        """Fold one control record in. Records of kinds unknown here are for other folds."""
+        """Fold one control record in. Records of kinds unknown here are for other folds.
+
+        Raises `JournalCorrupt`, without its place, for what is no control record."""
         try:
+            if msgspec.msgpack.decode(body, type=_Kind).type != _PUBLISHER:
+                return
             record = msgspec.msgpack.decode(body, type=PublisherNamed)
-        except msgspec.ValidationError:
-            return
+        except _DECODE_ERRORS as error:
+            raise JournalCorrupt(f"a control record that cannot be read: {shown(str(error))}") from None
         self._owners[record.publisher] = (record.name, record.derived)
 
 
 def load_registry(journal: Journal) -> Generator[ReadRequest, Buffer, Registry]:
     """Fold the control records of the whole log; only blocks that hold some are read.
 
-    Damaged ones are passed over and named in `damage`: a lost binding is written again at the next logon."""
+    What is damaged, or no control record, is passed over and named in `damage`: a lost binding is written
+    again before the publisher's next message."""
     registry = Registry()
 
     def take(part: Part) -> None:
         kinds = part.batch.kinds
         if kinds is not None:
             for index in kinds.nonzero()[0].tolist():
-                registry.apply(part.batch.body(index))
+                try:
+                    registry.apply(part.batch.body(index))
+                except JournalCorrupt as error:
+                    at = part.first_position + index if part.positions is None else int(part.positions[index])
+                    registry.damage.append(_placed(error, journal.view, at))
 
-    registry.damage = yield from fold_topic(journal.view, CONTROL_TOPIC, take)
+    damage = yield from fold_topic(journal.view, CONTROL_TOPIC, take)
+    registry.damage += damage
     return registry
+
+
+def _placed(error: JournalCorrupt, view: LogView, position: int) -> JournalCorrupt:
+    segment = view.segment_of(position)
+    path = "" if segment is None else segment_path(segment.number)
+    return JournalCorrupt(f"{path}, position {position}: {error}", file=path)

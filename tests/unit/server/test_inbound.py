@@ -102,73 +102,108 @@ def test_the_bound_of_the_product_holds_more_than_one_frame() -> None:
     assert inbound.bytes <= inbound_bytes_max
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_arrivals_keep_the_bound_the_order_and_always_go_on(seed: int) -> None:
-    """Connections send, stand still and vanish at random; what is not read from does not come on."""
-    rng = Random(seed)
-    stall, progress, bytes_max = 10.0, 8, rng.choice([50, 200, 1000])
-    inbound = Inbound(bytes_max, stall, progress)
-    now = 0.0
-    sizes: dict[int, int] = {}
-    received: dict[int, int] = {}
-    read: set[int] = set()
-    waiting: list[int] = []
+class Crowd:
+    """Connections that send, stand still and vanish at random; who is not read from does not come on."""
 
-    def admit(conns: list[int]) -> None:
-        assert conns == waiting[: len(conns)], "in the order in which they began"
-        del waiting[: len(conns)]
-        read.update(conns)
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.bytes_max = self.rng.choice([50, 200, 1000])
+        self.inbound = Inbound(self.bytes_max, stall_seconds=10.0, progress_bytes=8)
+        self.now = 0.0
+        self.sizes: dict[int, int] = {}
+        self.received: dict[int, int] = {}
+        self.read: set[int] = set()
+        self.waiting: list[int] = []
+        self.waited = 0
+        self.stalled = 0
 
-    def end(conn: int) -> None:
-        del sizes[conn], received[conn]
-        if conn in waiting:
-            waiting.remove(conn)
-        read.discard(conn)
-        admit(inbound.ended(conn, now))
-
-    def come(conn: int, size: int) -> None:
-        received[conn] += size
-        if received[conn] >= sizes[conn]:
-            end(conn)
+    def begin(self, conn: int) -> None:
+        """A frame begins."""
+        self.sizes[conn], self.received[conn] = self.rng.randrange(2, 60), 1
+        if self.inbound.came(conn, self.sizes[conn], 1, self.now):
+            assert not self.waiting, "nobody overtakes"
+            self.read.add(conn)
         else:
-            assert inbound.came(conn, sizes[conn], received[conn], now)
+            assert self.read, "nobody waits for nothing"
+            self.waiting.append(conn)
+            self.waited += 1
 
+    def come(self, conn: int, size: int) -> None:
+        """More of a frame comes."""
+        self.received[conn] += size
+        if self.received[conn] >= self.sizes[conn]:
+            self.end(conn)
+        else:
+            assert self.inbound.came(conn, self.sizes[conn], self.received[conn], self.now)
+
+    def end(self, conn: int) -> None:
+        """A frame is complete, or its connection is gone."""
+        del self.sizes[conn], self.received[conn]
+        if conn in self.waiting:
+            self.waiting.remove(conn)
+        self.read.discard(conn)
+        admitted = self.inbound.ended(conn, self.now)
+        assert admitted == self.waiting[: len(admitted)], "in the order in which they began"
+        del self.waiting[: len(admitted)]
+        self.read.update(admitted)
+
+    def judge(self) -> None:
+        """Whoever has stalled is ended."""
+        while (conn := self.inbound.stalled(self.now)) is not None:
+            assert conn in self.read, "only who is read from can stall"
+            assert self.waiting, "and only while others wait"
+            self.end(conn)
+            self.stalled += 1
+
+    def step(self) -> None:
+        """Something happens."""
+        self.now += self.rng.choice([0.0, 0.1, 1.0])
+        what, conn = self.rng.random(), self.rng.randrange(30)
+        if what < 0.4 and conn not in self.sizes:
+            self.begin(conn)
+        elif what < 0.8 and self.read:
+            self.come(self.rng.choice(sorted(self.read)), self.rng.randrange(1, 20))
+        elif what < 0.85 and self.sizes:
+            self.end(self.rng.choice(sorted(self.sizes)))
+        self.judge()
+
+    def check(self) -> None:
+        """The bound holds, no room is wasted, and somebody can go on."""
+        assert self.inbound.waiting == len(self.waiting)
+        assert self.inbound.bytes == sum(self.sizes[conn] for conn in self.read)
+        assert self.inbound.bytes <= self.bytes_max or len(self.read) == 1
+        assert (self.inbound.deadline() is None) is (not self.waiting)
+        if self.waiting:
+            assert self.read
+            assert self.inbound.bytes + self.sizes[self.waiting[0]] > self.bytes_max
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_arrivals_keep_the_bound_and_the_order_and_always_go_on(seed: int) -> None:
+    crowd = Crowd(seed)
     for _ in range(600):
-        now += rng.choice([0.0, 0.1, 3.0])
-        what = rng.random()
-        if what < 0.4:
-            conn = rng.randrange(30)
-            if conn not in sizes:
-                sizes[conn], received[conn] = rng.randrange(2, 60), 1
-                may = inbound.came(conn, sizes[conn], 1, now)
-                assert may or waiting or read, "nobody waits for nothing"
-                if may:
-                    assert not waiting, "nobody overtakes"
-                    read.add(conn)
-                else:
-                    waiting.append(conn)
-        elif what < 0.8 and read:
-            come(rng.choice(sorted(read)), rng.randrange(1, 20))
-        elif what < 0.9 and sizes:
-            end(rng.choice(sorted(sizes)))
-        while (stalled := inbound.stalled(now)) is not None:
-            assert stalled in read, "only who is read from can stall"
-            assert waiting, "and only while others wait"
-            end(stalled)
-        assert inbound.waiting == len(waiting)
-        assert inbound.bytes == sum(sizes[conn] for conn in read)
-        assert inbound.bytes <= bytes_max or len(read) == 1
-        assert not waiting or read
-        assert not waiting or inbound.bytes + sizes[waiting[0]] > bytes_max
-        assert (inbound.deadline() is None) is (not waiting)
-
-    before = now
-    count = len(sizes)
-    while waiting:  # all stand still from now on: time alone lets everybody have a turn
-        deadline = inbound.deadline()
+        crowd.step()
+        crowd.check()
+    if crowd.bytes_max < 1000:
+        assert crowd.waited > 10, "this seed shows nothing"
+    # All stand still from now on: time alone gives everybody a turn.
+    before, frames = crowd.now, len(crowd.sizes)
+    while crowd.waiting:
+        deadline = crowd.inbound.deadline()
         assert deadline is not None
-        now = max(now, deadline)
-        stalled = inbound.stalled(now)
-        assert stalled is not None
-        end(stalled)
-    assert now - before <= stall * (count + 1)
+        crowd.now = max(crowd.now, deadline)
+        stalled = crowd.stalled
+        crowd.judge()
+        assert crowd.stalled > stalled
+        crowd.check()
+    assert crowd.now - before <= 10.0 * frames
+
+
+def test_random_arrivals_meet_stalls() -> None:
+    crowd = Crowd(0)
+    crowd.inbound = Inbound(50, stall_seconds=2.0, progress_bytes=8)
+    crowd.bytes_max = 50
+    for _ in range(600):
+        crowd.step()
+        crowd.check()
+    assert crowd.stalled > 10
