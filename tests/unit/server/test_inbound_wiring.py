@@ -113,12 +113,12 @@ def test_later_frames_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> Non
         begin(server, second, data)
         third.send(data[:-8])
         server.until(lambda inbound: inbound.waiting == 1)
+        third.send(data[-8:])
         for number in range(1, 20):
             small.send(frame(Publish(frame=number), batch_from_bodies("s", [b"1"])))
         small.send(frame(Flush(id=1)))
         small.until(Ack)
-        assert (bound.bytes, bound.waiting) == (2 * len(data), 1)
-        third.send(data[-8:])
+        assert (bound.bytes, bound.waiting) == (2 * len(data), 1), "what waits is not read on"
         second.send(data[-8:])
         check_persisted(second, 1)
         check_persisted(third, 1)
@@ -173,3 +173,19 @@ def test_a_crowd_goes_through_a_narrow_door(tmp_path: Path, seed: int) -> None:
 
         assert len(list(pool.map(publish, [f"p{n}" for n in range(6)]))) == 6
         assert (bound.bytes, bound.waiting) == (0, 0)
+
+
+def test_who_is_sent_away_in_the_middle_of_a_frame_holds_nothing_meanwhile(tmp_path: Path) -> None:
+    data = large()
+    bound = Inbound(len(data))
+    with running(tmp_path / "data", bound) as server, ExitStack() as peers:
+        first, second = (peers.enter_context(Peer(server.uri, name)) for name in "ab")
+        begin(server, first, data)
+        second.send(data)
+        server.until(lambda inbound: inbound.waiting == 1)
+        peers.enter_context(Peer(server.uri, "a"))
+        said = first.until(Goodbye)[-1]
+        assert isinstance(said, Goodbye)
+        assert said.code == "name_in_use"
+        check_persisted(second, 1)
+        assert (bound.bytes, bound.waiting) == (0, 0), "though the first has not closed its connection"
