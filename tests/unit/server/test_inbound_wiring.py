@@ -38,6 +38,7 @@ class Running:
 
     def __init__(self, instance: Instance, uri: str) -> None:
         self.inbound = instance.inbound
+        self.connections = instance.peers
         self.uri = uri
 
     def until(self, reached: Callable[[Inbound], bool]) -> None:
@@ -188,4 +189,5 @@ def test_who_is_sent_away_in_the_middle_of_a_frame_holds_nothing_meanwhile(tmp_p
         assert isinstance(said, Goodbye)
         assert said.code == "name_in_use"
         check_persisted(second, 1)
-        assert (bound.bytes, bound.waiting) == (0, 0), "though the first has not closed its connection"
+        assert len(server.connections) == 3, "the first is not closed yet"
+        assert (bound.bytes, bound.waiting) == (0, 0)
