@@ -16,12 +16,14 @@ if TYPE_CHECKING:
         BadBookmark,
         BadFilter,
         BadMessage,
+        BadName,
         BadOption,
         BadTopic,
         BookmarkUnknown,
         Closed,
         ConfigurationError,
         Disconnected,
+        Forked,
         MessageTooLarge,
         NameInUse,
         NotReady,
@@ -35,10 +37,15 @@ if TYPE_CHECKING:
         TickertapeError,
         TimedOut,
         TopicNotRecorded,
+        UsageError,
+        WrongJournal,
     )
     from tickertape.base.version import __version__
     from tickertape.batch import Message, MessageBatch
+    from tickertape.client.aio import AsyncClient
+    from tickertape.client.async_streams import AsyncMessageStream
     from tickertape.client.blocking import Client
+    from tickertape.client.command import Command
     from tickertape.client.publish_store import MemoryPublishStore, PublishStore
     from tickertape.client.streams import MessageStream
 
@@ -46,18 +53,23 @@ __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "AsyncClient",
+    "AsyncMessageStream",
     "BadBody",
     "BadBookmark",
     "BadFilter",
     "BadMessage",
+    "BadName",
     "BadOption",
     "BadTopic",
     "Bookmark",
     "BookmarkUnknown",
     "Client",
     "Closed",
+    "Command",
     "ConfigurationError",
     "Disconnected",
+    "Forked",
     "MemoryPublishStore",
     "Message",
     "MessageBatch",
@@ -76,6 +88,8 @@ __all__ = [
     "TickertapeError",
     "TimedOut",
     "TopicNotRecorded",
+    "UsageError",
+    "WrongJournal",
     "__version__",
 ]
 
@@ -83,7 +97,10 @@ _HOMES: Final = {
     "tickertape.base.bookmarks": ("EPOCH", "MOST_RECENT", "NOW", "Bookmark"),
     "tickertape.base.version": ("__version__",),
     "tickertape.batch": ("Message", "MessageBatch"),
+    "tickertape.client.aio": ("AsyncClient",),
+    "tickertape.client.async_streams": ("AsyncMessageStream",),
     "tickertape.client.blocking": ("Client",),
+    "tickertape.client.command": ("Command",),
     "tickertape.client.publish_store": ("MemoryPublishStore", "PublishStore"),
     "tickertape.client.streams": ("MessageStream",),
 }

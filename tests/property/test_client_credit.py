@@ -19,7 +19,7 @@ class CreditWorld:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.window = self.random.choice((1, 100, 5_000, 100_000))
+        self.window = self.random.choice((32, 100, 5_000, 100_000))
         sizes = (0, 10, 300, self.window // 3, self.window, 3 * self.window)
         self.pending = [bytes(self.random.choice(sizes)) for _ in range(self.random.randint(1, 60))]
         self.total = len(self.pending)

@@ -139,6 +139,12 @@ class Closed(UsageError):
     code = "closed"
 
 
+class Forked(UsageError):
+    """A forked process used a client or stream of its parent."""
+
+    code = "forked"
+
+
 class StoreFull(UsageError):
     """The publish store is at its bound and was told to raise instead of to wait."""
 

@@ -5,16 +5,16 @@ Must never import pyarrow before somebody asks for Arrow: a server starts withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
-from tickertape.base.limits import message_bytes_max
-from tickertape.batch.assemble import assemble, check_body_bytes
-from tickertape.batch.builder import new_run, topic_bytes
+from tickertape.base.limits import message_bytes_max, message_cost_bytes
+from tickertape.batch.assemble import check_body_bytes
+from tickertape.batch.builder import EncodedBodies, topic_bytes
 from tickertape.batch.format import I1, I4, AnyArray, Int32s, Labels, lengths_of, run_crc
 
 if TYPE_CHECKING:
@@ -148,6 +148,90 @@ _MAKERS: Final[dict[str, Callable[[_Kit, MessageBatch], pa.Array]]] = {
 }
 
 
+def check_columns(columns: Sequence[str] | None) -> None:
+    """Raise `UsageError` for a column that `to_arrow` does not know."""
+    _schema(COLUMNS_DEFAULT if columns is None else tuple(columns))
+
+
+def table_of(batches: Iterable[MessageBatch], columns: Sequence[str] | None = None) -> pa.Table:
+    """All of `batches` as one Arrow table that keeps their memory; `columns` as in `to_arrow`.
+
+    Each batch is a chunk with a dictionary of topics of its own; `unify_dictionaries()` makes it one.
+    """
+    import pyarrow as pa
+
+    names = COLUMNS_DEFAULT if columns is None else tuple(columns)
+    schema = _schema(names)
+    return pa.Table.from_batches([to_arrow(batch, names) for batch in batches], schema)
+
+
+def body_arrays(source: object, column: str | None = None) -> Iterator[pa.Array]:
+    """The arrays of bodies of `source`: an array, a chunked array, or the column `column` of a table, of a
+    record batch, of a reader of them, or of anything else that hands out an Arrow stream.
+
+    Without `column` it is `data`, or the only column. Raises `UsageError` for anything else.
+    """
+    import pyarrow as pa
+
+    if isinstance(source, pa.Array):
+        yield source
+    elif isinstance(source, pa.ChunkedArray):
+        yield from source.chunks
+    elif isinstance(source, pa.RecordBatch):
+        yield source.column(_column_name(source.schema, column))
+    elif hasattr(source, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(source)
+        name = _column_name(reader.schema, column)
+        for batch in reader:
+            yield batch.column(name)
+    else:
+        raise UsageError(f"{type(source).__name__} is neither an Arrow array nor an Arrow table")
+
+
+def _column_name(schema: pa.Schema, column: str | None) -> str:
+    names: list[str] = schema.names
+    if column is None and len(names) == 1:
+        return names[0]
+    wanted = "data" if column is None else column
+    if names.count(wanted) != 1:
+        raise UsageError(f"the table has {names.count(wanted)} columns {wanted!r}: {', '.join(names)}")
+    return wanted
+
+
+def array_pieces(array: pa.Array, cost_max: int) -> Iterator[pa.Array]:
+    """Slices of a binary or string `array`, each of about `cost_max` or one value.
+
+    Raises `BadMessage` for other types and for nulls.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    _check_bodies(array)
+    if isinstance(array, (pa.BinaryViewArray, pa.StringViewArray)):
+        array = array.cast(pa.large_binary())  # what follows knows no views
+    lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.cumsum(lengths + message_cost_bytes)
+    start = begin = 0
+    while start < len(lengths):
+        stop = max(start + 1, int(np.searchsorted(ends, begin + cost_max, side="right")))
+        yield array.slice(start, stop - start)
+        start, begin = stop, int(ends[stop - 1])
+
+
+def _check_bodies(array: pa.Array) -> None:
+    import pyarrow as pa
+
+    kinds = (
+        pa.BinaryArray, pa.StringArray, pa.LargeBinaryArray, pa.LargeStringArray, pa.BinaryViewArray,
+        pa.StringViewArray,
+    )  # fmt: skip
+    if not isinstance(array, kinds):
+        given = getattr(array, "type", type(array).__name__)
+        raise BadMessage(f"bodies are taken from a binary or string array, this is {given}")
+    if array.null_count:
+        raise BadMessage(f"{array.null_count} of {len(array)} values are null; a message has a body")
+
+
 def batch_from_arrow(
     topic: str, array: pa.Array, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
@@ -157,30 +241,36 @@ def batch_from_arrow(
     `BadTopic`, and `UsageError` for an empty array.
     """
     topic_bytes(topic)
+    return encode_array(array).batch(
+        topic, publisher=publisher, first_sequence=first_sequence, timestamp=timestamp
+    )
+
+
+def encode_array(array: pa.Array) -> EncodedBodies:
+    """The values of a binary or string `array` as the bodies of one run, as they lie, and summed.
+
+    Large and view variants are cast. Raises `BadMessage` for other types and for nulls, `MessageTooLarge`,
+    and `UsageError` for an empty array.
+    """
     offsets, bodies = _offsets_and_bodies(array)
     check_body_bytes(len(bodies))
     lengths = lengths_of(offsets)
     longest = int(lengths.max(initial=0))
     if longest > message_bytes_max:
         raise MessageTooLarge(f"a message of {longest} bytes, the limit is {message_bytes_max}")
-    runs = new_run(publisher, first_sequence, timestamp, len(lengths), run_crc(lengths.data, bodies))
-    return assemble(runs=runs, offsets=offsets.tobytes(), bodies=bodies, topics=(topic,))
+    return EncodedBodies(len(lengths), bodies, offsets.tobytes(), run_crc(lengths.data, bodies))
 
 
 def _offsets_and_bodies(array: pa.Array) -> tuple[Int32s, memoryview]:
     """Offsets from 0 and the bytes they point into."""
     import pyarrow as pa
 
+    _check_bodies(array)
     if isinstance(array, (pa.LargeBinaryArray, pa.LargeStringArray, pa.BinaryViewArray, pa.StringViewArray)):
         try:
             array = array.cast(pa.binary())
         except pa.ArrowInvalid as error:
             raise MessageTooLarge(f"values of one array do not fit a batch: {error}; slice it") from error
-    if not isinstance(array, (pa.BinaryArray, pa.StringArray)):
-        given = getattr(array, "type", type(array).__name__)
-        raise BadMessage(f"bodies are taken from a binary or string array, this is {given}")
-    if array.null_count:
-        raise BadMessage(f"{array.null_count} of {len(array)} values are null; a message has a body")
     if not len(array):
         raise UsageError("a batch has at least one message")
     _, places, data = array.buffers()

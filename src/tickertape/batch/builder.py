@@ -15,6 +15,7 @@ import numpy as np
 
 from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
 from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
+from tickertape.base.ports import Buffer
 from tickertape.batch.assemble import assemble, check_body_bytes
 from tickertape.batch.format import (
     CORRELATION_IDS,
@@ -313,7 +314,7 @@ class EncodedBodies(NamedTuple):
     """Bodies of one run, joined and summed: all of the work that needs neither topic nor sequence."""
 
     messages: int
-    joined: bytes
+    joined: Buffer
     offsets: bytes
     crc: int
 

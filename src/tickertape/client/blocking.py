@@ -1,61 +1,31 @@
-"""Owns the blocking client: the public calls of `tickertape.Client`, one lock, and the waiting.
+"""Owns the blocking client: the public calls of `tickertape.Client` that publish and read, and their waiting.
 
-Must never decide what the protocol says (`core.py`), nor read or write a socket (`link.py`). What the machine
-asks for is carried out here: sends in order under the lock, everything else after the lock is free again.
+Must never decide what the protocol says (`core.py`), nor carry out what it asks for (`thread_driver.py`).
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from threading import get_ident
-from types import TracebackType
-from typing import Self
+from typing import Any
 
-from tickertape.base.errors import (
-    Closed,
-    Disconnected,
-    NameInUse,
-    TickertapeError,
-    TimedOut,
-    UsageError,
-)
+from tickertape.base.errors import Disconnected, SubscriptionUnknown, TimedOut
 from tickertape.base.limits import client_timeout_seconds
-from tickertape.base.ports import Now
-from tickertape.base.units import parse_interval
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.payload import encode
-from tickertape.client.chunks import chunks_of_messages
-from tickertape.client.core import Arrived, ClientCore, Lost, Opened
-from tickertape.client.effects import (
-    CaughtUp,
-    Down,
-    Effect,
-    End,
-    FailedWrite,
-    Hand,
-    Hangup,
-    Resolve,
-    Room,
-    Send,
-)
-from tickertape.client.handlers import ExceptionListener, Handlers
-from tickertape.client.lane import NOBODY
-from tickertape.client.link import Link, dial, parse_uri
+from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
+from tickertape.client.command import Command, sub_ids_of
+from tickertape.client.driver import FailedWriteHandler, milliseconds
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.steps import PublishSteps
-from tickertape.client.subscribing import SubscribingClient
-from tickertape.client.waiting import DEFAULT, Call, Timeout
-from tickertape.wire.commands import LoggedOn
-
-SOFTWARE = "tickertape-python"
-
-DisconnectHandler = Callable[["Client"], object]
-FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
+from tickertape.client.streams import HandledStream, MessageStream
+from tickertape.client.subscribing import Handler, SubscribingClient
+from tickertape.client.subscriptions import Request
+from tickertape.client.thread_driver import ThreadDriver
+from tickertape.client.waiting import Timeout, now
+from tickertape.wire.commands import Resolved
 
 
-class Client(PublishSteps, SubscribingClient):
+class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[str, int, int], None]):
     """A connection to one server that blocks its callers; any number of threads may use it.
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
@@ -69,7 +39,8 @@ class Client(PublishSteps, SubscribingClient):
     `connect`: connect and log on at once (default True).
 
     It does not reconnect by itself: call `connect` again, from the disconnect handler for instance. As a
-    context manager it closes itself. Raises `BadName`, `BadOption`, and what `connect` raises.
+    context manager it closes itself. A forked child cannot use it: every call but `close` raises `Forked`.
+    Raises `BadName`, `BadOption`, and what `connect` raises.
     """
 
     def __init__(
@@ -83,132 +54,11 @@ class Client(PublishSteps, SubscribingClient):
         timeout: float | str | None = client_timeout_seconds,
         connect: bool = True,
     ) -> None:
-        self._address = parse_uri(uri)
-        self._timeout = None if timeout is None else parse_interval(timeout)
-        self._core = ClientCore(
-            name,
-            user=user if user is not None else self._address.user,
-            password=password if password is not None else self._address.password,
-            software=SOFTWARE,
-        )
-        self._lock = threading.RLock()
-        # Python's own conditions ask a lock this way; there is no public name for it.
-        self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
-        self._room = threading.Condition(self._lock)
-        self._publishing = self._core.publishing
-        self._publish = self._publishing.publish
-        self._waiting = self._core.waiting
-        self._link: Link | None = None
-        self._connecting = threading.Lock()
-        self._handling_loss = threading.RLock()
-        self._loss_handled_on = NOBODY
-        self._disconnect_handler: DisconnectHandler | None = None
-        self._failed_write_handler: FailedWriteHandler | None = None
-        self._handlers = Handlers()
-        self._last_sub_id = 0
+        super().__init__(name, uri, user, password, timeout)
         if publish_store is not None:
-            self._core.set_store(publish_store, _now())
+            self._core.set_store(publish_store, now())
         if connect:
             self.connect()
-
-    # -- connection -------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The client name."""
-        return self._core.name
-
-    @property
-    def server(self) -> LoggedOn | None:
-        """What the server said at logon (instance, journal, publisher, ...); None while disconnected."""
-        return self._core.logged_on
-
-    @property
-    def connected(self) -> bool:
-        """Whether the client is logged on, as far as it knows."""
-        return self._core.logged_on is not None
-
-    def connect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Connect and log on; nothing happens when the client is connected.
-
-        `timeout` in seconds, None = wait for ever. What the publish store holds and the server lacks is
-        sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
-        refuses the logon with:
-        `Refused`, `NameInUse`, `BadVersion`, ...
-        """
-        seconds = self._seconds(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self._not_on_receive_thread("connect")
-        self._not_in_a_fight()
-        with self._connecting:
-            if self._core.logged_on is not None:
-                return
-            connection = dial(self._address, seconds)
-            link = Link(connection, self._address.uri, self)
-            call = Call()
-            with self._lock:
-                if self._core.closed:
-                    link.discard()
-                    raise Closed("the client was closed")
-                self._link = link
-                self._core.receive(Opened(call), _now())
-                later = self._sends()
-            link.start()
-            self._carry_out(link, later)
-            try:
-                call.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), "the logon")
-            except TimedOut as error:
-                link.hang_up(Disconnected(str(error)))
-                link.thread.join()
-                raise
-
-    def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send what was published, wait until the server has it, and disconnect. Further calls raise
-        `Closed`.
-
-        `timeout` bounds the waiting, in seconds. Never raises: what went wrong is told to the exception
-        listener. A publish store keeps what is not persisted.
-        """
-        if self._core.closed:
-            return
-        apart = not self._on_receive_thread()
-        if apart and self.connected and self._publishing.unsettled():
-            try:
-                self.publish_flush(timeout=timeout, level="processed")
-            except TickertapeError as error:
-                self._handlers.tell(error)
-        with self._lock:
-            link = self._link
-            refused = self._publishing.take_rejection()
-            self._core.close()
-            later = self._sends()
-            self._room.notify_all()
-        if refused is not None:
-            self._handlers.tell(refused)
-        self._carry_out(link, later)
-        if link is not None and apart:
-            link.thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
-        """Call `handler(client)` once for each connection that is lost, not for `close`.
-
-        It runs on a thread of its own and may call `connect`; losses are handled one after the other. When
-        another process took over the client name, `connect` raises `NameInUse` there: the two would throw
-        each other out for ever.
-        """
-        self._disconnect_handler = handler
-
-    def set_exception_listener(self, listener: ExceptionListener | None) -> None:
-        """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
-        self._handlers.listener = listener
 
     # -- publishing -------------------------------------------------------------------------------------
 
@@ -233,7 +83,7 @@ class Client(PublishSteps, SubscribingClient):
         """
         body = data if type(data) is bytes else encode(data)
         if expiration is not None or correlation_id is not None or sow_key is not None:
-            extra = (_milliseconds(expiration), correlation_id or "", sow_key or "")
+            extra = (milliseconds(expiration), correlation_id or "", sow_key or "")
             return self._publish_when_room(self._publish, topic, body, *extra)
         publishing = self._publishing
         run = publishing.run
@@ -257,37 +107,23 @@ class Client(PublishSteps, SubscribingClient):
 
         Raises what `publish` raises; messages before the one that raised may have been published.
         """
-        sequence: int | None = None
-        publishing = self._publishing
-        for chunk in chunks_of_messages(topic, messages, lambda: publishing.chunk_bytes):
-            sequence = self._publish_when_room(publishing.publish_whole, topic, *chunk)
-        return sequence
+        return self._publish_chunks(
+            topic, chunks_of_messages(topic, messages, lambda: self._publishing.chunk_bytes)
+        )
 
-    def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
-        """Wait until everything sent on this connection is persisted, with or without a publish store.
+    def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> int | None:
+        """Publish each value of an Arrow column as a message, its bytes as they lie; returns the sequence of
+        the last, or None.
 
-        `level="processed"`: until the server has it. `timeout` in seconds, None = as long as the connection
-        lasts. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`, `PublisherTakenOver`
-        (another process published under this name), and, unless there is a failed-write handler,
-        `PublishRejected` when the server refused messages since the last flush.
+        `table`: a table, record batch or reader of pyarrow, an array or chunked array, or anything that hands
+        out an Arrow stream. `column`: the one with the bodies, binary or string; by default `data`, or the
+        only one. Other columns are not published. Raises `UsageError` where there is no such column,
+        `BadMessage` for other types and for nulls, and what `publish` raises; messages before may have been
+        published.
         """
-        what = f"publish_flush ({level})"
-        seconds = self._seconds(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self._not_on_receive_thread(what)
-        call = Call()
-        with self._lock:
-            self._core.flush(call, level)
-            link, later = self._link, self._sends()
-        self._carry_out(link, later)
-        if link is not None and not call.settled:
-            link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
-        call.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), what)
-        if self._publishing.rejected_count:
-            with self._lock:
-                refused = self._publishing.take_rejection()
-            if refused is not None:
-                raise refused
+        return self._publish_chunks(
+            topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes)
+        )
 
     def unpersisted_count(self) -> int:
         """Messages of the publish store that are not known to be persisted; 0 without a store."""
@@ -297,7 +133,7 @@ class Client(PublishSteps, SubscribingClient):
     def set_publish_store(self, store: PublishStore | None) -> None:
         """Use `store` from now on. Raises `UsageError` while the present one still holds messages."""
         with self._lock:
-            self._core.set_store(store, _now())
+            self._core.set_store(store, now())
             link, later = self._link, self._sends()
         self._carry_out(link, later)
 
@@ -307,146 +143,68 @@ class Client(PublishSteps, SubscribingClient):
         It runs on the receive thread. None (default): `publish_flush` raises instead.
         """
         with self._lock:
-            self._failed_write_handler = handler
-            self._publishing.report_rejections = handler is None
-
-    # -- the receive thread -----------------------------------------------------------------------------
-
-    def buffer(self) -> memoryview:
-        """Internal: where the link reads into."""
-        return self._core.buffer()
-
-    def arrived(self, count: int) -> float | None:
-        """Internal: bytes came, or time has passed."""
-        now = _now()
-        with self._lock:
-            if count:
-                self._core.receive(Arrived(count), now)
-            deadline = self._core.next_deadline()
-            if deadline is not None and deadline <= now.mono:
-                self._core.wake(now)
-            link, later = self._link, self._sends()
-        try:
-            self._carry_out(link, later)
-        except BaseException:
-            for effect in later:  # a Ctrl-C in a caller that reads: others still get their answers
-                if isinstance(effect, Resolve):
-                    effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
-            raise
-        return self._core.next_deadline()
-
-    def lost(self, error: Disconnected) -> None:
-        """Internal: the connection is gone."""
-        with self._lock:
-            self._core.receive(Lost(error), _now())
-            self._link = None
-            later = self._sends()
-            self._room.notify_all()
-        self._carry_out(None, later)
+            self._take_failed_write_handler(handler)
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _sends(self) -> list[Effect]:
-        # Under the lock, so that frames leave in the order in which they were made.
-        later: list[Effect] = []
-        if not self._waiting:
-            return later
-        for effect in self._core.effects():
-            if type(effect) is Send:
-                if self._link is not None:
-                    self._link.add(effect.buffers)
-            else:
-                later.append(effect)
-        return later
+    def _publish_chunks(self, topic: str, chunks: Iterator[Chunk]) -> int | None:
+        sequence: int | None = None
+        for chunk in chunks:
+            sequence = self._publish_when_room(self._publishing.publish_whole, topic, *chunk)
+        return sequence
 
-    def _carry_out(self, link: Link | None, effects: Sequence[Effect]) -> None:
-        if link is not None:
-            link.push()
-        for effect in effects:
-            if isinstance(effect, Hand):
-                effect.sink.push(effect.batch)  # type: ignore[attr-defined]
-            elif isinstance(effect, Resolve):
-                effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
-            elif isinstance(effect, CaughtUp):
-                effect.sink.caught_up()  # type: ignore[attr-defined]
-            elif isinstance(effect, End):
-                effect.sink.end(effect.reason, effect.error)  # type: ignore[attr-defined]
-            elif isinstance(effect, FailedWrite):
-                self._failed_write(effect)
-            elif isinstance(effect, Room):
-                with self._lock:
-                    self._room.notify_all()
-            elif isinstance(effect, Hangup):
-                if link is not None:
-                    link.hang_up()
-            elif isinstance(effect, Down):
-                self._down()
+    def _open(
+        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+    ) -> MessageStream:
+        sub_id = request.context.sub_id
+        common: dict[str, Any] = {"consumed": self._consumed, "unsubscribe": self._end_quietly}
+        if on_message is None:
+            stream = MessageStream(sub_id, limited=limited, **common)
+        else:
+            stream = HandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
+        try:
+            self._call(
+                lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
+            )
+        except TimedOut:
+            self._end_quietly(sub_id)  # nobody holds the stream: it must not fill up
+            raise
+        return stream
 
-    def _failed_write(self, effect: FailedWrite) -> None:
-        if self._failed_write_handler is not None:
-            self._handlers.run(self._failed_write_handler, effect.error, effect.batch)
+    def _resolve(self, topic: str, bookmark: str, timeout: Timeout) -> tuple[str, int, int]:
+        answer = self._call(lambda call: self._core.resolve(call, topic, bookmark), timeout, "resolve")
+        assert isinstance(answer, Resolved)
+        return answer.journal, answer.start, answer.end
 
-    def _down(self) -> None:
-        handler = self._disconnect_handler
-        if handler is not None:
-            with self._handling_loss:
-                self._loss_handled_on = get_ident()
-                self._handlers.run(handler, self)
-                self._loss_handled_on = NOBODY
-
-    def _not_in_a_fight(self) -> None:
-        # Two clients of one name whose handlers connect again would throw each other out for ever.
-        if self._core.displaced is not None and self._loss_handled_on == get_ident():
-            raise NameInUse(
-                f"another process took over the client name {self.name!r}, and would be thrown out in turn: "
-                "give each process a name of its own, or call connect() outside of the disconnect handler"
-            ) from self._core.displaced
-
-    def _call(self, begin: Callable[[Call], None], timeout: Timeout, what: str) -> object:
-        seconds = self._seconds(timeout)
-        self._not_on_receive_thread(what)
-        call = Call()
-        with self._lock:
-            begin(call)
-            link, later = self._link, self._sends()
-        self._carry_out(link, later)
-        return call.wait(seconds, what)
-
-    def _post(self, begin: Callable[[Call], None]) -> None:
-        with self._lock:
-            begin(Call())
-            link, later = self._link, self._sends()
-        self._carry_out(link, later)
-
-    def _consumed(self, sub_id: str, cost: int) -> None:
-        with self._lock:
-            self._core.consumed(sub_id, cost)
-            if not self._waiting:
-                return
-            link, later = self._link, self._sends()
-        self._carry_out(link, later)
-
-    def _seconds(self, timeout: Timeout) -> float | None:
-        if timeout is DEFAULT:
-            return self._timeout
-        return None if timeout is None else parse_interval(timeout)
-
-    def _reads_answers(self) -> bool:
-        # Handlers run on the receive thread, so it reads as soon as there may be something for one.
-        return self._failed_write_handler is None and not self._core.subscriptions
-
-    def _on_receive_thread(self) -> bool:
-        link = self._link
-        return link is not None and link.thread is threading.current_thread()
-
-    def _not_on_receive_thread(self, what: str) -> None:
+    def _end(self, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         if self._on_receive_thread():
-            raise UsageError(f"{what} would wait for the receive thread, which it was called on")
+            self._post(lambda call: self._core.unsubscribe(call, sub_ids))
+        else:
+            self._call(lambda call: self._core.unsubscribe(call, sub_ids), timeout, "unsubscribe")
 
+    def _end_quietly(self, sub_id: str) -> None:
+        # It may have ended meanwhile, and a lost connection has ended it.
+        try:
+            self._post(lambda call: self._core.unsubscribe(call, (sub_id,)))
+        except (SubscriptionUnknown, Disconnected):
+            return
 
-def _now() -> Now:
-    return Now(time.monotonic(), time.time_ns() // 1000)
-
-
-def _milliseconds(expiration: float | str | None) -> int:
-    return 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
+    def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> MessageStream:
+        if command.command == "subscribe":
+            request, limited = self._asked_for(command)
+            return self._open(request, timeout, handler, limited=limited)
+        if command.command == "publish":
+            self.publish(
+                command.topic,
+                command.data,
+                expiration=command.expiration,
+                correlation_id=command.correlation_id,
+                sow_key=command.sow_key,
+            )
+        elif command.command == "unsubscribe":
+            self._end(sub_ids_of(command), timeout)
+        else:
+            self.publish_flush(timeout, command.level or "persisted")
+        over = MessageStream("", consumed=self._consumed, unsubscribe=self._end_quietly)
+        over.end("complete", None)
+        return over

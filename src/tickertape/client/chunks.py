@@ -10,7 +10,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tickertape.base.limits import message_cost_bytes
-from tickertape.batch.builder import encode_bodies, lengths_in
+from tickertape.batch.arrow import array_pieces, body_arrays, encode_array
+from tickertape.batch.builder import EncodedBodies, encode_bodies, lengths_in
 from tickertape.batch.format import I8
 from tickertape.batch.payload import encode, encode_all
 from tickertape.client.publishing import MakeBatch
@@ -55,8 +56,7 @@ def _chunks_of_list(
                 break  # there may be room for more
             stop = max(stop, start + 1)
             end = int(ends[stop - 1])
-            encoded = encode_bodies(bodies[start:stop], lengths[start:stop])
-            yield Chunk(stop - start, len(encoded.joined), partial(encoded.batch, topic))
+            yield _chunk(topic, encode_bodies(bodies[start:stop], lengths[start:stop]))
             start, begin = stop, end
         rest = bodies[start:]
 
@@ -71,14 +71,26 @@ def _chunks_of_others(
         body = data if type(data) is bytes else encode(data)
         cost = len(body) + message_cost_bytes
         if bodies and size + cost > limit:
-            yield _chunk(topic, bodies)
+            yield _chunk(topic, encode_bodies(bodies))
             bodies, size, limit = [], 0, chunk_bytes()
         bodies.append(body)
         size += cost
     if bodies:
-        yield _chunk(topic, bodies)
+        yield _chunk(topic, encode_bodies(bodies))
 
 
-def _chunk(topic: str, bodies: list[bytes]) -> Chunk:
-    encoded = encode_bodies(bodies)
-    return Chunk(len(bodies), len(encoded.joined), partial(encoded.batch, topic))
+def chunks_of_table(
+    topic: str, source: object, column: str | None, chunk_bytes: Callable[[], int]
+) -> Iterator[Chunk]:
+    """The bodies of an Arrow table or array in pieces of about `chunk_bytes()` of cost, not copied.
+
+    Raises `UsageError` where there is no such column, `BadMessage` for other types and for nulls,
+    `MessageTooLarge`; some before may have been given.
+    """
+    for array in body_arrays(source, column):
+        for piece in array_pieces(array, chunk_bytes()):
+            yield _chunk(topic, encode_array(piece))
+
+
+def _chunk(topic: str, encoded: EncodedBodies) -> Chunk:
+    return Chunk(encoded.messages, len(encoded.joined), partial(encoded.batch, topic))

@@ -396,7 +396,7 @@ class ClientCore:
         if self._logon_token is not None:
             self._effects.append(Resolve(self._logon_token, Closed("closed") if self._closed else error))
             self._logon_token = None
-        self._effects.extend(Resolve(token, refusal) for token in calls)
+        self._effects.extend(Resolve(token, refusal) for token in calls if token is not None)
         if was_on and not self._closed:
             self._effects.append(Down(error))
 

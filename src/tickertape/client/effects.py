@@ -44,6 +44,13 @@ class CaughtUp(NamedTuple):
     sink: object
 
 
+class Notice(NamedTuple):
+    """`sink` was given everything of its subscription up to this bookmark of the log."""
+
+    sink: object
+    bookmark: str
+
+
 class End(NamedTuple):
     """Nothing more comes to `sink`.
 
@@ -73,4 +80,4 @@ class Down(NamedTuple):
     error: TickertapeError
 
 
-Effect = Send | Hangup | Resolve | Hand | CaughtUp | End | FailedWrite | Room | Down
+Effect = Send | Hangup | Resolve | Hand | CaughtUp | Notice | End | FailedWrite | Room | Down

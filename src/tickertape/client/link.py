@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from tickertape.base.errors import BadOption, Disconnected, TimedOut
 from tickertape.base.limits import client_outbox_bytes_max
 from tickertape.base.ports import Buffer
+from tickertape.client.forks import let_go
 
 BUFFERS_A_WRITE: Final = 64
 """Buffers given to one `sendmsg`."""
@@ -205,6 +206,11 @@ class Link:
                 self._watch(answering=False)
                 self._reading.release()
             raise
+
+    def let_go(self) -> None:
+        """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
+        self._gone = True  # the poller is shared with the parent: hands off
+        let_go(self._socket.fileno())
 
     # -- inside -----------------------------------------------------------------------------------------
 

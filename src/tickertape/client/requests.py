@@ -11,7 +11,12 @@ from typing import Final
 
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Range, bookmark_text, parse_bookmark
 from tickertape.base.errors import BadOption, BadTopic
-from tickertape.base.limits import credit_bytes_default, credit_bytes_max
+from tickertape.base.limits import (
+    credit_bytes_default,
+    credit_bytes_max,
+    message_cost_bytes,
+    subscription_id_bytes_max,
+)
 from tickertape.base.options import format_options, parse_options
 from tickertape.base.units import parse_size
 from tickertape.client.subscriptions import DeliveryContext, Request
@@ -69,6 +74,8 @@ def make_request(
     """
     if not topic:
         raise BadTopic("a subscription needs a topic or a pattern; this one is empty")
+    if not 0 < len(sub_id.encode()) <= subscription_id_bytes_max:
+        raise BadOption(f"sub_id={sub_id!r}: a subscription id has 1 to {subscription_id_bytes_max} bytes")
     asked = parse_options(options or "")
     for name in asked:
         if name not in BUILT:
@@ -89,8 +96,10 @@ def make_request(
     elif "bookmark_not_found" in asked:
         raise BadOption("bookmark_not_found needs a bookmark")
     depth_bytes = credit_bytes_default if depth is None else parse_size(depth)
-    if not 0 < depth_bytes <= credit_bytes_max:
-        raise BadOption(f"depth={depth!r}: a stream's depth is 1 byte to {credit_bytes_max:,} bytes")
+    if not message_cost_bytes <= depth_bytes <= credit_bytes_max:
+        raise BadOption(
+            f"depth={depth!r}: a stream's depth is {message_cost_bytes} to {credit_bytes_max:,} bytes"
+        )
     return Request(
         topic=topic,
         context=DeliveryContext(

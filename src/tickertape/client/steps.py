@@ -42,6 +42,10 @@ class PublishSteps(ABC):
     def _on_receive_thread(self) -> bool:
         """Whether the caller must not wait for an answer."""
 
+    @abstractmethod
+    def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
+        """Raise unless somebody may make room."""
+
     def _publish_when_room(self, publish: Callable[..., int | None], *arguments: object) -> int | None:
         link = self._link
         if link is not None and link.blocked and link.congested:
@@ -99,10 +103,7 @@ class PublishSteps(ABC):
             publishing = self._publishing
             if not publishing.starved:
                 return
-            if self._core.logged_on is None and (self._disconnect_handler is None or deadline is None):
-                # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
-                # long as the connection.
-                raise Disconnected(f"there is no connection, and {full}") from full
+            self._check_worth_waiting(full, reconnects=self._disconnect_handler is not None)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimedOut(f"no room within {self._timeout} s: {full}") from full

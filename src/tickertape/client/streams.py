@@ -1,6 +1,7 @@
-"""Owns the message stream: what a subscription delivered, until the application takes it.
+"""Owns the message stream of the blocking client: waiting for what a subscription delivered.
 
 Must never block the receive thread: what may be waiting here is bounded by the credit of the subscription.
+What it means to hold, take and end is in `inbox.py`.
 """
 
 from __future__ import annotations
@@ -8,17 +9,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut, UsageError
-from tickertape.base.limits import catch_up_bytes_max
+from tickertape.base.errors import TickertapeError, UsageError
+from tickertape.base.units import parse_interval
+from tickertape.batch.arrow import table_of
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.client import forks
 from tickertape.client.handlers import Handlers
+from tickertape.client.inbox import Inbox, rest_of
+from tickertape.client.subscribing import Handler
+from tickertape.client.waiting import DEFAULT, Timeout
 
-Handler = Callable[[Message], object]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class MessageStream:
@@ -27,7 +34,8 @@ class MessageStream:
     Iteration waits for messages and ends, without an exception, when the subscription is over; `end_reason`
     then says why. A stream of a limited reading (`Client.replay`, `Client.read_positions`) raises instead
     when it was cut short, because there the end means that everything was read. A stream that has ended
-    does not revive. A stream is also a context manager that closes itself.
+    does not revive. A stream is also a context manager that closes itself. In a forked child everything but
+    `close` raises `Forked`.
     """
 
     def __init__(
@@ -40,25 +48,38 @@ class MessageStream:
     ) -> None:
         self.sub_id = sub_id
         """Id of the subscription."""
-        self.end_reason: str | None = None
-        """None while it runs; then `complete`, `unsubscribed`, `closed`, or the code of `end_error`."""
-        self.end_error: TickertapeError | None = None
-        """The error that ended it, if one did."""
+        self.timeout: float | str | None = None
+        """How long iteration, `get`, `batches` and `to_arrow` wait for a message when they are not told:
+        seconds or text; None (default) = as long as the subscription runs. Then they raise `TimedOut`, and
+        can be tried again."""
         self._report = consumed
         self._unsubscribe = unsubscribe
-        self._limited = limited
         self._changed = threading.Condition(threading.Lock())
-        self._batches: deque[MessageBatch] = deque()
-        self._held_bytes = 0
-        self._prepaid_bytes = 0
-        self._catching_up = 0
-        self._caught_up = False
-        self._closed = False
-        self._taken_bytes = 0
+        self._inbox = Inbox(sub_id, limited=limited)
+        self._forked = False
         self._current: Iterator[Message] = iter(())
         self._iterator = self._iterate()
+        forks.register(self)
 
     # -- the application --------------------------------------------------------------------------------
+
+    @property
+    def end_reason(self) -> str | None:
+        """None while it runs; then `complete`, `unsubscribed`, `closed`, or the code of `end_error`."""
+        return self._inbox.end_reason
+
+    @property
+    def end_error(self) -> TickertapeError | None:
+        """The error that ended it, if one did."""
+        return self._inbox.end_error
+
+    @property
+    def recovery_point(self) -> str | None:
+        """Where a bookmark subscription can be taken up again so that nothing is missed: a bookmark of the
+        log, or None while none is known. It moves when the next batch is asked for, and, about once a second,
+        while nothing matches and nothing is waiting here. What was taken of the batch at hand comes again.
+        """
+        return self._inbox.recovery_point
 
     def __iter__(self) -> Iterator[Message]:
         return self._iterator
@@ -66,17 +87,31 @@ class MessageStream:
     def __next__(self) -> Message:
         return next(self._iterator)
 
-    def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
+    def batches(self, timeout: Timeout = DEFAULT) -> Iterator[MessageBatch]:
         """Iterate whole batches, as they were delivered; ends as iteration of messages does.
 
-        `timeout`: raise `TimedOut` when none comes for so many seconds; None = wait as long as it runs.
-        Messages of a batch that iteration or `get` has begun are not given again.
+        `timeout`: raise `TimedOut` when none comes for so long, in seconds or text; None = wait as long as
+        it runs; by default the stream's own `timeout`. A batch that iteration or `get` has begun comes first,
+        without the messages given already.
         """
+        rest = rest_of(self._current)
+        if rest is not None:
+            yield rest
         while (batch := self._next_batch(timeout)) is not None:
             yield batch
 
-    def get(self, timeout: float | None = None) -> Message:
-        """The next message. `timeout` in seconds, None = wait as long as the subscription runs.
+    def to_arrow(self, columns: Sequence[str] | None = None, timeout: Timeout = DEFAULT) -> pa.Table:
+        """Read until the stream is over, into an Arrow table that keeps the memory of all its batches.
+
+        Bodies are not copied. `columns` as in `MessageBatch.to_arrow`, `timeout` as in `batches`. For what is
+        larger than memory, or never over, use `batches()` and `to_arrow()` of each. Raises `UsageError` for
+        an unknown column, `TimedOut` (what was read till then is lost), and what `batches` raises.
+        """
+        return table_of(self.batches(timeout), columns)
+
+    def get(self, timeout: Timeout = DEFAULT) -> Message:
+        """The next message. `timeout` in seconds or text, None = wait as long as the subscription runs; by
+        default the stream's own `timeout`.
 
         Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited
         reading short.
@@ -87,45 +122,39 @@ class MessageStream:
                 return message
             batch = self._next_batch(timeout)
             if batch is None:
-                raise StreamEnded(f"stream {self.sub_id} is over: {self.end_error or self.end_reason}")
+                raise self._inbox.over()
             self._current = iter(batch)
 
-    def wait_caught_up(self, timeout: float | None = None) -> None:
+    def wait_caught_up(self, timeout: float | str | None = None) -> None:
         """Wait until the replay has caught up with the log, or reached its stop: the `completed`
         acknowledgement.
 
         What arrives meanwhile is held for the application, up to `catch_up_bytes_max` if it does not consume.
-        `timeout` in seconds, None = wait as long as the subscription runs. Raises `TimedOut`, or
+        `timeout` in seconds or text, None = wait as long as the subscription runs. Raises `TimedOut`, or
         `StreamEnded` when the subscription ended before.
         """
+        seconds = None if timeout is None else parse_interval(timeout)
+        inbox = self._inbox
         with self._changed:
-            self._catching_up += 1
-            owed = self._prepay()
+            owed = inbox.begin_catch_up()
         try:
             if owed:
                 self._report(self.sub_id, owed)
             with self._changed:
-                self._changed.wait_for(lambda: self._caught_up or self.end_reason is not None, timeout)
-                if self._caught_up:
-                    return
-                if self.end_reason is not None:
-                    why = self.end_error or self.end_reason
-                    raise StreamEnded(f"stream {self.sub_id} ended before it had caught up: {why}")
-                hint = "; it holds all it may, so consume it meanwhile" if self._full() else ""
-                raise TimedOut(f"stream {self.sub_id} has not caught up after {timeout} s{hint}")
+                self._changed.wait_for(lambda: inbox.settled, seconds)
+                inbox.check_caught_up(seconds)
         finally:
             with self._changed:
-                self._catching_up -= 1
+                inbox.end_catch_up()
 
     def close(self) -> None:
         """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
+        if self._forked:
+            return
         with self._changed:
-            ended = self.end_reason is not None
-            self._closed = True
-            self._batches.clear()
-            self._held_bytes = self._prepaid_bytes = 0
-        deque(self._current, maxlen=0)  # a loop may be in the middle of it
-        if not ended:
+            running = self._inbox.close()
+        self._drop_current()
+        if running:
             self._unsubscribe(self.sub_id)
 
     def __enter__(self) -> Self:
@@ -139,80 +168,76 @@ class MessageStream:
     # -- the receive thread -----------------------------------------------------------------------------
 
     def push(self, batch: MessageBatch) -> None:
-        """A batch was delivered."""
+        """Internal: a batch was delivered."""
         with self._changed:
-            if self._closed:
-                return
-            self._batches.append(batch)
-            self._held_bytes += batch.cost
-            owed = self._prepay() if self._catching_up else 0
+            owed = self._inbox.push(batch)
             self._changed.notify()
         if owed:
             self._report(self.sub_id, owed)
 
     def caught_up(self) -> None:
-        """The replay has caught up or reached its stop."""
+        """Internal: the replay has caught up or reached its stop."""
         with self._changed:
-            self._caught_up = True
+            self._inbox.caught_up = True
             self._changed.notify_all()
 
-    def end(self, reason: str, error: TickertapeError | None) -> None:
-        """Nothing more comes; what is here can still be taken."""
+    def noticed(self, bookmark: str) -> None:
+        """Internal: everything up to `bookmark` was delivered."""
         with self._changed:
-            if self.end_reason is None:
-                self.end_reason, self.end_error = reason, error
+            self._inbox.notice(bookmark)
+
+    def end(self, reason: str, error: TickertapeError | None) -> None:
+        """Internal: nothing more comes; what is here can still be taken."""
+        with self._changed:
+            self._inbox.end(reason, error)
             self._changed.notify_all()
+
+    def forked(self) -> None:
+        """Internal: this is a forked child, where the receive thread does not exist."""
+        self._forked = True
+        self._changed = forks.ForkedLock()  # type: ignore[assignment]  # it refuses whoever would wait
+        self._drop_current()
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _iterate(self) -> Iterator[Message]:
-        while True:
-            current = self._current
-            yield from current
-            if self._current is not current:
-                continue  # get() has moved on to another batch
-            batch = self._next_batch(None)
-            if batch is None:
-                return
-            self._current = iter(batch)
+        try:
+            while True:
+                current = self._current
+                yield from current
+                if self._current is not current:
+                    continue  # get() has moved on to another batch
+                batch = self._next_batch(DEFAULT)
+                if batch is None:
+                    return
+                self._current = iter(batch)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._iterator = self._iterate()  # an exception ends a generator, but not the stream
+            raise
 
-    def _next_batch(self, timeout: float | None) -> MessageBatch | None:
-        taken, self._taken_bytes = self._taken_bytes, 0
-        if taken:
-            self._report(self.sub_id, taken)
+    def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
+        inbox = self._inbox
+        owed = inbox.settle()
+        if owed:
+            self._report(self.sub_id, owed)
         with self._changed:
-            if not self._batches and self.end_reason is None:
-                self._wait(timeout)
-            if not self._batches:
-                if self._limited and self.end_error is not None:
-                    raise self.end_error
-                return None
-            batch = self._batches.popleft()
-            cost = batch.cost
-            self._held_bytes -= cost
-            # What was granted again while it lay here is not granted twice.
-            prepaid = min(cost, self._prepaid_bytes)
-            self._prepaid_bytes -= prepaid
-            self._taken_bytes = cost - prepaid
-        return batch
+            if not inbox.ready:
+                self._wait(self.timeout if timeout is DEFAULT else timeout)
+            return inbox.take()
 
-    def _wait(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._batches and self.end_reason is None:
+    def _wait(self, timeout: float | str | None) -> None:
+        seconds = None if timeout is None else parse_interval(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self._inbox.ready:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise TimedOut(f"no message on stream {self.sub_id} within {timeout} s")
+                raise self._inbox.late(seconds)
             self._changed.wait(left)
 
-    def _full(self) -> bool:
-        return self._held_bytes >= catch_up_bytes_max
-
-    def _prepay(self) -> int:
-        if self._full():
-            return 0
-        owed = self._held_bytes - self._prepaid_bytes
-        self._prepaid_bytes = self._held_bytes
-        return owed
+    def _drop_current(self) -> None:
+        deque(self._current, maxlen=0)  # a loop may be in the middle of it
 
 
 class HandledStream(MessageStream):
@@ -235,13 +260,14 @@ class HandledStream(MessageStream):
         self._handlers = handlers
 
     def push(self, batch: MessageBatch) -> None:
-        """A batch was delivered: hand its messages on, until the handler closes the subscription."""
-        handler, run = self._handler, self._handlers.run
+        """Internal: a batch was delivered; hand its messages on, until the handler closes the stream."""
+        handler, run, inbox = self._handler, self._handlers.run, self._inbox
         for message in batch:
-            if self._closed:
+            if inbox.closed:
                 break
             run(handler, message)
+        inbox.done(batch)
         self._report(self.sub_id, batch.cost)
 
-    def _next_batch(self, timeout: float | None) -> MessageBatch | None:  # noqa: ARG002 - overrides
+    def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")

@@ -1,31 +1,37 @@
-"""Owns the calls of a blocking client that read: subscriptions, replays and positions.
+"""Owns the calls of a client that read, and the general form of all calls: one face for both fronts.
 
-Must never wait or send itself: the client (`blocking.py`) does.
+Must never wait or send itself: the front does. What a call gives is the front's too: a stream, or something
+to await that gives one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from tickertape.base.bookmarks import EPOCH
-from tickertape.base.errors import Disconnected, SubscriptionUnknown, TimedOut
+from tickertape.batch.message import Message
+from tickertape.client.command import Command, check_command, one_sub_id, request_of
 from tickertape.client.core import ClientCore
-from tickertape.client.handlers import Handlers
 from tickertape.client.requests import StartPoint, is_range, make_request, refuse_not_built, start_text
-from tickertape.client.streams import HandledStream, Handler, MessageStream
 from tickertape.client.subscriptions import Request
-from tickertape.client.waiting import DEFAULT, Call, Timeout
-from tickertape.wire.commands import Resolved
+from tickertape.client.waiting import DEFAULT, Timeout
+
+Handler = Callable[[Message], object]
+Opened = TypeVar("Opened")
+"""A stream, or what is awaited for one."""
+Found = TypeVar("Found")
+"""A journal and positions, or what is awaited for them."""
+Done = TypeVar("Done")
+"""None, or what is awaited until it is done."""
 
 
-class SubscribingClient(ABC):
-    """The reading half of `Client`."""
+class SubscribingClient(ABC, Generic[Opened, Found, Done]):
+    """The reading half of `Client` and of `AsyncClient`, whose calls are awaited."""
 
     _core: ClientCore
-    _handlers: Handlers
-    _last_sub_id: int
+    _made_ids: Iterator[int]
 
     def subscribe(
         self,
@@ -43,13 +49,14 @@ class SubscribingClient(ABC):
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
-    ) -> MessageStream:
+    ) -> Opened:
         """Receive what is published to `topic` from now on; with `bookmark` it is a bookmark subscription.
 
         `topic`: a name, or a pattern (a name with one of `* + ? [ ] ( ) { } ^ $ \\ |`).
         `sub_id`: its id on this connection; one is made up when it is None.
-        `on_message`: called with each message on the receive thread; the stream returned then gives no
-        messages.
+        `on_message`: called with each message, one after the other, on the receive thread (blocking client)
+        or in a task of the event loop (asyncio client, where it may be a coroutine function); the stream
+        returned then gives no messages.
         `timestamp`: messages show when the server accepted them. `bookmark_not_found`: what happens when
         the log does not hold the bookmark: `"fail"` (default), `"now"` or `"epoch"`.
         `options`: the option string of the reference, e.g. `"bookmark,timestamp"`.
@@ -71,7 +78,7 @@ class SubscribingClient(ABC):
             options=options,
             depth=depth,
         )
-        return self._subscribe(request, timeout, on_message)
+        return self._open(request, timeout, on_message)
 
     def bookmark_subscribe(
         self,
@@ -94,7 +101,7 @@ class SubscribingClient(ABC):
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
-    ) -> MessageStream:
+    ) -> Opened:
         """Receive `topic` from the log, from `bookmark` on, then what is published.
 
         `bookmark`: `EPOCH`, `NOW`, `MOST_RECENT` (EPOCH while there is no bookmark store), a bookmark or a
@@ -126,7 +133,7 @@ class SubscribingClient(ABC):
             options=options,
             depth=depth,
         )
-        return self._subscribe(request, timeout, on_message)
+        return self._open(request, timeout, on_message)
 
     def replay(
         self,
@@ -145,7 +152,7 @@ class SubscribingClient(ABC):
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
-    ) -> MessageStream:
+    ) -> Opened:
         """Read the log of `topic` as it stands now, from `bookmark` on, and stop.
 
         It ends at the last message accepted when it was asked for, own publishes included; with a range at
@@ -172,7 +179,7 @@ class SubscribingClient(ABC):
             depth=depth,
             until_caught_up=not is_range(start_text(bookmark)),
         )
-        return self._subscribe(request, timeout, None, limited=True)
+        return self._open(request, timeout, None, limited=True)
 
     def read_positions(
         self,
@@ -183,7 +190,7 @@ class SubscribingClient(ABC):
         *,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
-    ) -> MessageStream:
+    ) -> Opened:
         """Read the positions `start` (first) to `end` (first not read) of `topic` in the log `journal`, and
         stop.
 
@@ -198,76 +205,63 @@ class SubscribingClient(ABC):
             positions=(start, end),
             journal=journal,
         )
-        return self._subscribe(request, timeout, None, limited=True)
+        return self._open(request, timeout, None, limited=True)
 
-    def resolve(
-        self, topic: str, bookmark: StartPoint, *, timeout: Timeout = DEFAULT
-    ) -> tuple[str, int, int]:
+    def resolve(self, topic: str, bookmark: StartPoint, *, timeout: Timeout = DEFAULT) -> Found:
         """The log's name and the positions, first and first not covered, that `bookmark` covers now in
         `topic`.
 
         Raises `BadBookmark`, `BookmarkUnknown`, `TopicNotRecorded`, `TimedOut`, `Disconnected`, `Closed`.
         """
-        text = start_text(bookmark)
-        answer = self._call(lambda call: self._core.resolve(call, topic, text), timeout, "resolve")
-        assert isinstance(answer, Resolved)
-        return answer.journal, answer.start, answer.end
+        return self._resolve(topic, start_text(bookmark), timeout)
 
-    def unsubscribe(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> None:
+    def unsubscribe(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
         """End subscriptions, all in one command; their streams end. On the receive thread it does not wait.
 
         Raises `SubscriptionUnknown` (nothing was ended), `TimedOut`, `Disconnected`, `Closed`.
         """
-        if self._on_receive_thread():
-            self._post(lambda call: self._core.unsubscribe(call, sub_ids))
-        else:
-            self._call(lambda call: self._core.unsubscribe(call, sub_ids), timeout, "unsubscribe")
+        return self._end(sub_ids, timeout)
+
+    def execute(self, command: Command, *, timeout: Timeout = DEFAULT) -> Opened:
+        """Carry out a command in its general form; every other method is a short form of one.
+
+        Returns the stream of a subscribe. The stream of a publish, a flush or an unsubscribe is over at
+        once: its `end_reason` is `complete`. `timeout`: for the server's answer, in seconds or text. Raises
+        `BadOption` for what does not exist, is not built yet or is not used by the command, and what the
+        command's own method raises.
+        """
+        check_command(command)
+        return self._execute(command, timeout, None)
+
+    def execute_async(self, command: Command, handler: Handler, *, timeout: Timeout = DEFAULT) -> Opened:
+        """As `execute`, but the messages go to `handler`, as they do to `on_message` of `subscribe`."""
+        check_command(command)
+        return self._execute(command, timeout, handler)
 
     # -- inside -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _call(self, begin: Callable[[Call], None], timeout: Timeout, what: str) -> object:
-        """Send a command and wait for its outcome."""
+    def _open(
+        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+    ) -> Opened:
+        """Send a subscribe and wait until it stands."""
 
     @abstractmethod
-    def _post(self, begin: Callable[[Call], None]) -> None:
-        """Send a command and do not wait."""
+    def _resolve(self, topic: str, bookmark: str, timeout: Timeout) -> Found:
+        """Ask for the positions of a start point."""
 
     @abstractmethod
-    def _consumed(self, sub_id: str, cost: int) -> None:
-        """The application took that much of a subscription."""
+    def _end(self, sub_ids: tuple[str, ...], timeout: Timeout) -> Done:
+        """Send an unsubscribe and wait until it is done."""
 
     @abstractmethod
-    def _on_receive_thread(self) -> bool:
-        """Whether the caller must not wait for an answer."""
+    def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> Opened:
+        """Carry out a command that was checked."""
+
+    def _asked_for(self, command: Command) -> tuple[Request, bool]:
+        return request_of(command, self._sub_id(one_sub_id(command)))
 
     def _sub_id(self, sub_id: str | None) -> str:
         if sub_id is None:
-            self._last_sub_id += 1
-            sub_id = f"{self._core.name}-{self._last_sub_id}"
+            sub_id = f"{self._core.name}-{next(self._made_ids)}"
         return sub_id
-
-    def _subscribe(
-        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
-    ) -> MessageStream:
-        sub_id = request.context.sub_id
-        common: dict[str, Any] = {"consumed": self._consumed, "unsubscribe": self._end_quietly}
-        if on_message is None:
-            stream = MessageStream(sub_id, limited=limited, **common)
-        else:
-            stream = HandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
-        try:
-            self._call(
-                lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
-            )
-        except TimedOut:
-            self._end_quietly(sub_id)  # nobody holds the stream: it must not fill up
-            raise
-        return stream
-
-    def _end_quietly(self, sub_id: str) -> None:
-        # It may have ended meanwhile, and a lost connection has ended it.
-        try:
-            self._post(lambda call: self._core.unsubscribe(call, (sub_id,)))
-        except (SubscriptionUnknown, Disconnected):
-            return

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import msgspec
 
+from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import SubscriptionExists, TickertapeError, error_from_code
 from tickertape.base.limits import credit_bytes_default, credit_linger_seconds
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
-from tickertape.client.effects import CaughtUp, Effect, End, Hand
+from tickertape.client.effects import CaughtUp, Effect, End, Hand, Notice
 from tickertape.wire.commands import Completed, Credit, Deliver, Ended, PersistedNotice
 
 
@@ -40,7 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Subscription:
-    __slots__ = ("consumed", "context", "deadline", "noticed", "overdue", "sink", "unconsumed", "window")
+    __slots__ = ("consumed", "context", "deadline", "overdue", "sink", "unconsumed", "window")
 
     def __init__(self, context: DeliveryContext, sink: object, window: int) -> None:
         self.context = context
@@ -50,7 +51,6 @@ class _Subscription:
         self.consumed = 0
         self.deadline = 0.0
         self.overdue = False
-        self.noticed: tuple[int, int] | None = None
 
 
 class Subscriptions:
@@ -131,12 +131,8 @@ class Subscriptions:
         for sub_id in command.sub_ids:
             subscription = self._by_id.get(sub_id)
             if subscription is not None:
-                subscription.noticed = (command.publisher, command.sequence)
-
-    def recovery_point(self, sub_id: str) -> tuple[int, int] | None:
-        """Publisher and sequence up to which everything of a subscription has arrived, as last told."""
-        subscription = self._by_id.get(sub_id)
-        return None if subscription is None else subscription.noticed
+                bookmark = Bookmark(command.publisher, command.sequence)
+                self._effects.append(Notice(subscription.sink, str(bookmark)))
 
     def ended(self, command: Ended) -> None:
         """The server says that it is over."""

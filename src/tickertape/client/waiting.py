@@ -1,4 +1,4 @@
-"""Owns waiting for the outcome of one call.
+"""Owns the clock of the fronts, and waiting, on a thread, for the outcome of one call.
 
 Must never know what the call was.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import enum
 import threading
+import time
 from typing import Final
 
 from tickertape.base.errors import TickertapeError, TimedOut
+from tickertape.base.ports import Now
 
 
 class Default(enum.Enum):
@@ -23,6 +25,11 @@ DEFAULT: Final = Default.DEFAULT
 
 Timeout = float | str | None | Default
 """Seconds, text such as `"500ms"`, None = as long as the connection lasts, or `DEFAULT`."""
+
+
+def now() -> Now:
+    """This moment, for the machine."""
+    return Now(time.monotonic(), time.time_ns() // 1000)
 
 
 class Call:

@@ -305,3 +305,11 @@ def test_nothing_wants_waking_without_subscriptions() -> None:
     assert peer.core.next_deadline() is None
     peer.core.wake(Now(1e9, 0))
     assert peer.took(Send) == []
+
+
+def test_nobody_is_told_of_an_abandoned_call_when_the_connection_is_lost() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.core.unsubscribe(None, ("sub",))
+    peer.lose()
+    assert [effect.token for effect in peer.took(Resolve)] == ["logon", "s"]

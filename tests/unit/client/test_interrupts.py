@@ -25,6 +25,8 @@ from tickertape.wire.connection import Connection, Received
 
 TRACED = (
     "client/blocking.py",
+    "client/steps.py",
+    "client/thread_driver.py",
     "client/publishing.py",
     "client/lane.py",
     "client/core.py",

@@ -88,12 +88,18 @@ def test_an_empty_topic_is_refused() -> None:
         make_request("", "s")
 
 
-@pytest.mark.parametrize(("depth", "bytes_"), [("1KB", 1024), (5, 5)])
+@pytest.mark.parametrize(("depth", "bytes_"), [("1KB", 1024), (32, 32)])
 def test_depth_is_a_size(depth: int | str, bytes_: int) -> None:
     assert make_request("orders", "s", depth=depth).depth_bytes == bytes_
 
 
-@pytest.mark.parametrize("depth", [0, "2GB", "deep"])
+@pytest.mark.parametrize("depth", [0, 31, "2GB", "deep"])
 def test_a_depth_out_of_bounds_is_refused(depth: int | str) -> None:
     with pytest.raises(BadOption):
         make_request("orders", "s", depth=depth)
+
+
+@pytest.mark.parametrize("sub_id", ["", "x" * 257])
+def test_a_subscription_id_out_of_bounds_is_refused(sub_id: str) -> None:
+    with pytest.raises(BadOption, match="sub_id"):
+        make_request("orders", sub_id)

@@ -10,7 +10,7 @@ from tickertape.base.errors import Disconnected, StreamEnded, TimedOut, UsageErr
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
-from tickertape.client import streams
+from tickertape.client import inbox
 from tickertape.client.handlers import Handlers
 from tickertape.client.streams import HandledStream, MessageStream
 
@@ -155,7 +155,7 @@ def test_what_arrives_during_wait_caught_up_is_held_and_paid() -> None:
 
 
 def test_wait_caught_up_stops_paying_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "catch_up_bytes_max", 150)
+    monkeypatch.setattr(inbox, "catch_up_bytes_max", 150)
     fed = Fed()
     fed.push(b"x" * 68)
     fed.push(b"x" * 68)

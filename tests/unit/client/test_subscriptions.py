@@ -9,7 +9,7 @@ from tickertape.base.errors import BookmarkUnknown, CorruptBatch, SubscriptionEx
 from tickertape.base.limits import credit_linger_seconds
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
-from tickertape.client.effects import CaughtUp, End, Hand, Hangup, Resolve
+from tickertape.client.effects import CaughtUp, End, Hand, Hangup, Notice, Resolve
 from tickertape.client.requests import make_request
 from tickertape.wire.commands import (
     Ack,
@@ -115,7 +115,7 @@ def test_a_slow_application_gives_little_credit_back_when_it_has_consumed_everyt
 
 
 def test_a_message_larger_than_the_window_is_paid_back_at_once() -> None:
-    peer = subscribed(depth=10)
+    peer = subscribed(depth=32)
     deliver(peer, 1)
     peer.core.consumed("sub", 100)
     assert peer.sent() == [(Credit(sub_id="sub", bytes=100), None)]
@@ -186,9 +186,7 @@ def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:
     assert [end.sink for end in peer.took(End)] == ["sink"]
 
 
-def test_a_persisted_notice_moves_the_recovery_point_of_those_it_names() -> None:
+def test_a_persisted_notice_reaches_the_subscriptions_it_names() -> None:
     peer = subscribed()
-    assert peer.core.subscriptions.recovery_point("sub") is None
     peer.say(PersistedNotice(sub_ids=("other", "sub"), publisher=3, sequence=17))
-    assert peer.core.subscriptions.recovery_point("sub") == (3, 17)
-    assert peer.core.subscriptions.recovery_point("other") is None
+    assert peer.took(Notice) == [Notice("sink", "3|17|")]

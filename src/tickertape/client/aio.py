@@ -1,0 +1,253 @@
+"""Owns the asyncio client: the public calls of `tickertape.AsyncClient` that publish and read.
+
+Must never decide what the protocol says (`core.py`), nor carry out what it asks for (`loop_driver.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from tickertape.base.errors import Closed, Disconnected, StoreFull, SubscriptionUnknown, TimedOut
+from tickertape.base.limits import client_timeout_seconds
+from tickertape.batch.payload import encode
+from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
+from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
+from tickertape.client.command import Command, sub_ids_of
+from tickertape.client.driver import FailedWriteHandler, milliseconds
+from tickertape.client.loop_driver import LoopDriver
+from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.subscribing import Handler, SubscribingClient
+from tickertape.client.subscriptions import Request
+from tickertape.client.waiting import Timeout, now
+from tickertape.wire.commands import Resolved
+
+
+class AsyncClient(
+    LoopDriver,
+    SubscribingClient[
+        Coroutine[Any, Any, AsyncMessageStream],
+        Coroutine[Any, Any, tuple[str, int, int]],
+        Coroutine[Any, Any, None],
+    ],
+):
+    """A connection to one server for asyncio, on its own loop or on uvloop; the names are those of `Client`.
+
+    `name`: the client name; the same name gives the same publisher id on every run and instance.
+    `uri`: `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
+    `user`, `password`: the logon's; they win over those in the URI.
+    `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
+    and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
+    unknown outcome.
+    `timeout`: seconds or text (`"500ms"`), default 10: for every call that is not given its own; None = wait
+    as long as the connection lasts.
+
+    `async with` connects, logs on, and closes at the end; `connect` does it by hand. Calls that may wait are
+    awaited. Any of them may be cancelled: the client stays usable, and the answer to an abandoned call is
+    dropped. It belongs to the event loop on which it connected, and does not reconnect by itself: await
+    `connect` again, from the disconnect handler for instance. A forked child cannot use it: every call but
+    `close` raises `Forked`. Raises `BadName`, `BadOption`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        publish_store: PublishStore | None = None,
+        timeout: float | str | None = client_timeout_seconds,
+    ) -> None:
+        super().__init__(name, uri, user, password, timeout)
+        if publish_store is not None:
+            self._core.set_store(publish_store, now())
+
+    # -- publishing -------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        expiration: float | str | None = None,
+        correlation_id: str | None = None,
+        sow_key: str | None = None,
+    ) -> int | None:
+        """Publish one message: bytes as they are, str as UTF-8, anything else as JSON.
+
+        `expiration`: the message's life, in seconds or text (`"5m"`). `correlation_id`, `sow_key`: handed on.
+        Returns the sequence it gave the message, or None without a publish store or where the topic is not
+        recorded. It lets other tasks run after what it sent, and waits for the network only when a bound is
+        reached, as long as the client's `timeout`; through a lost connection too when there is a disconnect
+        handler, which may connect again. Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected`
+        (without a publish store, or with a full one), `StoreFull`, `TimedOut`, `Closed`,
+        `PublisherTakenOver`; when it raises, or is cancelled, the message is not published.
+        """
+        body = data if type(data) is bytes else encode(data)
+        if self._turn_due:
+            await self._give_turn()
+        if expiration is not None or correlation_id is not None or sow_key is not None:
+            extra = (milliseconds(expiration), correlation_id or "", sow_key or "")
+            return await self._publish_when_room(partial(self._publish, topic, body, *extra))
+        try:
+            sequence = self._publish(topic, body)
+        except StoreFull:
+            return await self._publish_when_room(partial(self._publish, topic, body))
+        if self._waiting:
+            self._drive()
+            self._turn_due = True
+        return sequence
+
+    async def publish_batch(self, topic: str, messages: Iterable[object]) -> int | None:
+        """Publish many messages, each as `publish` does, in batches; returns the sequence of the last, or
+        None.
+
+        Raises what `publish` raises; messages before the one that raised may have been published.
+        """
+        return await self._publish_chunks(
+            topic, chunks_of_messages(topic, messages, lambda: self._publishing.chunk_bytes)
+        )
+
+    async def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> int | None:
+        """Publish each value of an Arrow column as a message, its bytes as they lie; returns the sequence of
+        the last, or None.
+
+        `table`: a table, record batch or reader of pyarrow, an array or chunked array, or anything that hands
+        out an Arrow stream. `column`: the one with the bodies, binary or string; by default `data`, or the
+        only one. Other columns are not published. Raises `UsageError` where there is no such column,
+        `BadMessage` for other types and for nulls, and what `publish` raises; messages before may have been
+        published.
+        """
+        return await self._publish_chunks(
+            topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes)
+        )
+
+    def unpersisted_count(self) -> int:
+        """Messages of the publish store that are not known to be persisted; 0 without a store."""
+        self._check_not_forked()
+        return self._publishing.unpersisted_count()
+
+    def set_publish_store(self, store: PublishStore | None) -> None:
+        """Use `store` from now on. Raises `UsageError` while the present one still holds messages."""
+        self._check_not_forked()
+        self._core.set_store(store, now())
+        self._drive()
+
+    def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
+        """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
+
+        A function or a coroutine function; it runs in a task. None (default): `publish_flush` raises instead.
+        """
+        self._take_failed_write_handler(handler)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    async def _give_turn(self) -> None:
+        """Let the loop send and receive, and wait while the server takes no more."""
+        self._check_usable()
+        self._turn_due = False
+        link = self._link
+        if link is None or not link.congested:
+            await asyncio.sleep(0)
+        elif not await link.wait_room(self._timeout):
+            self._turn_due = True
+            raise TimedOut(f"the server took no more within {self._timeout} s; the message was not published")
+
+    async def _publish_chunks(self, topic: str, chunks: Iterator[Chunk]) -> int | None:
+        sequence: int | None = None
+        for chunk in chunks:
+            await self._give_turn()
+            sequence = await self._publish_when_room(partial(self._publishing.publish_whole, topic, *chunk))
+        return sequence
+
+    async def _publish_when_room(self, publish: Callable[[], int | None]) -> int | None:
+        loop = asyncio.get_running_loop()
+        deadline = None if self._timeout is None else loop.time() + self._timeout
+        while True:
+            try:
+                sequence = publish()
+            except StoreFull as error:
+                self._drive()
+                await self._wait_for_store(error, None if deadline is None else deadline - loop.time())
+            else:
+                self._drive()
+                self._turn_due = True
+                return sequence
+
+    async def _wait_for_store(self, full: StoreFull, seconds: float | None) -> None:
+        store = self._publishing.store
+        if store is None or store.when_full == "raise":
+            raise full
+        if not self._publishing.starved:
+            return
+        self._check_worth_waiting(full, reconnects=self._disconnect_handler is not None)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._room.wait()
+        except TimeoutError:
+            raise TimedOut(f"no room within {self._timeout} s: {full}") from full
+
+    async def _open(
+        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+    ) -> AsyncMessageStream:
+        sub_id = request.context.sub_id
+        stream = self._stream(sub_id, on_message, limited=limited)
+        try:
+            await self._call(
+                lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
+            )
+        except (TimedOut, asyncio.CancelledError):
+            self._end_quietly(sub_id)  # nobody holds the stream: it must not fill up
+            raise
+        if isinstance(stream, AsyncHandledStream):
+            self._spawn(stream.hand_on())
+        return stream
+
+    def _stream(self, sub_id: str, on_message: Handler | None, *, limited: bool) -> AsyncMessageStream:
+        common: dict[str, Any] = {"consumed": self._consumed, "unsubscribe": self._end_quietly}
+        if on_message is None:
+            return AsyncMessageStream(sub_id, limited=limited, **common)
+        return AsyncHandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
+
+    async def _resolve(self, topic: str, bookmark: str, timeout: Timeout) -> tuple[str, int, int]:
+        answer = await self._call(
+            lambda call: self._core.resolve(call, topic, bookmark), timeout, f"resolve {topic}"
+        )
+        assert isinstance(answer, Resolved)
+        return answer.journal, answer.start, answer.end
+
+    async def _end(self, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
+        await self._call(lambda call: self._core.unsubscribe(call, sub_ids), timeout, "unsubscribe")
+
+    def _end_quietly(self, sub_id: str) -> None:
+        # It may have ended meanwhile, and a lost connection has ended it.
+        try:
+            self._core.unsubscribe(None, (sub_id,))
+        except (SubscriptionUnknown, Disconnected, Closed):
+            return
+        self._drive()
+
+    async def _execute(
+        self, command: Command, timeout: Timeout, handler: Handler | None
+    ) -> AsyncMessageStream:
+        if command.command == "subscribe":
+            request, limited = self._asked_for(command)
+            return await self._open(request, timeout, handler, limited=limited)
+        if command.command == "publish":
+            await self.publish(
+                command.topic,
+                command.data,
+                expiration=command.expiration,
+                correlation_id=command.correlation_id,
+                sow_key=command.sow_key,
+            )
+        elif command.command == "unsubscribe":
+            await self._end(sub_ids_of(command), timeout)
+        else:
+            await self.publish_flush(timeout, command.level or "persisted")
+        over = self._stream("", None, limited=False)
+        over.end("complete", None)
+        return over

@@ -1,0 +1,287 @@
+"""Owns the message stream of the asyncio client: awaiting what a subscription delivered.
+
+Must never hold up the event loop: what may be waiting here is bounded by the credit of the subscription, and
+a consumer that never has to wait still lets others run after each `batch_bytes_target`. What it means to
+hold, take and end is in `inbox.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tickertape.base.errors import TickertapeError, UsageError
+from tickertape.base.limits import batch_bytes_target
+from tickertape.base.units import parse_interval
+from tickertape.batch.arrow import check_columns, table_of
+from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message import Message
+from tickertape.client import forks
+from tickertape.client.handlers import Handlers
+from tickertape.client.inbox import Inbox, rest_of
+from tickertape.client.loop_waiting import Waiters
+from tickertape.client.subscribing import Handler
+from tickertape.client.waiting import DEFAULT, Timeout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncMessageStream:
+    """The messages of one subscription, in log order: an async iterator of `Message`, for one consumer at a
+    time.
+
+    Iteration waits for messages and ends, without an exception, when the subscription is over; `end_reason`
+    then says why. A stream of a limited reading (`AsyncClient.replay`, `AsyncClient.read_positions`) raises
+    instead when it was cut short, because there the end means that everything was read. A stream that has
+    ended does not revive. Whoever waits may be cancelled: no message is lost by that. It is also an async
+    context manager that closes itself. In a forked child everything but `close` raises `Forked`.
+    """
+
+    def __init__(
+        self,
+        sub_id: str,
+        *,
+        consumed: Callable[[str, int], None],
+        unsubscribe: Callable[[str], None],
+        limited: bool = False,
+    ) -> None:
+        self.sub_id = sub_id
+        """Id of the subscription."""
+        self.timeout: float | str | None = None
+        """How long iteration, `get`, `batches` and `to_arrow` wait for a message when they are not told:
+        seconds or text; None (default) = as long as the subscription runs. Then they raise `TimedOut`, and
+        can be tried again."""
+        self._report = consumed
+        self._unsubscribe = unsubscribe
+        self._changed = Waiters()
+        self._inbox = Inbox(sub_id, limited=limited)
+        self._forked = False
+        self._in_a_row_bytes = 0
+        self._current: Iterator[Message] = iter(())
+        self._iterator = self._iterate()
+        forks.register(self)
+
+    # -- the application --------------------------------------------------------------------------------
+
+    @property
+    def end_reason(self) -> str | None:
+        """None while it runs; then `complete`, `unsubscribed`, `closed`, or the code of `end_error`."""
+        return self._inbox.end_reason
+
+    @property
+    def end_error(self) -> TickertapeError | None:
+        """The error that ended it, if one did."""
+        return self._inbox.end_error
+
+    @property
+    def recovery_point(self) -> str | None:
+        """Where a bookmark subscription can be taken up again so that nothing is missed: a bookmark of the
+        log, or None while none is known. It moves when the next batch is asked for, and, about once a second,
+        while nothing matches and nothing is waiting here. What was taken of the batch at hand comes again.
+        """
+        return self._inbox.recovery_point
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._iterator
+
+    async def __anext__(self) -> Message:
+        return await anext(self._iterator)
+
+    async def batches(self, timeout: Timeout = DEFAULT) -> AsyncIterator[MessageBatch]:
+        """Iterate whole batches, as they were delivered; ends as iteration of messages does.
+
+        `timeout`: raise `TimedOut` when none comes for so long, in seconds or text; None = wait as long as
+        it runs; by default the stream's own `timeout`. A batch that iteration or `get` has begun comes first,
+        without the messages given already.
+        """
+        rest = rest_of(self._current)
+        if rest is not None:
+            yield rest
+        while (batch := await self._next_batch(timeout)) is not None:
+            yield batch
+
+    async def to_arrow(self, columns: Sequence[str] | None = None, timeout: Timeout = DEFAULT) -> pa.Table:
+        """Read until the stream is over, into an Arrow table that keeps the memory of all its batches.
+
+        Bodies are not copied. `columns` as in `MessageBatch.to_arrow`, `timeout` as in `batches`. For what is
+        larger than memory, or never over, use `batches()` and `to_arrow()` of each. Raises `UsageError` for
+        an unknown column, `TimedOut` (what was read till then is lost), and what `batches` raises.
+        """
+        check_columns(columns)
+        return table_of([batch async for batch in self.batches(timeout)], columns)
+
+    async def get(self, timeout: Timeout = DEFAULT) -> Message:
+        """The next message. `timeout` in seconds or text, None = wait as long as the subscription runs; by
+        default the stream's own `timeout`.
+
+        Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited
+        reading short.
+        """
+        while True:
+            message = next(self._current, None)
+            if message is not None:
+                return message
+            batch = await self._next_batch(timeout)
+            if batch is None:
+                raise self._inbox.over()
+            self._current = iter(batch)
+
+    async def wait_caught_up(self, timeout: float | str | None = None) -> None:
+        """Wait until the replay has caught up with the log, or reached its stop: the `completed`
+        acknowledgement.
+
+        What arrives meanwhile is held for the application, up to `catch_up_bytes_max` if it does not consume.
+        `timeout` in seconds or text, None = wait as long as the subscription runs. Raises `TimedOut`, or
+        `StreamEnded` when the subscription ended before.
+        """
+        seconds = None if timeout is None else parse_interval(timeout)
+        self._check_not_forked()
+        inbox = self._inbox
+        owed = inbox.begin_catch_up()
+        try:
+            if owed:
+                self._report(self.sub_id, owed)
+            await self._changed.wait_for(lambda: inbox.settled, seconds)
+            inbox.check_caught_up(seconds)
+        finally:
+            inbox.end_catch_up()
+
+    async def close(self) -> None:
+        """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
+        if self._forked:
+            return
+        running = self._inbox.close()
+        self._drop_current()
+        if running:
+            self._unsubscribe(self.sub_id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- the client -------------------------------------------------------------------------------------
+
+    def push(self, batch: MessageBatch) -> None:
+        """Internal: a batch was delivered."""
+        owed = self._inbox.push(batch)
+        self._changed.wake()
+        if owed:
+            self._report(self.sub_id, owed)
+
+    def caught_up(self) -> None:
+        """Internal: the replay has caught up or reached its stop."""
+        self._inbox.caught_up = True
+        self._changed.wake()
+
+    def noticed(self, bookmark: str) -> None:
+        """Internal: everything up to `bookmark` was delivered."""
+        self._inbox.notice(bookmark)
+
+    def end(self, reason: str, error: TickertapeError | None) -> None:
+        """Internal: nothing more comes; what is here can still be taken."""
+        self._inbox.end(reason, error)
+        self._changed.wake()
+
+    def forked(self) -> None:
+        """Internal: this is a forked child, which has no part in the parent's event loop."""
+        self._forked = True
+        self._drop_current()
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    async def _iterate(self) -> AsyncIterator[Message]:
+        try:
+            while True:
+                current = self._current
+                for message in current:
+                    yield message
+                if self._current is not current:
+                    continue  # get() has moved on to another batch
+                batch = await self._next_batch(DEFAULT)
+                if batch is None:
+                    break
+                self._current = iter(batch)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._iterator = self._iterate()  # an exception ends a generator, but not the stream
+            raise
+
+    async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
+        self._check_not_forked()
+        inbox = self._inbox
+        owed = inbox.settle()
+        if owed:
+            self._report(self.sub_id, owed)
+        if not inbox.ready:
+            await self._wait(self.timeout if timeout is DEFAULT else timeout)
+        elif self._in_a_row_bytes >= batch_bytes_target:
+            self._in_a_row_bytes = 0
+            await asyncio.sleep(0)
+        batch = inbox.take()
+        if batch is not None:
+            self._in_a_row_bytes += batch.cost
+        return batch
+
+    async def _wait(self, timeout: float | str | None) -> None:
+        self._in_a_row_bytes = 0
+        seconds = None if timeout is None else parse_interval(timeout)
+        if not await self._changed.wait_for(lambda: self._inbox.ready, seconds):
+            raise self._inbox.late(seconds)
+
+    def _drop_current(self) -> None:
+        deque(self._current, maxlen=0)  # a loop may be in the middle of it
+
+    def _check_not_forked(self) -> None:
+        if self._forked:
+            raise forks.forked_error()
+
+
+class AsyncHandledStream(AsyncMessageStream):
+    """A subscription whose messages go to a handler, one after the other, as they come.
+
+    The client runs `hand_on` in a task. The handler is a function or a coroutine function; whatever it
+    raises, the next message is handed on all the same. A slow one holds up its own subscription only.
+    """
+
+    def __init__(
+        self,
+        sub_id: str,
+        *,
+        consumed: Callable[[str, int], None],
+        unsubscribe: Callable[[str], None],
+        handler: Handler,
+        handlers: Handlers,
+    ) -> None:
+        super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe)
+        self._handler = handler
+        self._handlers = handlers
+
+    async def hand_on(self) -> None:
+        """Hand every message to the handler until the subscription is over or closed."""
+        inbox = self._inbox
+        while (batch := await super()._next_batch(None)) is not None:
+            for message in batch:
+                if inbox.closed:
+                    return
+                await self._run(message)
+
+    async def _run(self, message: Message) -> None:
+        try:
+            outcome = self._handler(message)
+            if outcome is not None and inspect.isawaitable(outcome):
+                await outcome
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._handlers.tell(error)
+
+    async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
+        raise UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")

@@ -1,0 +1,172 @@
+"""Owns what every front of a client does with the machine's effects, and what it knows of the application.
+
+Must never wait, lock or touch a connection: that is what tells the fronts apart.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Protocol
+
+from tickertape.base.errors import Disconnected, NameInUse, StoreFull, TickertapeError
+from tickertape.base.units import parse_interval
+from tickertape.batch.layout import MessageBatch
+from tickertape.client import forks
+from tickertape.client.core import ClientCore
+from tickertape.client.effects import (
+    CaughtUp,
+    Down,
+    Effect,
+    End,
+    FailedWrite,
+    Hand,
+    Hangup,
+    Notice,
+    Resolve,
+    Room,
+)
+from tickertape.client.handlers import ExceptionListener, Handlers
+from tickertape.client.lane import CLOSED
+from tickertape.client.link import parse_uri
+from tickertape.client.waiting import DEFAULT, Timeout
+from tickertape.wire.commands import LoggedOn
+
+SOFTWARE = "tickertape-python"
+
+FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
+
+
+class Connected(Protocol):
+    """The connection on which effects are carried out."""
+
+    def hang_up(self) -> None:
+        """End it."""
+
+
+class Driver(ABC):
+    """The base of a client's front: its machine, its handlers, and effects that need no connection."""
+
+    _core: ClientCore
+    _handlers: Handlers
+    _timeout: float | None
+
+    def __init__(
+        self, name: str, uri: str, user: str | None, password: str | None, timeout: float | str | None
+    ) -> None:
+        self._address = parse_uri(uri)
+        self._core = ClientCore(
+            name,
+            user=user if user is not None else self._address.user,
+            password=password if password is not None else self._address.password,
+            software=SOFTWARE,
+        )
+        self._publishing = self._core.publishing
+        self._publish: Callable[..., int | None] = self._publishing.publish
+        self._waiting = self._core.waiting
+        self._handlers = Handlers()
+        self._timeout = None if timeout is None else parse_interval(timeout)
+        self._failed_write_handler: FailedWriteHandler | None = None
+        self._made_ids: Iterator[int] = count(1)
+        self._forked = False
+
+    # -- what an application may ask any time -----------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The client name."""
+        return self._core.name
+
+    @property
+    def server(self) -> LoggedOn | None:
+        """What the server said at logon (instance, journal, publisher, ...); None while disconnected."""
+        return self._core.logged_on
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client is logged on, as far as it knows."""
+        return self._core.logged_on is not None
+
+    def set_exception_listener(self, listener: ExceptionListener | None) -> None:
+        """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
+        self._handlers.listener = listener
+
+    def forked(self) -> None:
+        """Internal: this is a forked child."""
+        self._forked = True
+        self._core.logged_on = None
+        self._publishing.run = CLOSED
+        self._publish = forks.refuse
+
+    # -- effects ----------------------------------------------------------------------------------------
+
+    def _settle(self, effects: Iterable[Effect], connected: Connected | None) -> None:
+        """Carry out effects, all but `Send`, in order."""
+        for effect in effects:
+            if isinstance(effect, Hand):
+                effect.sink.push(effect.batch)  # type: ignore[attr-defined]
+            elif isinstance(effect, Resolve):
+                effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
+            elif isinstance(effect, CaughtUp):
+                effect.sink.caught_up()  # type: ignore[attr-defined]
+            elif isinstance(effect, Notice):
+                effect.sink.noticed(effect.bookmark)  # type: ignore[attr-defined]
+            elif isinstance(effect, End):
+                effect.sink.end(effect.reason, effect.error)  # type: ignore[attr-defined]
+            elif isinstance(effect, FailedWrite):
+                self._failed_write(effect)
+            elif isinstance(effect, Room):
+                self._room_again()
+            elif isinstance(effect, Hangup):
+                if connected is not None:
+                    connected.hang_up()
+            elif isinstance(effect, Down):
+                self._down()
+
+    def _failed_write(self, effect: FailedWrite) -> None:
+        if self._failed_write_handler is not None:
+            self._handle(self._failed_write_handler, effect.error, effect.batch)
+
+    def _take_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
+        self._failed_write_handler = handler
+        self._publishing.report_rejections = handler is None
+
+    @abstractmethod
+    def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
+        """Run a handler of the application; what it raises is told to the exception listener."""
+
+    @abstractmethod
+    def _room_again(self) -> None:
+        """The publish store has room: whoever waits may try again."""
+
+    @abstractmethod
+    def _down(self) -> None:
+        """A connection is lost, and not because the application closed the client."""
+
+    # -- decisions both fronts make ---------------------------------------------------------------------
+
+    def _seconds(self, timeout: Timeout) -> float | None:
+        if timeout is DEFAULT:
+            return self._timeout
+        return None if timeout is None else parse_interval(timeout)
+
+    def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
+        """Raise unless somebody may make room. `reconnects`: there is a handler that may connect again."""
+        if self._core.logged_on is None and (not reconnects or self._timeout is None):
+            # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
+            # long as the connection.
+            raise Disconnected(f"there is no connection, and {full}") from full
+
+    def _not_in_a_fight(self, *, handling_loss: bool) -> None:
+        # Two clients of one name whose handlers connect again would throw each other out for ever.
+        if handling_loss and self._core.displaced is not None:
+            raise NameInUse(
+                f"another process took over the client name {self.name!r}, and would be thrown out in turn: "
+                "give each process a name of its own, or call connect() outside of the disconnect handler"
+            ) from self._core.displaced
+
+
+def milliseconds(expiration: float | str | None) -> int:
+    """A message's life as it travels: at least one millisecond, 0 for none."""
+    return 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))

@@ -1,0 +1,84 @@
+"""Owns what becomes of clients and streams in a forked child: they refuse, and let go of the parent's socket.
+
+Must never send anything, nor wait for a lock: a thread that held it exists in the parent only.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from types import TracebackType
+from typing import NoReturn, Protocol
+
+from tickertape.base.errors import Forked
+
+
+class Inherited(Protocol):
+    """What a child must not use."""
+
+    def forked(self) -> None:
+        """This is the child now; never raises, never waits."""
+
+
+class ForkedLock:
+    """Stands where a lock was: whoever would take it is told why not."""
+
+    def __enter__(self) -> NoReturn:
+        raise forked_error()
+
+    def acquire(self, *_arguments: object, **_options: object) -> NoReturn:
+        """As a lock's."""
+        raise forked_error()
+
+    def release(self) -> NoReturn:
+        """As a lock's: the fork came while it was held."""
+        raise forked_error()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+
+def forked_error() -> Forked:
+    """What every call raises in a child."""
+    return Forked(
+        f"process {os.getpid()} was forked and inherited this client or stream, whose connection belongs to "
+        "its parent: make a client of your own after the fork"
+    )
+
+
+def refuse(*_arguments: object, **_options: object) -> NoReturn:
+    """Stands where a function was."""
+    raise forked_error()
+
+
+def let_go(descriptor: int) -> None:
+    """Make `descriptor`, in this process, something else than the parent's socket.
+
+    Closing would not do: others hold the number and may write to it, or take it out of a poll that parent and
+    child share.
+    """
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+    except OSError:
+        return  # out of descriptors: nothing of ours writes there any more, so it may stay
+    os.dup2(nowhere, descriptor, inheritable=False)
+    os.close(nowhere)
+
+
+def register(inherited: Inherited) -> None:
+    """Tell this object when it finds itself in a child. It is not kept alive."""
+    _alive.add(inherited)
+
+
+_alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for inherited in list(_alive):
+        inherited.forked()
+    _alive.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,322 @@
+"""Owns how the asyncio client runs its machine: one link, one timer, tasks for the application's handlers.
+
+Must never decide what the protocol says (`core.py`). Everything happens on one event loop, so nothing needs a
+lock; nothing here waits but on behalf of a caller, who may be cancelled and leaves the client as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.client import forks
+from tickertape.client.core import Arrived, Lost, Opened
+from tickertape.client.driver import Driver
+from tickertape.client.effects import Effect, Send
+from tickertape.client.loop_link import LoopLink
+from tickertape.client.loop_waiting import LoopCall, Waiters
+from tickertape.client.waiting import DEFAULT, Timeout, now
+from tickertape.wire.commands import LoggedOn
+
+DisconnectHandler = Callable[[Any], object]
+
+
+class LoopDriver(Driver):
+    """The half of `AsyncClient` that connects, waits and carries out. One event loop at a time may use it."""
+
+    def __init__(
+        self, name: str, uri: str, user: str | None, password: str | None, timeout: float | str | None
+    ) -> None:
+        super().__init__(name, uri, user, password, timeout)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._link: LoopLink | None = None
+        self._logon: LoopCall | None = None
+        self._connecting = asyncio.Lock()
+        self._handling_loss = asyncio.Lock()
+        self._loss_handled_in: asyncio.Task[Any] | None = None
+        self._room = Waiters()
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._disconnect_handler: DisconnectHandler | None = None
+        forks.register(self)
+
+    # -- connection -------------------------------------------------------------------------------------
+
+    async def connect(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Connect and log on; nothing happens when the client is connected.
+
+        `timeout` in seconds or text, None = wait for ever. What the publish store holds and the server lacks
+        is sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
+        refuses the logon with: `Refused`, `NameInUse`, `BadVersion`, ...
+        """
+        seconds = self._seconds(timeout)
+        self._check_not_forked()
+        handler = self._loss_handled_in
+        self._not_in_a_fight(handling_loss=handler is not None and handler is asyncio.current_task())
+        async with self._connecting:
+            loop = asyncio.get_running_loop()
+            if self._link is not None and self._loop is not None and self._loop is not loop:
+                if self._loop.is_running():
+                    self._check_usable()
+                self._link.discard(Disconnected("the event loop of the connection ended"))
+            if self._core.logged_on is not None:
+                return
+            if self._core.closed:
+                raise Closed("the client was closed")
+            self._loop = loop
+            link = LoopLink(self._address, self)
+            self._logon = LoopCall()
+            try:
+                async with asyncio.timeout(seconds):
+                    await link.dial()
+                    outcome = await self._logon.wait(None, "the logon")
+            except TickertapeError:
+                raise
+            except TimeoutError as error:
+                late = TimedOut(f"no logon at {self._address.uri} within {seconds} s")
+                link.discard(Disconnected(str(late)))
+                raise late from error
+            except OSError as error:
+                reason = error.strerror or error
+                raise Disconnected(f"cannot connect to {self._address.uri}: {reason}") from error
+            except asyncio.CancelledError:
+                link.discard(Disconnected("connecting was cancelled"))
+                raise
+            assert isinstance(outcome, LoggedOn)
+
+    async def close(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Send what was published, wait until the server has it, and disconnect. Further calls raise
+        `Closed`.
+
+        `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled. Never
+        raises but when it is cancelled, and then it is closed all the same: what went wrong is told to the
+        exception listener. A publish store keeps what is not persisted. In a forked child nothing happens.
+        """
+        if self._core.closed or self._forked:
+            return
+        seconds = self._seconds(timeout)
+        loop = asyncio.get_running_loop()
+        deadline = None if seconds is None else loop.time() + seconds
+        link = self._link
+        try:
+            if self.connected and self._loop is loop and self._publishing.unsettled():
+                await self._flush_before_close(seconds)
+        except asyncio.CancelledError:
+            self._shut()
+            if link is not None:
+                link.discard(Disconnected("closing was cancelled"))
+            raise
+        self._shut()
+        try:
+            if link is not None and self._loop is loop:
+                await link.changed.wait_for(lambda: link.gone, _left(deadline))
+        finally:
+            if link is not None and not link.gone:
+                link.discard(Disconnected("the server did not take what was sent"))
+        await self._finish_tasks(deadline)
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
+        """Call `handler(client)` once for each connection that is lost, not for `close`.
+
+        A function or a coroutine function; it runs in a task of its own, may await `connect`, and losses are
+        handled one after the other. When another process took over the client name, `connect` raises
+        `NameInUse` there: the two would throw each other out for ever.
+        """
+        self._disconnect_handler = handler
+
+    async def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
+        """Wait until everything sent on this connection is persisted, with or without a publish store.
+
+        `level="processed"`: until the server has it. `timeout` in seconds or text, None = as long as the
+        connection lasts. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`,
+        `PublisherTakenOver` (another process published under this name), and, unless there is a failed-write
+        handler, `PublishRejected` when the server refused messages since the last flush.
+        """
+        await self._call(lambda call: self._core.flush(call, level), timeout, f"publish_flush ({level})")
+        refused = self._publishing.take_rejection()
+        if refused is not None:
+            raise refused
+
+    # -- called by the link and the loop ----------------------------------------------------------------
+
+    def opened(self, link: LoopLink) -> None:
+        """Internal: the connection stands."""
+        assert self._logon is not None
+        if self._core.closed:
+            self._logon.settle(Closed("the client was closed"))
+            link.discard(Disconnected("the client was closed"))
+            return
+        self._link = link
+        self._core.receive(Opened(self._logon), now())
+        self._drive()
+
+    def buffer(self) -> memoryview:
+        """Internal: where the link reads into."""
+        return self._core.buffer()
+
+    def arrived(self, count: int) -> None:
+        """Internal: bytes came."""
+        self._core.receive(Arrived(count), now())
+        self._drive()
+        self._arm()
+
+    def lost(self, link: LoopLink, error: Disconnected) -> None:
+        """Internal: the connection is gone."""
+        if link is not self._link:
+            return
+        self._link = None
+        self._disarm()
+        self._core.receive(Lost(error), now())
+        self._drive()
+        self._room.wake()
+
+    def forked(self) -> None:
+        """Internal: this is a forked child, which has no part in the parent's event loop."""
+        super().forked()
+        link, self._link = self._link, None
+        if link is not None:
+            link.let_go()
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _drive(self) -> None:
+        """Carry out what the machine asks for: sends first, in the order in which frames were made."""
+        link = self._link
+        buffers: list[Any] = []
+        later: list[Effect] = []
+        for effect in self._core.effects():
+            if type(effect) is Send:
+                buffers += effect.buffers
+            else:
+                later.append(effect)
+        if buffers and link is not None:
+            link.send(buffers)
+        if later:
+            self._settle(later, link)
+
+    def _arm(self) -> None:
+        """One timer, for the next deadline of the machine; one that fires too early does no harm."""
+        deadline = self._core.next_deadline()
+        if deadline is None or self._timer is not None or self._loop is None:
+            return
+        wait = max(0.0, deadline - now().mono)
+        self._timer = self._loop.call_at(self._loop.time() + wait, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        moment = now()
+        deadline = self._core.next_deadline()
+        if deadline is not None and deadline <= moment.mono:
+            self._core.wake(moment)
+            self._drive()
+        self._arm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _call(self, begin: Callable[[LoopCall], None], timeout: Timeout, what: str) -> object:
+        seconds = self._seconds(timeout)
+        self._check_usable()
+        call = LoopCall()
+        begin(call)
+        self._drive()
+        return await call.wait(seconds, what)
+
+    def _consumed(self, sub_id: str, cost: int) -> None:
+        self._check_not_forked()
+        self._core.consumed(sub_id, cost)
+        if self._waiting:
+            self._drive()
+
+    def _check_not_forked(self) -> None:
+        if self._forked:
+            raise forks.forked_error()
+
+    def _check_usable(self) -> None:
+        self._check_not_forked()
+        if self._link is not None and self._loop is not asyncio.get_running_loop():
+            raise UsageError("this client is connected on another event loop: use it there, or connect again")
+
+    async def _flush_before_close(self, seconds: float | None) -> None:
+        try:
+            await self.publish_flush(timeout=seconds, level="processed")
+        except TickertapeError as error:
+            self._handlers.tell(error)
+
+    def _shut(self) -> None:
+        refused = self._publishing.take_rejection()
+        if self._link is not None:
+            self._link.gently = True
+        self._core.close()
+        self._drive()
+        self._room.wake()
+        self._disarm()
+        if refused is not None:
+            self._handlers.tell(refused)
+
+    # -- handlers ---------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish_tasks(self, deadline: float | None) -> None:
+        waiting = self._tasks - {asyncio.current_task()}
+        if not waiting:
+            return
+        _, late = await asyncio.wait(waiting, timeout=_left(deadline))
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
+        self._spawn(self._run_handler(handler, *arguments))
+
+    async def _run_handler(self, handler: Callable[..., object], *arguments: object) -> None:
+        try:
+            outcome = handler(*arguments)
+            if outcome is not None and inspect.isawaitable(outcome):
+                await outcome
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._handlers.tell(error)
+
+    def _room_again(self) -> None:
+        self._room.wake()
+
+    def _down(self) -> None:
+        if self._disconnect_handler is not None:
+            self._spawn(self._run_disconnect_handler())
+
+    async def _run_disconnect_handler(self) -> None:
+        async with self._handling_loss:
+            handler = self._disconnect_handler
+            if handler is not None:
+                self._loss_handled_in = asyncio.current_task()
+                try:
+                    await self._run_handler(handler, self)
+                finally:
+                    self._loss_handled_in = None
+
+
+def _left(deadline: float | None) -> float | None:
+    if deadline is None:
+        return None
+    return max(0.0, deadline - asyncio.get_running_loop().time())

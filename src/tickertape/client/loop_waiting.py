@@ -1,0 +1,74 @@
+"""Owns waiting in an event loop: for the outcome of one call, and for something to change.
+
+Must never know what is waited for. Whoever waits may be cancelled; what comes for them then is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tickertape.base.errors import TickertapeError, TimedOut
+
+
+class LoopCall:
+    """The outcome of one call."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: object) -> None:
+        """Set the outcome; nobody hears it when the call was abandoned."""
+        if not self._future.done():
+            self._future.set_result(outcome)
+
+    async def wait(self, seconds: float | None, what: str) -> object:
+        """The outcome; raises it when it is an error, and `TimedOut` after `seconds` without one."""
+        try:
+            async with asyncio.timeout(seconds):
+                outcome = await self._future
+        except TimeoutError:
+            raise TimedOut(f"no answer to {what} within {seconds} s; it may still take effect") from None
+        if isinstance(outcome, TickertapeError):
+            raise outcome
+        return outcome
+
+
+class Waiters:
+    """Those who wait for something to change."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: set[asyncio.Future[None]] = set()
+
+    def wake(self) -> None:
+        """It has changed: all look again."""
+        for future in self._futures:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        """Wait until `condition()`; whether it holds in the end."""
+        if seconds is None:
+            while not condition():
+                await self.wait()
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await self.wait()
+        except TimeoutError:
+            return condition()
+        return True
+
+    async def wait(self) -> None:
+        """Wait for one change."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.add(future)
+        try:
+            await future
+        finally:
+            self._futures.discard(future)

@@ -1,0 +1,266 @@
+"""Owns how the blocking client runs its machine: one lock, one link, and callers that wait.
+
+Must never decide what the protocol says (`core.py`), nor read or write a socket (`link.py`). What the machine
+asks for is carried out here: sends in order under the lock, everything else after the lock is free again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from types import TracebackType
+from typing import Any, Self
+
+from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.client import forks
+from tickertape.client.core import Arrived, Lost, Opened
+from tickertape.client.driver import Driver
+from tickertape.client.effects import Effect, Resolve, Send
+from tickertape.client.lane import NOBODY
+from tickertape.client.link import Link, dial
+from tickertape.client.waiting import DEFAULT, Call, Timeout, now
+
+DisconnectHandler = Callable[[Any], object]
+
+
+class ThreadDriver(Driver):
+    """The half of `Client` that connects, waits and carries out. Any number of threads may call it."""
+
+    def __init__(
+        self, name: str, uri: str, user: str | None, password: str | None, timeout: float | str | None
+    ) -> None:
+        super().__init__(name, uri, user, password, timeout)
+        self._lock = threading.RLock()
+        # Python's own conditions ask a lock this way; there is no public name for it.
+        self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        self._room = threading.Condition(self._lock)
+        self._link: Link | None = None
+        self._connecting = threading.Lock()
+        self._handling_loss = threading.RLock()
+        self._loss_handled_on = NOBODY
+        self._disconnect_handler: DisconnectHandler | None = None
+        forks.register(self)
+
+    # -- connection -------------------------------------------------------------------------------------
+
+    def connect(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Connect and log on; nothing happens when the client is connected.
+
+        `timeout` in seconds, None = wait for ever. What the publish store holds and the server lacks is
+        sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
+        refuses the logon with:
+        `Refused`, `NameInUse`, `BadVersion`, ...
+        """
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._not_on_receive_thread("connect")
+        self._not_in_a_fight(handling_loss=self._loss_handled_on == get_ident())
+        with self._connecting:
+            if self._core.logged_on is not None:
+                return
+            connection = dial(self._address, seconds)
+            link = Link(connection, self._address.uri, self)
+            call = Call()
+            with self._lock:
+                if self._core.closed:
+                    link.discard()
+                    raise Closed("the client was closed")
+                self._link = link
+                self._core.receive(Opened(call), now())
+                later = self._sends()
+            link.start()
+            self._carry_out(link, later)
+            try:
+                call.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), "the logon")
+            except TimedOut as error:
+                link.hang_up(Disconnected(str(error)))
+                link.thread.join()
+                raise
+
+    def close(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Send what was published, wait until the server has it, and disconnect. Further calls raise
+        `Closed`.
+
+        `timeout` bounds the waiting, in seconds. Never raises: what went wrong is told to the exception
+        listener. A publish store keeps what is not persisted. In a forked child nothing happens.
+        """
+        if self._core.closed or self._forked:
+            return
+        apart = not self._on_receive_thread()
+        if apart and self.connected and self._publishing.unsettled():
+            try:
+                self.publish_flush(timeout=timeout, level="processed")
+            except TickertapeError as error:
+                self._handlers.tell(error)
+        with self._lock:
+            link = self._link
+            refused = self._publishing.take_rejection()
+            self._core.close()
+            later = self._sends()
+            self._room.notify_all()
+        if refused is not None:
+            self._handlers.tell(refused)
+        self._carry_out(link, later)
+        if link is not None and apart:
+            link.thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
+        """Call `handler(client)` once for each connection that is lost, not for `close`.
+
+        It runs on a thread of its own and may call `connect`; losses are handled one after the other. When
+        another process took over the client name, `connect` raises `NameInUse` there: the two would throw
+        each other out for ever.
+        """
+        self._disconnect_handler = handler
+
+    def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
+        """Wait until everything sent on this connection is persisted, with or without a publish store.
+
+        `level="processed"`: until the server has it. `timeout` in seconds, None = as long as the connection
+        lasts. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`, `PublisherTakenOver`
+        (another process published under this name), and, unless there is a failed-write handler,
+        `PublishRejected` when the server refused messages since the last flush.
+        """
+        what = f"publish_flush ({level})"
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._not_on_receive_thread(what)
+        call = Call()
+        with self._lock:
+            self._core.flush(call, level)
+            link, later = self._link, self._sends()
+        self._carry_out(link, later)
+        if link is not None and not call.settled:
+            link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
+        call.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), what)
+        if self._publishing.rejected_count:
+            with self._lock:
+                refused = self._publishing.take_rejection()
+            if refused is not None:
+                raise refused
+
+    # -- the receive thread -----------------------------------------------------------------------------
+
+    def buffer(self) -> memoryview:
+        """Internal: where the link reads into."""
+        return self._core.buffer()
+
+    def arrived(self, count: int) -> float | None:
+        """Internal: bytes came, or time has passed."""
+        moment = now()
+        with self._lock:
+            if count:
+                self._core.receive(Arrived(count), moment)
+            deadline = self._core.next_deadline()
+            if deadline is not None and deadline <= moment.mono:
+                self._core.wake(moment)
+            link, later = self._link, self._sends()
+        try:
+            self._carry_out(link, later)
+        except BaseException:
+            for effect in later:  # a Ctrl-C in a caller that reads: others still get their answers
+                if isinstance(effect, Resolve):
+                    effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
+            raise
+        return self._core.next_deadline()
+
+    def lost(self, error: Disconnected) -> None:
+        """Internal: the connection is gone."""
+        with self._lock:
+            self._core.receive(Lost(error), now())
+            self._link = None
+            later = self._sends()
+            self._room.notify_all()
+        self._carry_out(None, later)
+
+    def forked(self) -> None:
+        """Internal: this is a forked child, where the receive thread does not exist and locks may be held."""
+        super().forked()
+        refusing: Any = forks.ForkedLock()
+        self._lock = self._room = self._connecting = refusing
+        self._owns_lock = forks.refuse
+        link, self._link = self._link, None
+        if link is not None:
+            link.let_go()
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _sends(self) -> list[Effect]:
+        # Under the lock, so that frames leave in the order in which they were made.
+        later: list[Effect] = []
+        if not self._waiting:
+            return later
+        for effect in self._core.effects():
+            if type(effect) is Send:
+                if self._link is not None:
+                    self._link.add(effect.buffers)
+            else:
+                later.append(effect)
+        return later
+
+    def _carry_out(self, link: Link | None, effects: Sequence[Effect]) -> None:
+        if link is not None:
+            link.push()
+        if effects:
+            self._settle(effects, link)
+
+    def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
+        self._handlers.run(handler, *arguments)
+
+    def _room_again(self) -> None:
+        with self._lock:
+            self._room.notify_all()
+
+    def _down(self) -> None:
+        handler = self._disconnect_handler
+        if handler is not None:
+            with self._handling_loss:
+                self._loss_handled_on = get_ident()
+                self._handlers.run(handler, self)
+                self._loss_handled_on = NOBODY
+
+    def _call(self, begin: Callable[[Call], None], timeout: Timeout, what: str) -> object:
+        seconds = self._seconds(timeout)
+        self._not_on_receive_thread(what)
+        call = Call()
+        with self._lock:
+            begin(call)
+            link, later = self._link, self._sends()
+        self._carry_out(link, later)
+        return call.wait(seconds, what)
+
+    def _post(self, begin: Callable[[Call], None]) -> None:
+        with self._lock:
+            begin(Call())
+            link, later = self._link, self._sends()
+        self._carry_out(link, later)
+
+    def _consumed(self, sub_id: str, cost: int) -> None:
+        with self._lock:
+            self._core.consumed(sub_id, cost)
+            if not self._waiting:
+                return
+            link, later = self._link, self._sends()
+        self._carry_out(link, later)
+
+    def _reads_answers(self) -> bool:
+        # Handlers run on the receive thread, so it reads as soon as there may be something for one.
+        return self._failed_write_handler is None and not self._core.subscriptions
+
+    def _on_receive_thread(self) -> bool:
+        link = self._link
+        return link is not None and link.thread is threading.current_thread()
+
+    def _not_on_receive_thread(self, what: str) -> None:
+        if self._on_receive_thread():
+            raise UsageError(f"{what} would wait for the receive thread, which it was called on")

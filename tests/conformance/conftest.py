@@ -1,0 +1,62 @@
+"""What the conformance tests of clients share: the fronts, and one server for all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tickertape.testing.server import RunningServer, running_server
+
+TOPICS = 1_000
+"""Recorded topics that the tests may use up; whatever else is published to is not recorded."""
+CONFIG = "".join(f'[[journal.topic]]\nname = "recorded-{number}"\n' for number in range(TOPICS))
+_numbers = itertools.count()
+_topics = itertools.count()
+
+
+@pytest.fixture(params=["blocking", "asyncio", "uvloop"])
+def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+    opened = Front(request.param)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[RunningServer]:
+    """A server that no test stops."""
+    with running_server(config=CONFIG) as running:
+        yield running
+
+
+@pytest.fixture
+def uri(shared_server: RunningServer) -> str:
+    return shared_server.uri
+
+
+@pytest.fixture
+def name() -> str:
+    """A client name that no other test has."""
+    return f"client-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic() -> str:
+    """A recorded topic that no other test has."""
+    return f"recorded-{next(_topics)}"
+
+
+@pytest.fixture
+def other_topic() -> str:
+    """Another one."""
+    return f"recorded-{next(_topics)}"
+
+
+@pytest.fixture
+def client(front: Front, uri: str, name: str) -> tt.Client:
+    return front.connect(name, uri)

@@ -1,0 +1,145 @@
+"""Both fronts of the client behind one face, so that one set of tests holds for both.
+
+A front makes clients whose calls block. Those of the asyncio client run on an event loop in a thread of its
+own; whatever is to be awaited there is awaited by the calling thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, cast
+
+import uvloop
+
+import tickertape as tt
+
+SECONDS_MAX = 60
+_NO_MORE = object()
+
+
+class LoopThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self, make: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self.loop = make()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await `work` there and give its outcome here."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(SECONDS_MAX)
+
+    def close(self) -> None:
+        """Stop and close the loop."""
+        self.run(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(SECONDS_MAX)
+        self.loop.close()
+
+
+class Driven:
+    """Stands for an object of the asyncio client: its calls block, and so do its iterators."""
+
+    def __init__(self, thread: LoopThread, target: Any) -> None:
+        self.__dict__["thread"] = thread
+        self.__dict__["target"] = target
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.target, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            return self._shown(self.thread.run(_called(value, *arguments, **options)))
+
+        return call
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.target, name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        item = self.thread.run(_next(self.target))
+        if item is _NO_MORE:
+            raise StopIteration
+        return item
+
+    def __enter__(self) -> Any:
+        return self._shown(self.thread.run(self.target.__aenter__()))
+
+    def __exit__(self, *error: Any) -> None:
+        self.thread.run(self.target.__aexit__(*error))
+
+    def _shown(self, outcome: Any) -> Any:
+        kinds = (tt.AsyncClient, tt.AsyncMessageStream, AsyncIterator)
+        return Driven(self.thread, outcome) if isinstance(outcome, kinds) else outcome
+
+
+async def _called(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    outcome = function(*arguments, **options)
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+async def _next(items: Any) -> Any:
+    return await anext(items, _NO_MORE)
+
+
+class Front:
+    """One front: `connect` gives clients, all closed at the end of the test."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._open = contextlib.ExitStack()
+        self._thread: LoopThread | None = None
+        if kind != "blocking":
+            self._thread = LoopThread(uvloop.new_event_loop if kind == "uvloop" else asyncio.new_event_loop)
+
+    def make(self, name: str, uri: str, **options: Any) -> tt.Client:
+        """A client that is not connected."""
+        if self._thread is None:
+            client = tt.Client(name, uri, connect=False, **options)
+        else:
+            client = cast("tt.Client", Driven(self._thread, tt.AsyncClient(name, uri, **options)))
+        self._open.callback(client.close)
+        return client
+
+    def connect(self, name: str, uri: str, **options: Any) -> tt.Client:
+        """A client that is logged on."""
+        client = self.make(name, uri, **options)
+        client.connect()
+        return client
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await `work` on the event loop of an asyncio front."""
+        assert self._thread is not None
+        return self._thread.run(work)
+
+    def reconnecting(self, before: Callable[[], object], after: Callable[[], object]) -> Callable[..., Any]:
+        """A disconnect handler that calls `before()`, connects again, and calls `after()`; both may block."""
+        if self._thread is None:
+
+            def handle(client: tt.Client) -> None:
+                before()
+                client.connect(timeout=30)
+                after()
+
+            return handle
+
+        async def handle_async(client: tt.AsyncClient) -> None:
+            await asyncio.to_thread(before)
+            await client.connect(timeout=30)
+            after()
+
+        return handle_async
+
+    def close(self) -> None:
+        """Close the clients, then the loop."""
+        self._open.close()
+        if self._thread is not None:
+            self._thread.close()

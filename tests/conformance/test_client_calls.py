@@ -1,0 +1,360 @@
+"""What holds for the calls of both clients: connecting, publishing, flushing, commands as data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tickertape.base.limits import message_bytes_max
+from tickertape.testing.server import RunningServer, wait_until
+
+
+def is_connected(client: tt.Client) -> bool:
+    return client.connected  # in a function: a type checker holds what it has seen of a property
+
+
+# -- connecting ---------------------------------------------------------------------------------------
+
+
+def test_it_connects_once_and_knows_its_server(front: Front, uri: str, name: str) -> None:
+    client = front.make(name, uri)
+    assert (client.connected, client.server) == (False, None)
+    client.connect()
+    client.connect()
+    assert is_connected(client)
+    assert client.name == name
+    assert client.server is not None
+    assert client.server.recorded is not None
+    assert "recorded-0" in client.server.recorded
+
+
+def test_it_is_its_own_context_manager(front: Front, uri: str, name: str, topic: str) -> None:
+    with front.connect(name, uri) as client:
+        client.publish(topic, b"1")
+    assert not is_connected(client)
+    other = front.connect(f"{name}-other", uri)
+    assert [message.data for message in other.replay(topic)] == [b"1"]
+
+
+def test_another_user_of_the_name_is_refused(front: Front, uri: str, name: str) -> None:
+    front.connect(name, uri, user="ann")
+    second = front.make(name, uri, user="bob")
+    with pytest.raises(tt.NameInUse):
+        second.connect()
+    assert not is_connected(second)
+
+
+def test_the_same_user_takes_the_name_over(front: Front, uri: str, name: str, topic: str) -> None:
+    first = front.connect(name, uri)
+    stream = first.subscribe(topic)
+    front.connect(name, uri)
+    assert list(stream) == []
+    assert stream.end_reason == "name_in_use"
+    with pytest.raises(tt.Disconnected):
+        first.publish(topic, b"1")
+
+
+def test_nobody_there_and_nobody_answering(front: Front, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        client = front.make(name, address)
+        with pytest.raises(tt.TimedOut):
+            client.connect(timeout=0.05)
+        with pytest.raises(tt.TimedOut):
+            client.connect(timeout="50ms")
+    with pytest.raises(tt.Disconnected, match="cannot connect"):
+        client.connect()
+
+
+def test_bad_names_and_addresses_are_refused(front: Front, uri: str) -> None:
+    with pytest.raises(tt.TickertapeError) as caught:
+        front.make("", uri)
+    assert caught.value.code == "bad_name"
+    with pytest.raises(tt.BadOption):
+        front.make("a", "http://localhost:1")
+    with pytest.raises(tt.BadOption):
+        front.make("a", uri, timeout="soon")
+
+
+def test_before_connect_and_after_close_calls_say_so(front: Front, uri: str, name: str, topic: str) -> None:
+    client = front.make(name, uri)
+    errors: tuple[type[tt.TickertapeError], ...] = (tt.Disconnected, tt.Closed)
+    for error in errors:
+        with pytest.raises(error):
+            client.publish(topic, b"1")
+        with pytest.raises(error):
+            client.subscribe(topic)
+        with pytest.raises(error):
+            client.publish_flush()
+        client.close()
+        client.close()
+    with pytest.raises(tt.Closed):
+        client.connect()
+
+
+# -- publishing ---------------------------------------------------------------------------------------
+
+
+def test_bodies_of_every_kind(client: tt.Client, topic: str) -> None:
+    for data in (b"bytes", "tëxt", {"id": 1}, [1, None], 2.5):
+        assert client.publish(topic, data) is None
+    client.publish_flush()
+    bodies = [message.data for message in client.replay(topic)]
+    assert bodies == [b"bytes", "tëxt".encode(), b'{"id":1}', b"[1,null]", b"2.5"]
+
+
+def test_with_a_store_messages_carry_rising_sequences(front: Front, uri: str, name: str, topic: str) -> None:
+    client = front.connect(name, uri, publish_store=tt.MemoryPublishStore())
+    given = [client.publish(topic, b"%d" % i) for i in range(50)]
+    assert client.publish("unrecorded", b"x") is None
+    client.publish_flush()
+    assert client.unpersisted_count() == 0
+    assert [message.sequence for message in client.replay(topic)] == given
+    with pytest.raises(tt.UsageError):
+        client.publish_flush(level="sent")
+
+
+def test_a_store_can_be_set_and_taken_away(client: tt.Client, topic: str) -> None:
+    client.set_publish_store(tt.MemoryPublishStore())
+    assert client.publish(topic, b"1") is not None
+    client.publish_flush()
+    client.set_publish_store(None)
+    assert client.publish(topic, b"2") is None
+
+
+def test_what_comes_with_a_message_arrives(client: tt.Client, topic: str) -> None:
+    stream = client.subscribe(topic)
+    client.publish(topic, b"1", expiration="5m", correlation_id="c-1", sow_key="k-1")
+    client.publish(topic, b"2")
+    first, second = stream.get(10), stream.get(10)
+    assert (first.correlation_id, first.sow_key) == ("c-1", "k-1")
+    assert first.batch.expirations is not None
+    assert first.batch.expirations[first.index] == 300_000
+    assert (second.correlation_id, second.sow_key) == (None, None)
+
+
+def test_what_cannot_be_published_is_refused_at_once(client: tt.Client, topic: str) -> None:
+    with pytest.raises(tt.BadTopic):
+        client.publish("orders.*", b"1")
+    with pytest.raises(tt.BadMessage):
+        client.publish(topic, object())
+    with pytest.raises(tt.MessageTooLarge):
+        client.publish(topic, bytes(message_bytes_max + 1))
+    with pytest.raises(tt.BadOption):
+        client.publish(topic, b"1", expiration="later")
+    client.publish(topic, b"1")
+    assert [message.data for message in client.replay(topic)] == [b"1"]
+
+
+def test_the_largest_message_comes_back(client: tt.Client, topic: str) -> None:
+    body = bytes(range(256)) * (message_bytes_max // 256)
+    client.publish(topic, body)
+    client.publish(topic, b"after")
+    client.publish_flush(timeout=30)
+    messages = list(client.replay(topic, depth="64KB"))
+    assert [message.data == wanted for message, wanted in zip(messages, (body, b"after"), strict=True)] == [
+        True,
+        True,
+    ]
+
+
+def test_publish_batch_gives_the_last_sequence(front: Front, uri: str, name: str, topic: str) -> None:
+    client = front.connect(name, uri, publish_store=tt.MemoryPublishStore())
+    bodies = [b"%06d" % i for i in range(20_000)]
+    last = client.publish_batch(topic, iter(bodies))
+    client.publish_flush(timeout=30)
+    table = client.replay(topic).to_arrow(["data", "sequence"])
+    assert table["data"].to_pylist() == bodies
+    assert table["sequence"][-1].as_py() == last
+    assert client.publish_batch(topic, []) is None
+    with pytest.raises(tt.BadMessage):
+        client.publish_batch(topic, [b"1", object()])
+
+
+def test_publish_arrow_takes_a_column_as_it_lies(client: tt.Client, topic: str) -> None:
+    bodies = [b"%05d" % i * 20 for i in range(5_000)]
+    array = pa.array(bodies, pa.binary())
+    client.publish_arrow(topic, pa.table({"id": range(5_000), "data": array}))
+    client.publish_arrow(topic, array[4_990:])
+    client.publish_arrow(topic, pa.chunked_array([array[:1], array[:0], array[1:2]]))
+    client.publish_arrow(topic, pa.record_batch({"text": pa.array(["a", "b"], pa.large_string())}))
+    client.publish_arrow(topic, pa.table({"id": [1], "text": ["c"]}), column="text")
+    client.publish_flush(timeout=30)
+    read = client.replay(topic).to_arrow(["data"])["data"].to_pylist()
+    assert read == [*bodies, *bodies[4_990:], *bodies[:2], b"a", b"b", b"c"]
+
+
+def test_publish_arrow_refuses_what_is_no_body(client: tt.Client, topic: str) -> None:
+    for wrong in (
+        pa.table({"a": ["x"], "b": ["y"]}),
+        [b"1"],
+        pa.table({"data": ["x"]}).rename_columns(["d"]),
+    ):
+        with pytest.raises(tt.TickertapeError):
+            client.publish_arrow(topic, wrong, column="data")
+    for array in (pa.array([1, 2]), pa.array([b"1", None])):
+        with pytest.raises(tt.BadMessage):
+            client.publish_arrow(topic, array)
+    assert list(client.replay(topic)) == []
+
+
+def test_what_the_log_gives_as_a_table_can_be_published_again(
+    client: tt.Client, topic: str, other_topic: str
+) -> None:
+    client.publish_batch(topic, [b"1", b"2", b"3"])
+    client.publish_arrow(other_topic, client.replay(topic).to_arrow())
+    assert [message.data for message in client.replay(other_topic)] == [b"1", b"2", b"3"]
+
+
+# -- flushing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["persisted", "processed"])
+def test_exact_10_a_flush_covers_recorded_and_unrecorded(client: tt.Client, topic: str, level: str) -> None:
+    for i in range(200):
+        client.publish(topic, b"%d" % i)
+        client.publish("unrecorded", b"%d" % i)
+    client.publish_flush(level=level)
+    assert len(list(client.replay(topic))) == 200
+
+
+def test_exact_10_a_flush_that_is_late_leaves_the_store_as_it_is(
+    front: Front, shared_server: RunningServer, name: str, topic: str
+) -> None:
+    client = front.connect(name, shared_server.uri, publish_store=tt.MemoryPublishStore())
+    os.kill(shared_server.pid, signal.SIGSTOP)
+    try:
+        client.publish_batch(topic, [b"1", b"2", b"3"])
+        with pytest.raises(tt.TimedOut):
+            client.publish_flush(timeout=0.05)
+        assert client.unpersisted_count() == 3
+    finally:
+        os.kill(shared_server.pid, signal.SIGCONT)
+    client.publish_flush()
+    assert client.unpersisted_count() == 0
+    assert [message.data for message in client.replay(topic)] == [b"1", b"2", b"3"]
+
+
+def publish_all(client: tt.Client, topic: str, bodies: list[bytes]) -> None:
+    for body in bodies:
+        client.publish(topic, body)
+
+
+def test_a_store_that_is_full_raises_or_waits(
+    front: Front, shared_server: RunningServer, name: str, topic: str
+) -> None:
+    stores = (tt.MemoryPublishStore("64KB", when_full="raise"), tt.MemoryPublishStore("64KB"))
+    raising, waiting = (
+        front.connect(f"{name}-{i}", shared_server.uri, publish_store=store, timeout=0.1)
+        for i, store in enumerate(stores)
+    )
+    body = bytes(20_000)
+    os.kill(shared_server.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(tt.StoreFull):
+            publish_all(raising, topic, [body] * 10)
+        with pytest.raises(tt.TimedOut):
+            publish_all(waiting, topic, [body] * 10)
+        assert 1 <= raising.unpersisted_count() <= 3
+        assert 1 <= waiting.unpersisted_count() <= 3
+    finally:
+        os.kill(shared_server.pid, signal.SIGCONT)
+    publish_all(waiting, topic, [body] * 10)
+    waiting.publish_flush(timeout=10)
+    wait_until(lambda: raising.unpersisted_count() == 0)
+    raising.publish(topic, body)
+
+
+# -- commands in their general form -------------------------------------------------------------------
+
+
+def test_exact_13_commands_do_what_the_methods_do(client: tt.Client, topic: str) -> None:
+    live = client.execute(tt.Command("subscribe", topic, sub_id="live"))
+    published = client.execute(tt.Command("publish", topic, data={"id": 1}, correlation_id="c"))
+    assert (published.end_reason, list(published)) == ("complete", [])
+    assert client.execute(tt.Command("flush")).end_reason == "complete"
+    assert client.execute(tt.Command("flush", level="processed")).end_reason == "complete"
+    message = live.get(10)
+    assert (message.data, message.correlation_id, message.bookmark) == (b'{"id":1}', "c", None)
+    assert client.execute(tt.Command("unsubscribe", sub_id="live")).end_reason == "complete"
+    assert list(live) == []
+    assert live.end_reason == "unsubscribed"
+
+
+def test_exact_13_a_bookmark_makes_it_a_bookmark_subscription(client: tt.Client, topic: str) -> None:
+    client.publish_batch(topic, [b"1", b"2"])
+    client.publish_flush()
+    command = tt.Command("subscribe", topic, bookmark=tt.EPOCH, options="timestamp", depth="1MB")
+    stream = client.execute(command)
+    stream.wait_caught_up(10)
+    client.publish(topic, b"3")
+    messages = [stream.get(10) for _ in range(3)]
+    assert [message.data for message in messages] == [b"1", b"2", b"3"]
+    assert all(message.bookmark and message.timestamp for message in messages)
+    limited = client.execute(tt.Command("subscribe", topic, bookmark=tt.EPOCH, until_caught_up=True))
+    assert [message.data for message in limited] == [b"1", b"2", b"3"]
+
+
+def test_exact_13_execute_async_hands_messages_to_a_handler(client: tt.Client, topic: str) -> None:
+    seen: list[bytes] = []
+    client.publish_batch(topic, [b"1", b"2"])
+    stream = client.execute_async(
+        tt.Command("subscribe", topic, bookmark=tt.EPOCH), lambda message: seen.append(message.data)
+    )
+    client.publish(topic, b"3")
+    wait_until(lambda: seen == [b"1", b"2", b"3"])
+    client.unsubscribe(stream.sub_id)
+    assert stream.end_reason == "unsubscribed"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        tt.Command("sow", "t"),
+        tt.Command("delta_publish", "t", data=b"1"),
+        tt.Command("no_such"),
+        tt.Command("publish", "t", data=b"1", bookmark=tt.EPOCH),
+        tt.Command("publish", "t", data=b"1", options="timestamp"),
+        tt.Command("subscribe", "t", data=b"1"),
+        tt.Command("subscribe", "t", filter="/id = 1"),
+        tt.Command("subscribe", "t", bookmark=tt.EPOCH, options="rate=2x"),
+        tt.Command("subscribe", "t", until_caught_up=True),
+        tt.Command("unsubscribe", "t", sub_id="a"),
+        tt.Command("flush", sub_id="a"),
+    ],
+    ids=lambda command: command.command,
+)
+def test_exact_13_what_a_command_cannot_do_raises(client: tt.Client, command: tt.Command) -> None:
+    with pytest.raises(tt.BadOption):
+        client.execute(command)
+    with pytest.raises(tt.BadOption):
+        client.execute_async(command, print)
+
+
+def test_a_command_that_lacks_something_raises(client: tt.Client) -> None:
+    for command in (
+        tt.Command("publish", "t"),
+        tt.Command("subscribe", ""),
+        tt.Command("subscribe", "t", sub_id=("a", "b")),
+        tt.Command("unsubscribe"),
+        tt.Command("unsubscribe", sub_id="nobody"),
+        tt.Command("flush", level="sent"),
+    ):
+        with pytest.raises(tt.TickertapeError):
+            client.execute(command)
+
+
+def test_a_datetime_is_taken_for_a_time(client: tt.Client, topic: str) -> None:
+    client.publish(topic, b"1")
+    client.publish_flush()
+    moment = datetime(2020, 1, 1, tzinfo=UTC)
+    assert [message.data for message in client.replay(topic, moment)] == [b"1"]
+    stream = client.execute(tt.Command("subscribe", topic, bookmark=moment))
+    assert stream.get(10).data == b"1"

@@ -1,0 +1,205 @@
+"""What holds for both clients when a server refuses, falls silent or does not read: a small one that can."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.unit.client.socket_server import SocketServer, socket_server
+from tickertape.testing.server import wait_until
+from tickertape.wire.commands import Goodbye, LoggedOn, PersistedNotice
+from tickertape.wire.connection import Connection
+
+
+@pytest.fixture
+def server() -> Iterator[SocketServer]:
+    with socket_server() as running:
+        yield running
+
+
+# -- refusals -----------------------------------------------------------------------------------------
+
+
+def test_a_refused_logon_is_raised_and_can_be_tried_again(front: Front, server: SocketServer) -> None:
+    lost: list[object] = []
+    client = front.make("c", server.uri)
+    client.set_disconnect_handler(lost.append)
+    server.refuse = Goodbye(code="publisher_collision", text="choose another")
+    with pytest.raises(tt.Refused, match="choose another"):
+        client.connect()
+    server.refuse = None
+    client.connect()
+    client.publish("orders", b"1")
+    client.publish_flush()
+    assert lost == []
+
+
+def test_what_was_refused_is_raised_by_the_flush_once(front: Front, server: SocketServer) -> None:
+    client = front.connect("c", server.uri)
+    client.publish("rec/refused", b"1")
+    with pytest.raises(tt.PublishRejected, match="refused 1 message"):
+        client.publish_flush()
+    client.publish_flush()
+
+
+def test_what_was_refused_goes_to_the_handler(front: Front, server: SocketServer) -> None:
+    told: list[tuple[tt.TickertapeError, tt.MessageBatch | None]] = []
+    client = front.connect("c", server.uri, publish_store=tt.MemoryPublishStore())
+    client.set_failed_write_handler(lambda error, batch: told.append((error, batch)))
+    client.publish("rec/refused", b"1")
+    client.publish_flush()
+    wait_until(lambda: len(told) == 1)
+    ((error, batch),) = told
+    assert isinstance(error, tt.PublishRejected)
+    assert batch is not None
+    assert batch.bodies_list() == [b"1"]
+    assert client.unpersisted_count() == 0
+
+
+def test_what_was_refused_before_the_end_is_told(front: Front, server: SocketServer) -> None:
+    told: list[BaseException] = []
+    client = front.connect("c", server.uri)
+    client.set_exception_listener(told.append)
+    client.publish("rec/refused", b"1")
+    client.close()
+    assert [type(error) for error in told] == [tt.PublishRejected]
+
+
+# -- a full store -------------------------------------------------------------------------------------
+
+
+def test_a_full_store_waits_for_acknowledgements(front: Front, server: SocketServer) -> None:
+    client = front.connect("c", server.uri, publish_store=tt.MemoryPublishStore(4_000))
+    for number in range(300):
+        client.publish("orders", b"%03d" % number + b"x" * 100)
+    client.publish_flush()
+    assert [body[:3] for body in server.bodies()] == [b"%03d" % number for number in range(300)]
+
+
+def test_a_full_store_waits_through_a_lost_connection(front: Front, server: SocketServer) -> None:
+    """When there is a handler, which may connect again."""
+    server.mute = True
+    lost, again, back = threading.Event(), threading.Event(), threading.Event()
+
+    def wait_for_leave() -> None:
+        lost.set()
+        again.wait(10)
+
+    client = front.connect("c", server.uri, publish_store=tt.MemoryPublishStore(4_000))
+    client.set_disconnect_handler(front.reconnecting(wait_for_leave, back.set))
+    bodies = [b"%03d" % number + b"x" * 100 for number in range(100)]
+    publisher = threading.Thread(target=client.publish_batch, args=("orders", bodies))
+    publisher.start()
+    wait_until(lambda: client.unpersisted_count() > 10)
+    server.drop()
+    assert lost.wait(10)
+    server.mute = False
+    publisher.join(0.05)
+    assert publisher.is_alive()  # full, without a connection: it waits
+    again.set()
+    publisher.join(10)
+    assert back.wait(10)
+    client.publish_flush()
+    assert server.bodies() == bodies
+
+
+def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(
+    front: Front, server: SocketServer
+) -> None:
+    server.mute = True
+    client = front.connect("c", server.uri, publish_store=tt.MemoryPublishStore(1_000))
+    client.publish_batch("orders", [b"x" * 300] * 2)
+    server.drop()
+    wait_until(lambda: not client.connected)
+    with pytest.raises(tt.Disconnected, match="there is no connection, and the publish store holds"):
+        client.publish_batch("orders", [b"x" * 300] * 5)
+    client.set_disconnect_handler(lambda _: None)
+    closing = threading.Timer(0.05, client.close)
+    closing.start()
+    with pytest.raises(tt.Closed):
+        client.publish_batch("orders", [b"x" * 300] * 5)
+    closing.join()
+
+
+# -- a server that does not read ----------------------------------------------------------------------
+
+
+def test_a_server_that_does_not_read_makes_publishers_wait(front: Front) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        read_on = threading.Event()
+        server = threading.Thread(target=log_on_and_stop_reading, args=(listener, read_on))
+        server.start()
+        client = front.connect("c", f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout=0.2)
+        try:
+            with pytest.raises(tt.TimedOut, match="took no more"):
+                client.publish_batch("orders", [bytes(200_000)] * 1_000)
+            with pytest.raises(tt.TimedOut):
+                client.publish_batch("orders", [bytes(200_000)] * 100)
+        finally:
+            read_on.set()
+        client.close(timeout=0)
+        server.join()
+
+
+def log_on_and_stop_reading(listener: socket.socket, read_on: threading.Event) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        answer = LoggedOn(
+            version=0, software="t", instance="i", journal="j", epoch=1, publisher=1, last_persisted=0
+        )
+        connection.sendall(b"".join(Connection("server").send(answer)))
+        read_on.wait(20)
+        with contextlib.suppress(ConnectionError):
+            while connection.recv(1 << 20):
+                pass
+
+
+# -- persisted notices --------------------------------------------------------------------------------
+
+
+def test_a_notice_moves_where_a_quiet_subscription_is_taken_up_again(
+    front: Front, server: SocketServer
+) -> None:
+    client = front.connect("c", server.uri)
+    stream = client.bookmark_subscribe("orders", tt.EPOCH, sub_id="quiet")
+    server.sessions[0].say(PersistedNotice(sub_ids=("quiet", "unknown"), publisher=7, sequence=9))
+    wait_until(lambda: stream.recovery_point == "7|9|")
+    client.publish("orders", b"1")
+    client.publish_flush()
+    server.sessions[0].say(PersistedNotice(sub_ids=("quiet",), publisher=7, sequence=10))
+    client.publish_flush(level="processed")  # the notice has come, and must wait for the message
+    assert stream.recovery_point == "7|9|"
+    assert stream.get(10).data == b"1"
+    with pytest.raises(tt.TimedOut):
+        stream.get(0)
+    assert stream.recovery_point == "7|10|"
+
+
+# -- other ways to a server ---------------------------------------------------------------------------
+
+
+def test_over_a_unix_socket(front: Front, tmp_path: Path) -> None:
+    with socket_server(tmp_path / "server") as server:
+        client = front.connect("c", server.uri)
+        client.publish("orders", b"1")
+        client.publish_flush()
+        assert server.bodies() == [b"1"]
+        client.close()
+        with pytest.raises(tt.Disconnected):
+            front.connect("c", f"unix://{tmp_path}/nobody")
+
+
+def test_user_and_password_of_the_address(front: Front, server: SocketServer) -> None:
+    uri = server.uri.replace("tcp://", "tcp://ann:s%20t@")
+    front.connect("c", uri)
+    front.connect("d", uri, user="bob", password="x")
+    shown = [(logon.name, logon.user, logon.password) for logon in server.logons]
+    assert shown == [("c", "ann", "s t"), ("d", "bob", "x")]

@@ -1,0 +1,353 @@
+"""What holds for the streams of both clients: reading the log, going live, depth, time, ends, tables."""
+
+from __future__ import annotations
+
+import pytest
+
+import tickertape as tt
+from tickertape.testing.server import wait_until
+
+
+def filled(client: tt.Client, topic: str, count: int = 10) -> list[tt.Message]:
+    """A topic with `count` messages, and these as replayed."""
+    client.publish_batch(topic, [b"%d" % i for i in range(count)])
+    messages = list(client.replay(topic))
+    assert [message.data for message in messages] == [b"%d" % i for i in range(count)]
+    return messages
+
+
+def mark(message: tt.Message) -> str:
+    assert message.bookmark is not None
+    return message.bookmark
+
+
+def numbers(messages: list[tt.Message]) -> list[int]:
+    return [int(message.data) for message in messages]
+
+
+# -- where a reading starts and stops -----------------------------------------------------------------
+
+
+def test_a_live_subscription_gets_what_comes(client: tt.Client, topic: str) -> None:
+    filled(client, topic)
+    stream = client.subscribe(topic, sub_id="mine")
+    client.publish(topic, {"id": 10})
+    message = stream.get(10)
+    assert (message.json(), message.topic, message.sub_id) == ({"id": 10}, topic, "mine")
+    assert (message.command, stream.sub_id, stream.end_reason) == ("publish", "mine", None)
+
+
+def test_exact_08_bookmarks_and_times_come_when_asked_for(client: tt.Client, topic: str) -> None:
+    plain = client.subscribe(topic)
+    timed = client.subscribe(topic, timestamp=True)
+    marked = client.subscribe(topic, options="bookmark")
+    replayed = client.bookmark_subscribe(topic, tt.NOW)
+    client.publish(topic, b"1")
+    shown = [(m.bookmark is not None, m.timestamp is not None) for m in map(get, (plain, timed, marked))]
+    assert shown == [(False, False), (False, True), (True, False)]
+    assert get(replayed).bookmark is not None
+
+
+def get(stream: tt.MessageStream) -> tt.Message:
+    return stream.get(10)
+
+
+def test_unrecorded_topics_are_delivered_live(client: tt.Client) -> None:
+    stream = client.subscribe("unrecorded-live")
+    client.publish("unrecorded-live", b"1")
+    assert stream.get(10).data == b"1"
+    with pytest.raises(tt.TopicNotRecorded):
+        client.replay("unrecorded-live")
+
+
+def test_a_replay_starts_after_a_bookmark(client: tt.Client, topic: str) -> None:
+    messages = filled(client, topic)
+    assert numbers(list(client.replay(topic, mark(messages[3])))) == [4, 5, 6, 7, 8, 9]
+    assert numbers(list(client.replay(topic, mark(messages[9])))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("[{}:{}]", [3, 4, 5, 6]), ("({}:{})", [4, 5]), ("[{}:{})", [3, 4, 5])]
+)
+def test_exact_06_ranges_between_bookmarks(
+    client: tt.Client, topic: str, text: str, wanted: list[int]
+) -> None:
+    messages = filled(client, topic)
+    stream = client.bookmark_subscribe(topic, text.format(mark(messages[3]), mark(messages[6])))
+    assert numbers(list(stream)) == wanted
+    stream.wait_caught_up(0)
+    assert stream.end_reason == "complete"
+    with pytest.raises(tt.StreamEnded, match="complete"):
+        stream.get(0)
+
+
+def test_exact_05_a_range_that_ends_before_it_begins_completes(client: tt.Client, topic: str) -> None:
+    filled(client, topic)
+    assert list(client.replay(topic, "[20300101T000000:20200101T000000]")) == []
+
+
+def test_a_bookmark_the_log_does_not_hold(client: tt.Client, topic: str) -> None:
+    filled(client, topic, 3)
+    with pytest.raises(tt.BookmarkUnknown):
+        client.replay(topic, "1|1|")
+    assert numbers(list(client.replay(topic, "1|1|", bookmark_not_found="epoch"))) == [0, 1, 2]
+    stream = client.bookmark_subscribe(topic, "1|1|", bookmark_not_found="now")
+    client.publish(topic, b"3")
+    assert int(stream.get(10).data) == 3
+    with pytest.raises(tt.BadOption):
+        client.replay(topic, "1|1|", bookmark_not_found="guess")
+
+
+def test_exact_03_what_is_malformed_is_refused(client: tt.Client, topic: str) -> None:
+    for bookmark in ("[20261120T090000", "20261320T090000", "yesterday"):
+        with pytest.raises(tt.BadBookmark):
+            client.bookmark_subscribe(topic, bookmark)
+    with pytest.raises(tt.BadTopic):
+        client.subscribe("")
+
+
+@pytest.mark.parametrize("option", ["filter", "rate", "conflation", "select", "pause", "live"])
+def test_what_is_not_built_raises(client: tt.Client, topic: str, option: str) -> None:
+    with pytest.raises(tt.BadOption, match=option):
+        client.bookmark_subscribe(topic, tt.EPOCH, **{option: "1"})  # type: ignore[arg-type]
+    with pytest.raises(tt.BadOption, match=option):
+        client.bookmark_subscribe(topic, tt.EPOCH, options=f"{option}=1")
+
+
+def test_a_stream_goes_from_replay_to_live(client: tt.Client, topic: str) -> None:
+    client.publish_batch(topic, [b"%d" % i for i in range(20_000)])
+    stream = client.bookmark_subscribe(topic, tt.EPOCH, depth="64KB")
+    stream.wait_caught_up(timeout=30)
+    client.publish(topic, b"20000")
+    seen: list[int] = []
+    for batch in stream.batches(timeout=10):
+        seen += [int(body) for body in batch.bodies_list()]
+        if seen[-1] == 20_000:
+            break
+    assert seen == list(range(20_001))
+
+
+def test_positions_are_read_and_belong_to_a_journal(client: tt.Client, topic: str) -> None:
+    filled(client, topic)
+    journal, start, end = client.resolve(topic, tt.EPOCH)
+    batches = list(client.read_positions(topic, start, end, journal).batches())
+    assert [int(body) for batch in batches for body in batch.bodies_list()] == list(range(10))
+    with pytest.raises(tt.TickertapeError) as caught:
+        client.read_positions(topic, start, end, "another")
+    assert caught.value.code == "wrong_journal"
+
+
+# -- waiting ------------------------------------------------------------------------------------------
+
+
+def test_nothing_came_in_time(client: tt.Client, topic: str) -> None:
+    stream = client.subscribe(topic)
+    for timeout in (0, 0.01, "10ms"):
+        with pytest.raises(tt.TimedOut):
+            stream.get(timeout)
+    with pytest.raises(tt.TimedOut):
+        next(stream.batches(0.01))
+    client.publish(topic, b"1")
+    assert stream.get(10).data == b"1"
+
+
+def test_iteration_that_timed_out_goes_on(client: tt.Client, topic: str) -> None:
+    stream = client.subscribe(topic)
+    stream.timeout = "20ms"
+    for body in (b"1", b"2"):
+        with pytest.raises(tt.TimedOut):
+            next(stream)
+        client.publish(topic, body)
+        stream.timeout = 10
+        assert next(stream).data == body
+        stream.timeout = 0.02
+    with pytest.raises(tt.TimedOut):
+        stream.get()
+    with pytest.raises(tt.TimedOut):
+        stream.to_arrow()
+
+
+def test_wait_caught_up_says_how_it_ended(client: tt.Client, topic: str) -> None:
+    filled(client, topic)
+    stream = client.bookmark_subscribe(topic, tt.EPOCH)
+    stream.wait_caught_up()
+    stream.wait_caught_up("10s")
+    assert numbers([stream.get(10) for _ in range(10)]) == list(range(10))
+    never = client.subscribe("unrecorded-never")
+    with pytest.raises(tt.TimedOut):
+        never.wait_caught_up(0.01)
+    never.close()
+    client.publish_flush(level="processed")
+    with pytest.raises(tt.StreamEnded):
+        never.wait_caught_up(10)
+
+
+# -- depth --------------------------------------------------------------------------------------------
+
+
+def test_a_stream_nobody_reads_holds_its_depth_and_delays_nobody(client: tt.Client, topic: str) -> None:
+    idle = client.bookmark_subscribe(topic, tt.EPOCH, depth="16KB")
+    busy = client.bookmark_subscribe(topic, tt.EPOCH)
+    bodies = [b"%05d" % i * 40 for i in range(5_000)]
+    client.publish_batch(topic, bodies)
+    client.publish_flush(timeout=10)  # a megabyte was acknowledged while `idle` holds 16 KB of it
+    seen = 0
+    for batch in busy.batches(10):
+        seen += len(batch)
+        if seen == len(bodies):
+            break
+    found: list[bytes] = []
+    for batch in idle.batches(10):
+        assert batch.cost <= 16 * 1024
+        found += batch.bodies_list()
+        if len(found) == len(bodies):
+            break
+    assert found == bodies
+
+
+@pytest.mark.parametrize("depth", [31, "2GB", "much"])
+def test_a_depth_that_is_none_is_refused(client: tt.Client, topic: str, depth: int | str) -> None:
+    with pytest.raises(tt.BadOption):
+        client.subscribe(topic, depth=depth)
+
+
+def test_one_message_may_exceed_the_depth(client: tt.Client, topic: str) -> None:
+    stream = client.subscribe(topic, depth=32)
+    for size in (10_000, 0, 10):
+        client.publish(topic, bytes(size))
+        assert len(stream.get(10).data) == size
+
+
+# -- batches and tables -------------------------------------------------------------------------------
+
+
+def test_batches_go_on_where_messages_stopped(client: tt.Client, topic: str) -> None:
+    filled(client, topic)
+    stream = client.replay(topic)
+    assert numbers([next(stream), stream.get(10)]) == [0, 1]
+    rest = [message for batch in stream.batches() for message in batch]
+    assert numbers(rest) == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert all(message.bookmark and message.timestamp for message in rest)
+
+
+def test_a_replay_as_a_table(client: tt.Client, topic: str, other_topic: str) -> None:
+    messages = filled(client, topic)
+    table = client.replay(topic).to_arrow()
+    assert table.column_names == ["topic", "publisher", "sequence", "timestamp", "data"]
+    assert table["data"].to_pylist() == [message.data for message in messages]
+    assert table["timestamp"].to_pylist() == [message.timestamp for message in messages]
+    stream = client.replay(topic)
+    assert next(stream).data == b"0"
+    assert stream.to_arrow(["data"])["data"].to_pylist() == [b"%d" % i for i in range(1, 10)]
+    assert client.replay(other_topic).to_arrow().num_rows == 0
+    with pytest.raises(tt.UsageError):
+        client.replay(topic).to_arrow(["no_such"])
+
+
+def test_the_bodies_of_a_table_are_not_copied(client: tt.Client, topic: str) -> None:
+    filled(client, topic)
+    for batch in client.replay(topic).batches():
+        data = batch.to_arrow(["data"])["data"].buffers()[2]
+        with memoryview(batch.bodies) as bodies:
+            assert data.address == _address(bodies)
+
+
+def _address(memory: memoryview) -> int:
+    import numpy as np
+
+    return int(np.frombuffer(memory, np.uint8).ctypes.data)
+
+
+# -- handlers -----------------------------------------------------------------------------------------
+
+
+def test_a_handler_gets_every_message_in_order(client: tt.Client, topic: str) -> None:
+    filled(client, topic, 1_000)
+    seen: list[int] = []
+    told: list[BaseException] = []
+
+    def handle(message: tt.Message) -> None:
+        seen.append(int(message.data))
+        if len(seen) % 500 == 0:
+            raise ValueError(message.data)
+
+    client.set_exception_listener(told.append)
+    stream = client.bookmark_subscribe(topic, tt.EPOCH, on_message=handle, depth=4_000)
+    client.publish(topic, b"1000")
+    wait_until(lambda: len(seen) == 1_001)
+    assert seen == list(range(1_001))
+    assert [type(error) for error in told] == [ValueError, ValueError]
+    with pytest.raises(tt.UsageError, match="on_message"):
+        stream.get(0)
+
+
+# -- the end ------------------------------------------------------------------------------------------
+
+
+def test_exact_33_a_stream_says_why_it_ended(client: tt.Client, topic: str) -> None:
+    replayed = client.replay(topic)
+    unsubscribed = client.subscribe(topic, sub_id="a")
+    closed = client.subscribe(topic, sub_id="b")
+    client.publish(topic, b"1")
+    wait_until(lambda: closed.get(10).data == b"1")
+    client.unsubscribe("a")
+    client.close()
+    assert list(replayed) == []
+    assert [message.data for message in unsubscribed] == [b"1"]
+    assert list(closed) == []
+    assert [stream.end_reason for stream in (replayed, unsubscribed, closed)] == [
+        "complete",
+        "unsubscribed",
+        "closed",
+    ]
+    assert list(unsubscribed) == []
+
+
+def test_an_unknown_subscription_ends_nothing(client: tt.Client, topic: str) -> None:
+    stream = client.subscribe(topic, sub_id="a")
+    with pytest.raises(tt.SubscriptionExists):
+        client.subscribe(topic, sub_id="a")
+    with pytest.raises(tt.SubscriptionUnknown):
+        client.unsubscribe("a", "b")
+    client.publish(topic, b"1")
+    assert stream.get(10).data == b"1"
+    client.unsubscribe("a")
+    client.subscribe(topic, sub_id="a")
+
+
+def test_closing_a_stream_ends_its_subscription(client: tt.Client, topic: str) -> None:
+    filled(client, topic)
+    with client.bookmark_subscribe(topic, tt.EPOCH, sub_id="a") as stream:
+        assert stream.get(10).data == b"0"
+    assert list(stream) == []
+    stream.close()
+    wait_until(lambda: stream.end_reason == "unsubscribed")
+    assert client.bookmark_subscribe(topic, tt.EPOCH, sub_id="a").get(10).data == b"0"
+
+
+def test_where_to_take_a_subscription_up_again(client: tt.Client, topic: str) -> None:
+    messages = filled(client, topic, 3)
+    last = mark(messages[-1])
+    stream = client.bookmark_subscribe(topic, tt.EPOCH)
+    points = [stream.recovery_point]
+    assert numbers([stream.get(10) for _ in range(3)]) == [0, 1, 2]
+    client.publish(topic, b"3")
+    assert stream.get(10).data == b"3"
+    points.append(stream.recovery_point)
+    assert points == [None, last]
+    assert client.subscribe(topic).recovery_point is None
+
+
+@pytest.mark.slow
+def test_a_quiet_subscription_learns_where_to_go_on(client: tt.Client, topic: str, other_topic: str) -> None:
+    """The server tells once a second; nothing matched the subscription since."""
+    filled(client, topic, 3)
+    stream = client.bookmark_subscribe(topic, tt.EPOCH)
+    assert numbers([stream.get(10) for _ in range(3)]) == [0, 1, 2]
+    with pytest.raises(tt.TimedOut):
+        stream.get(0)
+    elsewhere = mark(filled(client, other_topic, 5)[-1])
+    wait_until(lambda: stream.recovery_point == elsewhere)
+    client.publish(topic, b"3")
+    again = client.bookmark_subscribe(topic, elsewhere)
+    assert int(again.get(10).data) == int(stream.get(10).data) == 3
