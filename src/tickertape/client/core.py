@@ -162,7 +162,7 @@ class ClientCore:
         return self.publishing.publish_bodies(topic, bodies, body_bytes)
 
     def flush(self, token: object, level: str) -> None:
-        """Resolved when everything sent before is `level`; ask `take_rejection` then for what was refused.
+        """Resolved when everything sent before is `level`; `publishing.refusals` then has what was refused.
 
         Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`.
         """

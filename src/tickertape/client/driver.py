@@ -130,7 +130,7 @@ class Driver(ABC):
 
     def _take_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
         self._failed_write_handler = handler
-        self._publishing.report_rejections = handler is None
+        self._publishing.refusals.report = handler is None
 
     @abstractmethod
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:

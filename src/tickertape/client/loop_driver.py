@@ -147,7 +147,7 @@ class LoopDriver(Driver):
         handler, `PublishRejected` when the server refused messages since the last flush.
         """
         await self._call(lambda call: self._core.flush(call, level), timeout, f"publish_flush ({level})")
-        refused = self._publishing.take_rejection()
+        refused = self._publishing.refusals.take()
         if refused is not None:
             raise refused
 
@@ -260,7 +260,7 @@ class LoopDriver(Driver):
             self._handlers.tell(error)
 
     def _shut(self) -> None:
-        refused = self._publishing.take_rejection()
+        refused = self._publishing.refusals.take()
         if self._link is not None:
             self._link.gently = True
         self._core.close()

@@ -23,11 +23,9 @@ from tickertape.base.errors import (
     Disconnected,
     MessageTooLarge,
     PublisherTakenOver,
-    PublishRejected,
     StoreFull,
     TickertapeError,
     UsageError,
-    error_from_code,
 )
 from tickertape.base.limits import (
     batch_bytes_target,
@@ -40,10 +38,11 @@ from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select
-from tickertape.client.effects import Effect, FailedWrite, Room
+from tickertape.client.effects import Effect, Room
 from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 from tickertape.client.recording import Recording
+from tickertape.client.refusals import Refusals, part
 from tickertape.client.takeover import first_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 
@@ -81,13 +80,9 @@ class Publishing:
         self._last_persisted = 0
         self._taken_over: PublisherTakenOver | None = None
         self._last_owner = NOBODY
-        self._rejection: TickertapeError | None = None
-        self.rejected_count = 0
-        """Messages that `take_rejection` has not told of."""
+        self.refusals = Refusals(effects)
         self.starved = False
         """Whether a publish found no room since there was more."""
-        self.report_rejections = True
-        """Whether `take_rejection` is to hear of what was refused."""
         self.run: Run = CLOSED
         """The open run: its owner publishes by appending to it (see `Run`); `CLOSED` when there is none."""
         self.unfinished = False
@@ -106,7 +101,7 @@ class Publishing:
     ) -> int | None:
         """Accept one message; its sequence when there is a store and the topic is recorded, else None.
 
-        `owner` is the identity of the calling thread; if it calls again and again, `run` will be for it.
+        `owner` says which thread calls; if it calls again and again, `run` will be for it.
         Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`, `PublisherTakenOver`; then nothing
         was accepted.
         """
@@ -165,14 +160,6 @@ class Publishing:
             if lane.count:
                 self._flush_lane(lane)
         return self._frame
-
-    def take_rejection(self) -> TickertapeError | None:
-        """What `publish_flush` has to report: refusals since it was last asked, as one error."""
-        first, count = self._rejection, self.rejected_count
-        self._rejection, self.rejected_count = None, 0
-        if first is None or count == 0:
-            return None
-        return PublishRejected(f"the server refused {count} message(s); the first time because: {first}")
 
     def unpersisted_count(self) -> int:
         """Messages of the publish store that are not known to be persisted, gathered ones included."""
@@ -317,8 +304,7 @@ class Publishing:
             if frame.batch is not None and self._store is not None:
                 self._store.replace(frame.first, frame.last, None)
                 self._measure()
-            reason = error_from_code(command.code, command.text)
-            self._refuse(reason, f"{command.code}: {command.text}", frame.messages, frame.batch)
+            self.refusals.add(command, frame.messages, frame.batch)
             self._settled(lane)
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -327,18 +313,17 @@ class Publishing:
         """Let go of what was refused of a frame; the rest waits for its answer. False when none is left."""
         count, batch, rest = len(command.refused), None, None
         if frame.batch is not None and self._store is not None:
-            refused = np.isin(frame.batch.sequences, np.array(command.refused, np.uint64))
-            count = int(refused.sum())
-            if not 0 < count < frame.messages:
+            parts = part(frame.batch, command)
+            if parts is None:
                 return False
-            batch, rest = select(frame.batch, refused), select(frame.batch, ~refused)
+            batch, rest = parts
+            count = batch.count
             self._store.replace(frame.first, frame.last, rest)
             self._measure()
         elif count >= frame.messages:
             return False
         lane.in_flight[command.frame] = frame._replace(messages=frame.messages - count, batch=rest)
-        reason = error_from_code(command.code, command.text)
-        self._refuse(reason, f"{command.code}: {command.text}", count, batch)
+        self.refusals.add(command, count, batch)
         return True
 
     def _discard_persisted(self, store: PublishStore) -> None:
@@ -473,14 +458,6 @@ class Publishing:
             self._flush_lane(lane)
         elif not lane.in_flight:
             lane.idle = self._connected
-
-    def _refuse(self, reason: TickertapeError, text: str, count: int, batch: MessageBatch | None) -> None:
-        if self.report_rejections:
-            self._rejection = self._rejection or reason
-            self.rejected_count += count
-        error = PublishRejected(text)
-        error.__cause__ = reason
-        self._effects.append(FailedWrite(error, count, batch))
 
     def _check_frame(self, frame: int) -> None:
         if not 0 < frame <= self._frame:

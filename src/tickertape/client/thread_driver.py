@@ -96,7 +96,7 @@ class ThreadDriver(Driver):
                 self._handlers.tell(error)
         with self._lock:
             link = self._link
-            refused = self._publishing.take_rejection()
+            refused = self._publishing.refusals.take()
             self._core.close()
             later = self._sends()
             self._room.notify_all()
@@ -143,9 +143,9 @@ class ThreadDriver(Driver):
         if link is not None and not call.settled:
             link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
         call.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), what)
-        if self._publishing.rejected_count:
+        if self._publishing.refusals.count:
             with self._lock:
-                refused = self._publishing.take_rejection()
+                refused = self._publishing.refusals.take()
             if refused is not None:
                 raise refused
 

@@ -293,11 +293,11 @@ def test_what_was_refused_is_reported_once() -> None:
     peer = Peer().connect()
     peer.core.publish("orders", b"1")
     peer.say(Rejected(frame=1, code="bad_message", text="no JSON"))
-    error = peer.core.publishing.take_rejection()
+    error = peer.core.publishing.refusals.take()
     assert isinstance(error, PublishRejected)
     assert "1 message" in str(error)
     assert "no JSON" in str(error)
-    assert peer.core.publishing.take_rejection() is None
+    assert peer.core.publishing.refusals.take() is None
 
 
 def test_nothing_wants_waking_without_subscriptions() -> None:
