@@ -57,7 +57,7 @@ def check_blocking(uri: str) -> None:
         def child() -> None:
             assert not client.connected
             refused(
-                lambda: client.publish("orders", b"child"),
+                lambda: client.publish("orders", b"new"),  # short enough for the run of the parent
                 lambda: client.publish("orders", b"child", correlation_id="c"),
                 lambda: client.publish_batch("orders", [b"child"]),
                 lambda: client.publish_flush(timeout=1),
@@ -142,14 +142,16 @@ def check_async(uri: str, kind: str) -> None:
     in_child(lambda: None)
 
     async def fork_inside() -> None:
-        in_child(lambda: None, quietly=True)
+        for number in range(1_000, 1_010):  # one after the other, and perhaps still on their way
+            await target.publish("orders", b"%d" % number)
+        in_child(lambda: refused(lambda: target.publish("orders", b"new").send(None)), quietly=True)
 
     front.run(fork_inside())
-    found = [begun.get(10).data for _ in range(999)]
-    assert found == [b"%d" % i for i in range(1, 1_000)]
-    client.publish("orders", b"1000")
+    client.publish("orders", b"1010")
     client.publish_flush()
-    assert begun.get(10).data == b"1000"
+    assert client.unpersisted_count() == 0
+    found = [begun.get(10).data for _ in range(1_010)]
+    assert found == [b"%d" % i for i in range(1, 1_011)]
     assert len(list(client.replay("children"))) == 1
     front.close()
 

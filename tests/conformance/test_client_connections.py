@@ -87,3 +87,46 @@ def test_a_publisher_with_a_store_loses_and_doubles_nothing(front: Front, server
     assert client.unpersisted_count() == 0
     stored = [(message.sequence, message.data) for message in client.replay("orders")]
     assert stored == [(sequence, b"%d" % i) for i, sequence in enumerate(sequences)]
+
+
+@pytest.mark.slow
+def test_a_displaced_client_does_not_fight_for_its_name_but_may_be_told_to_connect(
+    front: Front, server: RunningServer
+) -> None:
+    told: list[BaseException] = []
+    connected: list[object] = []
+    first = front.make("c", server.uri)
+    first.set_exception_listener(told.append)
+    first.set_disconnect_handler(front.reconnecting(lambda: None, lambda: connected.append(None)))
+    first.connect()
+    second = front.connect("c", server.uri)
+    wait_until(lambda: bool(told))
+    (error,) = told
+    assert isinstance(error, tt.NameInUse)
+    assert "outside of the disconnect handler" in str(error)
+    assert (first.connected, second.connected, connected) == (False, True, [])
+    first.connect()
+    wait_until(lambda: not second.connected)
+    first.publish("orders", b"1")
+    first.publish_flush()
+
+
+@pytest.mark.slow
+def test_a_handler_that_lost_a_connection_for_another_reason_may_connect_after_a_takeover(
+    front: Front, server: RunningServer
+) -> None:
+    told: list[BaseException] = []
+    up, back = threading.Event(), threading.Event()
+    client = front.make("c", server.uri)
+    client.set_exception_listener(told.append)
+    client.connect()
+    front.connect("c", server.uri).close()
+    wait_until(lambda: not client.connected)
+    client.connect()
+    client.set_disconnect_handler(front.reconnecting(lambda: up.wait(30), back.set))
+    server.kill()
+    server.start()
+    up.set()
+    assert back.wait(30)
+    assert told == []
+    assert client.connected

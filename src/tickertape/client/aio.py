@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tickertape.base.errors import Closed, Disconnected, StoreFull, SubscriptionUnknown, TimedOut
 from tickertape.base.limits import client_timeout_seconds
@@ -23,6 +23,9 @@ from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import Timeout, now
 from tickertape.wire.commands import Resolved
+
+EVERY_TASK: Final = 1
+"""Owner of the runs of an asyncio client: all that happens there happens on one thread."""
 
 
 class AsyncClient(
@@ -92,8 +95,15 @@ class AsyncClient(
         if expiration is not None or correlation_id is not None or sow_key is not None:
             extra = (milliseconds(expiration), correlation_id or "", sow_key or "")
             return await self._publish_when_room(partial(self._publish, topic, body, *extra))
+        # Nobody else runs meanwhile, so what is open stays open: no lock, no looking again.
+        run = self._publishing.run
+        bodies = run.bodies
+        index = len(bodies)
+        if index < run.count_max and len(body) <= run.body_bytes_max and topic == run.topic:
+            bodies.append(body)
+            return run.base if run.base is None else run.base + index
         try:
-            sequence = self._publish(topic, body)
+            sequence = self._publish(topic, body, owner=EVERY_TASK)
         except StoreFull:
             return await self._publish_when_room(partial(self._publish, topic, body))
         if self._waiting:

@@ -30,9 +30,9 @@ class InFlight(NamedTuple):
 class Run:
     """A licence for one thread: append to `bodies` without a lock while the run is the open one.
 
-    Only `owner` (a thread's identity) appends, and only bodies of at most `body_bytes_max` bytes to `topic`
-    while there are fewer than `count_max`. Afterwards it looks whether the run is still open. When it is not,
-    `taken` says how many of `bodies` were included in what was sent.
+    Only `owner` (a thread's identity, or what stands for an event loop) appends, and only bodies of at most
+    `body_bytes_max` bytes to `topic` while there are fewer than `count_max`. Afterwards it looks whether the
+    run is still open. When it is not, `taken` says how many of `bodies` were included in what was sent.
     """
 
     __slots__ = ("base", "bodies", "body_bytes_max", "count_max", "owner", "taken", "topic")

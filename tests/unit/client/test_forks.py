@@ -9,6 +9,10 @@ import pytest
 
 from tickertape.base.errors import Forked
 from tickertape.client import forks
+from tickertape.client.aio import AsyncClient
+from tickertape.client.blocking import Client
+from tickertape.client.lane import CLOSED
+from tickertape.client.publish_store import MemoryPublishStore
 
 
 def test_what_was_let_go_is_not_the_socket_any_more() -> None:
@@ -29,5 +33,29 @@ def test_locks_and_functions_that_refuse() -> None:
         pass
     with pytest.raises(Forked):
         forks.ForkedLock().acquire(timeout=1)
+    with pytest.raises(Forked):
+        forks.ForkedLock().release()
     with pytest.raises(Forked, match="after the fork"):
         forks.refuse("orders", b"1", key="k")
+
+
+def test_a_child_does_not_append_to_the_open_run() -> None:
+    client = Client("parent", "tcp://127.0.0.1:1", publish_store=MemoryPublishStore(), connect=False)
+    for _ in range(5):
+        client.publish("orders", b"1")
+    assert client._publishing.run is not CLOSED
+    client.forked()
+    with pytest.raises(Forked):
+        client.publish("orders", b"2")
+
+
+def test_a_child_of_an_asyncio_client_does_not_append_to_the_open_run() -> None:
+    client = AsyncClient("parent", "tcp://127.0.0.1:1", publish_store=MemoryPublishStore())
+    for _ in range(5):
+        with pytest.raises(StopIteration):  # it has nothing to wait for
+            client.publish("orders", b"1").send(None)
+    assert client.unpersisted_count() == 5
+    assert client._publishing.run is not CLOSED
+    client.forked()
+    with pytest.raises(Forked):
+        client.publish("orders", b"2").send(None)
