@@ -180,6 +180,7 @@ class LoopDriver(Driver):
             return
         self._link = None
         self._disarm()
+        self._publishing.interrupted()  # a second Ctrl-C may have ended the loop in the middle of a step
         self._core.receive(Lost(error), now())
         self._drive()
         self._room.wake()
