@@ -92,6 +92,32 @@ def check_blocking(uri: str) -> None:
         live.close()
 
 
+async def refuse_all(target: tt.AsyncClient, stream: tt.AsyncMessageStream, uri: str) -> None:
+    """What a child finds, and a client of its own."""
+    calls = (
+        lambda: target.publish("orders", b"child"),
+        lambda: target.publish_batch("orders", [b"child"]),
+        lambda: target.publish_flush(timeout=1),
+        lambda: target.subscribe("orders"),
+        lambda: target.execute(tt.Command("flush")),
+        target.connect,
+        lambda: stream.get(0),
+        lambda: anext(stream),
+        lambda: stream.wait_caught_up(0),
+    )
+    for call in calls:
+        with pytest.raises(tt.Forked, match="after the fork"):
+            await call()
+    refused(target.unpersisted_count)
+    await stream.close()
+    async with stream:
+        pass
+    await target.close()
+    async with tt.AsyncClient("child", uri) as own:
+        await own.publish("children", b"own")
+        await own.publish_flush()
+
+
 def check_async(uri: str, kind: str) -> None:
     """Forks beside the event loop, and inside of it."""
     front = Front(kind)
@@ -103,30 +129,6 @@ def check_async(uri: str, kind: str) -> None:
     target: tt.AsyncClient = client.target  # type: ignore[attr-defined]
     stream: tt.AsyncMessageStream = begun.target  # type: ignore[attr-defined]
 
-    async def refuse_all() -> None:
-        calls = (
-            lambda: target.publish("orders", b"child"),
-            lambda: target.publish_batch("orders", [b"child"]),
-            lambda: target.publish_flush(timeout=1),
-            lambda: target.subscribe("orders"),
-            lambda: target.execute(tt.Command("flush")),
-            target.connect,
-            lambda: stream.get(0),
-            lambda: anext(stream),
-            lambda: stream.wait_caught_up(0),
-        )
-        for call in calls:
-            with pytest.raises(tt.Forked, match="after the fork"):
-                await call()
-        refused(target.unpersisted_count)
-        await stream.close()
-        async with stream:
-            pass
-        await target.close()
-        async with tt.AsyncClient("child", uri) as own:
-            await own.publish("children", b"own")
-            await own.publish_flush()
-
     def child() -> None:
         import asyncio
 
@@ -134,9 +136,9 @@ def check_async(uri: str, kind: str) -> None:
         if kind == "uvloop":
             import uvloop
 
-            uvloop.run(refuse_all())
+            uvloop.run(refuse_all(target, stream, uri))
         else:
-            asyncio.run(refuse_all())
+            asyncio.run(refuse_all(target, stream, uri))
 
     in_child(child, quietly=True)
     in_child(lambda: None)

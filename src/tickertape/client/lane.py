@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.batch.builder import BatchBuilder, encode_bodies, lengths_in
 from tickertape.batch.format import I8, Int32s
@@ -129,6 +132,13 @@ class Lane:
             raise
         self._builder = builder
         self.size += len(body) + len(correlation_id) + len(key) + message_cost_bytes
+
+    def add_some(self, batch: MessageBatch, chosen: npt.NDArray[np.bool_]) -> None:
+        """Gather the messages of `batch` that are `chosen`. No run is open."""
+        for at in map(int, np.flatnonzero(chosen)):
+            expiration_ms = 0 if batch.expirations is None else int(batch.expirations[at])
+            body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
+            self.add(batch.topic(at), body, expiration_ms, correlation_id or "", key or "")
 
     def open(self, owner: int, body_bytes: int) -> Run:
         """A run for the thread `owner`, which has just added a body of `body_bytes` bytes; or `CLOSED`."""

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-import numpy as np
-
 from tickertape.base.errors import (
     BadCommand,
     Closed,
@@ -41,7 +39,7 @@ from tickertape.batch.select import select
 from tickertape.client.effects import Effect, Room
 from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
 from tickertape.client.publish_store.protocol import PublishStore, Stored
-from tickertape.client.recording import Recording
+from tickertape.client.recording import Flags, Recording
 from tickertape.client.refusals import Refusals, part
 from tickertape.client.takeover import first_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
@@ -326,17 +324,6 @@ class Publishing:
         self.refusals.add(command, count, batch)
         return True
 
-    def _discard_persisted(self, store: PublishStore) -> None:
-        # Below the last persisted sequence may be some that were refused for their bodies, and whose refusal
-        # was lost with the connection. Sent again, they are refused again; the others are known there.
-        for first, _, batch in store.held():
-            if first > self._last_persisted:
-                break
-            if self._recording.validates(batch.topics):
-                store.discard(first - 1)
-                return
-        store.discard(self._last_persisted)
-
     def _find_lane(self, topic: str) -> Lane:
         check_topic(topic)
         self.check_taken_over()
@@ -425,30 +412,23 @@ class Publishing:
         self._taken_over = taken_over(self._name, store.held(), self._sent_sequence, last)
         if self._taken_over is not None:
             return
-        self._discard_persisted(store)
+        store.discard(self._recording.last_certain(store.held(), last))
         if last >= lane.base:
             lane.base = first_sequence(last, now)
         for stored in list(store.held()):
-            topics = stored.batch.topics
-            unrecorded = [index for index, topic in enumerate(topics) if topic not in self._recording]
-            if unrecorded:
-                self._split(store, stored, unrecorded)
-            else:
+            apart = self._recording.unrecorded(stored.batch)
+            if apart is None:
                 self._transmit(lane, stored)
+            else:
+                self._split(store, stored, apart)
 
-    def _split(self, store: PublishStore, stored: Stored, unrecorded: list[int]) -> None:
+    def _split(self, store: PublishStore, stored: Stored, apart: Flags) -> None:
         # Stored while it was not known what the server records: only recorded topics carry sequences.
         first, last, batch = stored
-        index = batch.topic_index
-        apart = np.ones(batch.count, bool) if index is None else np.isin(index, unrecorded)
         rest = None if apart.all() else select(batch, ~apart)
         store.replace(first, last, rest)
-        lane = self._unrecorded
-        for at in map(int, np.flatnonzero(apart)):
-            expiration_ms = 0 if batch.expirations is None else int(batch.expirations[at])
-            body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
-            lane.add(batch.topic(at), body, expiration_ms, correlation_id or "", key or "")
-        self._flush_lane(lane)
+        self._unrecorded.add_some(batch, apart)
+        self._flush_lane(self._unrecorded)
         if rest is not None:
             sequences = rest.sequences
             self._transmit(self._recorded, Stored(int(sequences[0]), int(sequences[-1]), rest))
