@@ -62,11 +62,8 @@ def publish_arrow(room: Room) -> Reading:
 
     table = pa.table({"data": pa.array([BODY] * A_CALL, pa.binary())})
     with stage(room.directory) as server, publisher(server) as client:
-        publish = getattr(client, "publish_arrow", None)
-        if publish is None:
-            raise NotImplementedError("this client has no publish_arrow")
         return _calls(
             room,
-            lambda: publish("orders", table),
+            lambda: client.publish_arrow("orders", table),
             lambda: client.publish_flush(timeout=FLUSH_SECONDS),
         )
