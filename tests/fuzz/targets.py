@@ -320,8 +320,12 @@ def index(data: bytes) -> str:
         found.next_block_with("topic11", block)
     found.block_of_position(5)
     found.block_of_time(1_700_000_000_000_000)
-    list(found.blocks_of_publisher(11, 3))
+    found.places_of_publisher(11, 3)
+    found.publisher_bounds(11)
     found.highest_sequences()
+    found.encode()
+    while found.reduce():
+        found.places_of_publisher(11, 3)
     return "taken"
 
 

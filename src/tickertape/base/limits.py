@@ -99,6 +99,8 @@ index_zone_bytes: Final = 64 * KIB
 """Blocks that begin in a stretch of the file of this size are one entry in the index of publishers."""
 index_bytes_max: Final = 8 * MIB
 """Bound of one segment's index; above it publisher and topic entries become coarser, never wrong."""
+indexes_bytes_max: Final = 32 * MIB
+"""What the indexes of all sealed segments take in memory together; above it those of old ones get coarser."""
 tail_cache_bytes: Final = 16 * MIB
 """The last part of the log that stays in memory."""
 step_bytes_max: Final = 1 * MIB
@@ -194,3 +196,4 @@ assert batch_bytes_target <= step_bytes_max
 assert commit_bytes_max < dispatch_backlog_bytes_max <= tail_cache_bytes
 assert batch_bytes_max < read_ahead_bytes_max
 assert index_block_bytes <= index_zone_bytes <= read_bytes_target
+assert index_bytes_max < indexes_bytes_max

@@ -12,7 +12,7 @@ from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.base.ports import Disk
 from tickertape.journal.format import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.recovery import Head, Seen, look
+from tickertape.journal.seen import Head, Seen, look
 
 
 def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:

@@ -2,7 +2,8 @@
 
 A block is a run of whole commits of at least `index_block_bytes`. The index is advisory: it may name a block
 too many, never one too few, and it is rebuilt from the commits when in doubt. Must never read a file or grow
-above `index_bytes_max`: publishers and topics have half of that each, and get coarser above it.
+above `index_bytes_max`: publishers and topics have half of that each, and get coarser above it. What is kept
+in memory of a sealed segment's index may be less than what its seal keeps: see `sealed.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.limits import (
+    KIB,
     index_block_bytes,
     index_bytes_max,
     index_zone_bytes,
@@ -29,6 +31,8 @@ from tickertape.journal.publishers import PublisherTable, StoredPublishers
 from tickertape.journal.topics import StoredTopics, TopicTable
 
 _BLOCK_BYTES = 24
+_OBJECT_BYTES = 2 * KIB
+"""What an index takes in memory beside its columns and tables."""
 _FRAME_BYTES = 128
 """What MessagePack adds to the columns and tables of an index, at most."""
 _FEW_RUNS = 8
@@ -63,6 +67,17 @@ class Spans(NamedTuple):
     publishers: npt.NDArray[np.uint64]
     lows: npt.NDArray[np.uint64]
     highs: npt.NDArray[np.uint64]
+
+
+class Place(NamedTuple):
+    """Neighbouring blocks: what stays true of them when the index gets coarser meanwhile."""
+
+    offset: int
+    end: int
+    """First byte behind them."""
+    first_position: int
+    next_position: int | None
+    """Position after the last message; None when they are the last of the segment."""
 
 
 Span = tuple[int, int, int]
@@ -182,14 +197,18 @@ class SegmentIndex:
         """The first block that may hold a message later than `after`, or as late and later (see `times`)."""
         return max(bisect_left(self.times, after) - 1, 0)
 
-    def blocks_of_publisher(self, publisher: int, sequence: int) -> Iterator[range]:
-        """Blocks that may hold this message, in order: neighbours together, `read_bytes_target` at a time."""
+    def places_of_publisher(self, publisher: int, sequence: int) -> list[Place]:
+        """Where this message may stand, in order: blocks that are neighbours together, about
+        `read_bytes_target` in each place."""
+        places = []
         for begin, end in self._publishers.stretches(publisher, sequence, self._block_end):
             block, stop = bisect_left(self.offsets, begin), bisect_left(self.offsets, end)
             while block < stop:
                 reach = bisect_left(self.offsets, self.offsets[block] + read_bytes_target, block + 1, stop)
-                yield range(block, reach)
+                after, next_position = self.block_bounds(reach - 1)[1], self.position_bounds(reach - 1)[1]
+                places.append(Place(self.offsets[block], after, self.positions[block], next_position))
                 block = reach
+        return places
 
     def next_block_with(self, topic: str, block: int) -> int | None:
         """The first block at or after `block` that may hold `topic`; None when no more of this segment
@@ -209,10 +228,48 @@ class SegmentIndex:
         read."""
         return self._publishers.highest()
 
+    @property
+    def knows_publishers(self) -> bool:
+        """Whether it says which publishers have messages in this segment; False when that was given up."""
+        return self._publishers.known
+
     def publisher_bounds(self, publisher: int) -> tuple[int, int] | None:
-        """Lowest and highest sequence of a publisher in this segment; None when it has none or that was given
-        up."""
+        """Lowest and highest sequence of a publisher in this segment; None when it has none, or (see
+        `knows_publishers`) that was given up."""
         return self._publishers.bounds(publisher)
+
+    # -- taking less room -----------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return _OBJECT_BYTES + _BLOCK_BYTES * self.blocks + self._topics.nbytes + self._publishers.nbytes
+
+    def settle(self) -> None:
+        """Nothing more will be added: keep it in the form that takes the least room."""
+        self._topics.settle()
+        self._publishers.settle()
+
+    def reduce(self) -> bool:
+        """Halve the resolution of what takes the most room; False when there is nothing left to halve.
+
+        Lookups name more blocks afterwards, never one too few. Nothing may be added any more."""
+        parts = (_BLOCK_BYTES * self.blocks, self._topics.nbytes, self._publishers.nbytes)
+        if self._publishers.known and parts[2] == max(parts):
+            self._publishers.reduce(self._block_end)
+        elif self._topics.known and parts[1] >= parts[0]:
+            self._topics.reduce(self.blocks)
+        elif self.blocks > 1:
+            self._merge_blocks()
+        else:
+            return False
+        return True
+
+    def _merge_blocks(self) -> None:
+        """Make one block of two neighbours each."""
+        for column in (self.offsets, self.positions, self.times):
+            column[:] = column[::2]
+        self._topics.merge_blocks()
 
     # -- storing --------------------------------------------------------------------------------------
 

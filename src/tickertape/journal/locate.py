@@ -85,6 +85,13 @@ def locate_time(reader: SnapshotReader, micros: int) -> Location | Absent:
 
 
 def _why_absent(reader: SnapshotReader, bookmark: Bookmark) -> str:
+    silent = [s.number for s in reader.view.segments if not s.index.knows_publishers]
+    if silent:
+        return (
+            f"not in the log; which sequences of publisher {bookmark.publisher} it has is not known: "
+            f"segments with too many publishers for their indexes do not say ({len(silent)} of "
+            f"{len(reader.view.segments)}, the first is segment {silent[0]})"
+        )
     low, high = _publisher_bounds(reader.view, bookmark.publisher)
     if low is None or high is None:
         return f"the log has no message of publisher {bookmark.publisher}"

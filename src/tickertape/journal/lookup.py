@@ -11,8 +11,10 @@ from collections.abc import Callable, Generator
 import numpy as np
 
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.limits import commit_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
+from tickertape.journal.index import Place
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import (
     LogSegment,
@@ -20,6 +22,7 @@ from tickertape.journal.reading import (
     Part,
     ReadRequest,
     commit_parts,
+    corrupt,
     decode_commits,
 )
 
@@ -48,27 +51,28 @@ def next_block_with(view: LogView, topic: str, position: int) -> int:
 def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
     """Position of the persisted message with this publisher and sequence; None when the log has none."""
     for segment in reversed(view.segments):
-        for blocks in segment.index.blocks_of_publisher(publisher, sequence):
-            position = yield from _in_blocks(view, segment, blocks, publisher, sequence)
+        for place in segment.index.places_of_publisher(publisher, sequence):
+            position = yield from _in_place(view, segment, place, publisher, sequence)
             if position is not None:
                 return position
     return None
 
 
-def _in_blocks(
-    view: LogView, segment: LogSegment, blocks: range, publisher: int, sequence: int
-) -> MaybeSearch:
-    start, _ = segment.index.position_bounds(blocks[0])
-    _, stop = segment.index.position_bounds(blocks[-1])
-    at = view.tail_at(start)
-    if at is None:
-        parts = yield from _read_blocks(segment, blocks)
-    else:
-        parts = _of_tail(view, at, stop)
-    for part in parts:
-        found = _in_batch(part.batch, publisher, sequence)
-        if found is not None:
-            return part.first_position + found
+def _in_place(view: LogView, segment: LogSegment, place: Place, publisher: int, sequence: int) -> MaybeSearch:
+    at = view.tail_at(place.first_position)
+    if at is not None:
+        return _in_parts(_of_tail(view, at, place.next_position), publisher, sequence)
+    offset, need, end = place.offset, commit_bytes_max, min(place.end, segment.end)
+    while offset < end:  # once, unless the blocks are long because the index got coarser
+        size = min(max(need, commit_bytes_max), end - offset)
+        data = yield ReadRequest(segment.number, offset, size)
+        if len(data) < size:
+            raise corrupt(segment, offset + len(data), "the file is shorter than what was persisted")
+        commits, need = decode_commits(segment, offset, data)
+        position = _in_parts(commit_parts(segment, commits), publisher, sequence)
+        if position is not None:
+            return position
+        offset = commits[-1][0].end if commits else offset
     return None
 
 
@@ -78,14 +82,13 @@ def _of_tail(view: LogView, at: int, stop: int | None) -> list[Part]:
     return view.tail[at:end]
 
 
-def _read_blocks(segment: LogSegment, blocks: range) -> Generator[ReadRequest, Buffer, list[Part]]:
-    start = segment.index.block_bounds(blocks[0])[0]
-    end = min(segment.index.block_bounds(blocks[-1])[1], segment.end)
-    if start >= end:
-        return []
-    data = yield ReadRequest(segment.number, start, end - start)
-    commits, _ = decode_commits(segment, start, data)
-    return commit_parts(segment, commits)
+def _in_parts(parts: list[Part], publisher: int, sequence: int) -> int | None:
+    """Position of a message in parts by publisher and sequence."""
+    for part in parts:
+        found = _in_batch(part.batch, publisher, sequence)
+        if found is not None:
+            return part.first_position + found
+    return None
 
 
 def _in_batch(batch: MessageBatch, publisher: int, sequence: int) -> int | None:

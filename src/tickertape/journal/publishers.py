@@ -1,26 +1,38 @@
 """Owns where in a segment which sequences of which publisher stand.
 
 Rows of (zone, lowest, highest sequence) for each publisher; a zone is all blocks that begin in a stretch of
-the file. Must never grow above its bound: then zones get longer, and when that does not help it is given up
-(None = read everything).
+the file. Must never grow above its bound: then zones get longer, and only when one zone is the whole segment
+and that does not help is it given up (None = read everything).
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tickertape.base.limits import index_zone_bytes
 
-KEY_BYTES: Final = 200
-"""What a publisher costs in memory beside its rows: an entry of a dictionary and an array."""
+NEW_KEY_BYTES: Final = 200
+"""What a publisher costs in memory beside its rows until they are sorted in: an entry of a dictionary and an
+array."""
+_KEY_BYTES: Final = 12
+"""What it costs after that: its id and where its rows end."""
 _STORED_KEY_BYTES: Final = 16
 _ROW: Final = 3
 _ROW_BYTES: Final = 8 * _ROW
+_U4: Final = np.dtype("<u4")
+_U8: Final = np.dtype("<u8")
+_NO_IDS: Final = np.empty(0, _U8)
+_NO_ENDS: Final = np.empty(0, _U4)
+_NO_ROWS: Final = np.empty((0, _ROW), _U8)
+
+Rows = npt.NDArray[np.uint64]
+"""Zone, lowest and highest sequence in each row; all three rise."""
 
 
 class StoredPublishers(msgspec.Struct, array_like=True):
@@ -44,36 +56,48 @@ class PublisherTable:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._zone_bytes = index_zone_bytes
-        self._rows: dict[int, array[int]] | None = {}
-        self._count = 0
+        self._given_up = False
+        self._ids = _NO_IDS
+        self._ends = _NO_ENDS
+        self._rows: Rows = _NO_ROWS
+        self._recent: dict[int, array[int]] = {}
+        """Rows that are not sorted in yet, by publisher."""
+        self._recent_count = 0
 
     def add(self, offset: int, spans: Iterable[tuple[int, int, int]]) -> None:
         """The block at `offset`, the last one or a new one, holds `spans` of publisher, lowest, highest
         sequence."""
-        if self._rows is None:
+        if self._given_up:
             return
         zone = offset // self._zone_bytes
         for publisher, low, high in spans:
-            rows = self._rows.get(publisher)
+            rows = self._recent.get(publisher)
             if rows is None:
-                rows = self._rows[publisher] = array("Q")
+                rows = self._recent[publisher] = array("Q")
             if rows and rows[-_ROW] == zone:
                 rows[-1] = max(high, rows[-1])
             else:
                 rows.extend((zone, low, high))
-                self._count += 1
+                self._recent_count += 1
         if self.nbytes > self._bytes_max:
             self._fit(offset)
 
     @property
+    def known(self) -> bool:
+        """Whether it says which publishers there are; False when it was given up."""
+        return not self._given_up
+
+    @property
     def nbytes(self) -> int:
         """What it takes in memory."""
-        return _ROW_BYTES * self._count + KEY_BYTES * len(self._rows or ())
+        rows = len(self._rows) + self._recent_count
+        return _ROW_BYTES * rows + _KEY_BYTES * len(self._ids) + NEW_KEY_BYTES * len(self._recent)
 
     @property
     def stored_bytes_max(self) -> int:
         """What `stored` takes, encoded, is not larger."""
-        return _ROW_BYTES * self._count + _STORED_KEY_BYTES * len(self._rows or ())
+        rows = len(self._rows) + self._recent_count
+        return _ROW_BYTES * rows + _STORED_KEY_BYTES * (len(self._ids) + len(self._recent))
 
     @staticmethod
     def growth_bytes_max(publishers: int) -> int:
@@ -82,55 +106,114 @@ class PublisherTable:
 
     def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[Stretch]:
         """Where in a file of `end` bytes this message may stand, in order."""
-        if self._rows is None:
+        if self._given_up:
             yield Stretch(0, end)
             return
-        rows = self._rows.get(publisher, ())
-        # Sequences of a publisher rise, and so do the highest ones of its rows.
-        at = bisect_left(range(len(rows) // _ROW), sequence, key=lambda row: rows[_ROW * row + 2])
-        for row in range(_ROW * at, len(rows), _ROW):
-            if rows[row + 1] > sequence:
-                return
-            begin = rows[row] * self._zone_bytes
-            yield Stretch(begin, begin + self._zone_bytes)
+        rows = self._rows_of(publisher)
+        # Sequences of a publisher rise, and so do the lowest and the highest ones of its rows.
+        wanted = np.uint64(sequence)
+        first = int(rows[:, 2].searchsorted(wanted))
+        stop = int(rows[:, 1].searchsorted(wanted, side="right"))
+        for zone in rows[first:stop, 0].tolist():
+            yield Stretch(zone * self._zone_bytes, (zone + 1) * self._zone_bytes)
 
     def highest(self) -> dict[int, int] | None:
         """Highest sequence of each publisher; None when that was given up and must be read."""
-        if self._rows is None:
+        if self._given_up:
             return None
-        return {publisher: rows[-1] for publisher, rows in self._rows.items()}
+        lasts = self._rows[self._ends.astype(np.int64) - 1, 2]
+        highest = dict(zip(self._ids.tolist(), lasts.tolist(), strict=True))
+        highest.update((publisher, rows[-1]) for publisher, rows in self._recent.items())
+        return highest
 
     def bounds(self, publisher: int) -> tuple[int, int] | None:
-        """Lowest and highest sequence of a publisher; None when there is none, or nobody knows."""
-        rows = self._rows.get(publisher) if self._rows is not None else None
-        return None if rows is None else (rows[1], rows[-1])
+        """Lowest and highest sequence of a publisher; None when there is none, or (see `known`) nobody
+        knows."""
+        rows = self._rows_of(publisher)
+        return (int(rows[0, 1]), int(rows[-1, 2])) if len(rows) else None
 
     def coarsen(self) -> None:
         """Halve the resolution."""
-        self._zone_bytes *= 2
-        self._count = 0
-        for publisher, rows in (self._rows or {}).items():
-            assert self._rows is not None
-            halved = self._rows[publisher] = _halved(rows)
-            self._count += len(halved) // _ROW
+        self.settle()
+        if not self._given_up:
+            rows = self._rows.copy()
+            rows[:, 0] >>= np.uint64(1)
+            self._zone_bytes *= 2
+            self._take(np.repeat(self._ids, self._counts()), rows)
+
+    def settle(self) -> None:
+        """Sort the recent rows in: they take less room so."""
+        if not self._recent:
+            return
+        ids = np.fromiter(self._recent, _U8, len(self._recent))
+        counts = np.fromiter(map(len, self._recent.values()), np.int64, len(self._recent)) // _ROW
+        recent = np.frombuffer(b"".join(self._recent.values()), _U8).reshape(-1, _ROW)
+        self._recent, self._recent_count = {}, 0
+        ids = np.concatenate((np.repeat(self._ids, self._counts()), np.repeat(ids, counts)))
+        rows = np.concatenate((self._rows, recent))
+        order = np.argsort(ids, kind="stable")
+        self._take(ids[order], rows[order])
 
     def give_up(self) -> None:
         """Know nothing any more."""
-        self._rows, self._count = None, 0
+        self._given_up = True
+        self._ids, self._ends, self._rows = _NO_IDS, _NO_ENDS, _NO_ROWS
+        self._recent, self._recent_count = {}, 0
+
+    # -- rows -----------------------------------------------------------------------------------------
+
+    def _counts(self) -> npt.NDArray[np.uint32]:
+        return np.diff(self._ends, prepend=np.zeros(1, _U4))
+
+    def _rows_of(self, publisher: int) -> Rows:
+        recent: Rows = np.array(self._recent.get(publisher, ()), _U8).reshape(-1, _ROW)
+        at = int(self._ids.searchsorted(np.uint64(publisher)))
+        if at == len(self._ids) or int(self._ids[at]) != publisher:
+            return recent
+        rows = self._rows[int(self._ends[at - 1]) if at else 0 : int(self._ends[at])]
+        return np.concatenate((rows, recent)) if len(recent) else rows
+
+    def _take(self, ids: npt.NDArray[np.uint64], rows: Rows) -> None:
+        """Make the table of rows sorted by publisher, several of one publisher and zone as one."""
+        if not len(rows):
+            return
+        another = ids[1:] != ids[:-1]
+        starts = np.flatnonzero(np.concatenate(([True], another | (rows[1:, 0] != rows[:-1, 0]))))
+        merged = rows[starts]
+        merged[:, 2] = np.maximum.reduceat(rows[:, 2], starts)
+        ids = ids[starts]
+        lasts = np.flatnonzero(np.append(ids[1:] != ids[:-1], True))
+        self._ids, self._ends, self._rows = ids[lasts], (lasts + 1).astype(_U4), merged
 
     def _fit(self, offset: int) -> None:
         """Get well below the bound, which makes it rare, or give up."""
+        self.settle()
         while self.nbytes > self._bytes_max // 4 * 3:
             if self._zone_bytes > offset:
                 self.give_up()
                 return
             self.coarsen()
 
+    def reduce(self, end: int) -> None:
+        """Take less room in a segment of `end` bytes: half the resolution, or nothing at all."""
+        if self._zone_bytes >= end:
+            self.give_up()
+        else:
+            self.coarsen()
+
     # -- storing --------------------------------------------------------------------------------------
 
     def stored(self) -> StoredPublishers:
         """What a seal keeps."""
-        rows = None if self._rows is None else {key: row.tobytes() for key, row in self._rows.items()}
+        if self._given_up:
+            return StoredPublishers(zone_bytes=self._zone_bytes, rows=None)
+        self.settle()
+        data = self._rows.tobytes()
+        ends = [0, *(self._ends.astype(np.int64) * _ROW_BYTES).tolist()]
+        rows = {
+            publisher: data[begin:end]
+            for publisher, begin, end in zip(self._ids.tolist(), ends, ends[1:], strict=False)
+        }
         return StoredPublishers(zone_bytes=self._zone_bytes, rows=rows)
 
     @staticmethod
@@ -143,20 +226,26 @@ class PublisherTable:
         if stored.rows is None:
             table.give_up()
             return table
-        table._rows = {key: array("Q", row) for key, row in stored.rows.items()}
-        if any(not row or len(row) % _ROW for row in table._rows.values()):
+        count = len(stored.rows)
+        sizes = np.fromiter(map(len, stored.rows.values()), np.int64, count)
+        if (sizes == 0).any() or (sizes % _ROW_BYTES).any():
             raise ValueError("index rows of a publisher are incomplete")
-        table._count = sum(len(row) // _ROW for row in table._rows.values())
+        try:
+            ids = np.fromiter(stored.rows, _U8, count)
+        except OverflowError:
+            raise ValueError("index has a publisher id that is none") from None
+        order = np.argsort(ids, kind="stable")
+        chunks = list(stored.rows.values())
+        rows = np.frombuffer(b"".join([chunks[at] for at in order.tolist()]), _U8).reshape(-1, _ROW)
+        table._ids, table._rows = ids[order], rows
+        table._ends = np.cumsum(sizes[order] // _ROW_BYTES).astype(_U4)
+        if not _rising(rows, table._ends):
+            raise ValueError("index rows of a publisher are out of order")
         return table
 
 
-def _halved(rows: array[int]) -> array[int]:
-    """A publisher's rows at half the resolution."""
-    merged = array("Q")
-    for row in range(0, len(rows), _ROW):
-        zone, low, high = rows[row] // 2, rows[row + 1], rows[row + 2]
-        if merged and merged[-_ROW] == zone:
-            merged[-1] = max(high, merged[-1])
-        else:
-            merged.extend((zone, low, high))
-    return merged
+def _rising(rows: Rows, ends: npt.NDArray[np.uint32]) -> bool:
+    """Whether zones rise within each publisher, and sequences do not fall: lookups search in them."""
+    falls = (rows[1:, 0] <= rows[:-1, 0]) | (rows[1:, 1] < rows[:-1, 1]) | (rows[1:, 2] < rows[:-1, 2])
+    falls[ends[:-1].astype(np.int64) - 1] = False
+    return not falls.any()

@@ -13,7 +13,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, CorruptBatch
-from tickertape.base.limits import commit_header_bytes, read_bytes_target
+from tickertape.base.limits import commit_bytes_max, commit_header_bytes, read_bytes_target
 from tickertape.base.ports import Buffer
 from tickertape.batch import BatchHead, MessageBatch
 from tickertape.batch.format import Int64s
@@ -220,4 +220,5 @@ class LogReader:
         assert self._segment is not None
         if self._topic is None:
             return read_bytes_target
-        return self._segment.index.reach_with(self._topic, self._offset, read_bytes_target) - self._offset
+        reach = self._segment.index.reach_with(self._topic, self._offset, read_bytes_target)
+        return min(reach - self._offset, commit_bytes_max)  # blocks are long when the index got coarser

@@ -26,6 +26,7 @@ from tickertape.journal.commit import Persisted
 from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, segment_path
 from tickertape.journal.index import SegmentIndex
 from tickertape.journal.recovery import Segment
+from tickertape.journal.sealed import SealedIndexes
 
 
 class ReadRequest(NamedTuple):
@@ -92,6 +93,12 @@ class LogView:
             LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
         ]
         self._by_number = {s.number: s for s in self.segments}
+        self.indexes = SealedIndexes()
+        """The indexes of all segments but the one that is being written."""
+        for sealed_one in sealed:
+            self.indexes.add(sealed_one.blocks)
+        self.indexes.fit()
+        self._active: LogSegment | None = None
         self.tail: list[Part] = []
         """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
         self.tail_bytes_max = tail_cache_bytes
@@ -99,8 +106,10 @@ class LogView:
         self._tail_bytes = 0
 
     def opened(self, active: Active) -> None:
-        """A segment became active."""
-        segment = LogSegment(
+        """A segment became active, and the one before it is sealed."""
+        if self._active is not None:
+            self.indexes.add(self._active.index)
+        self._active = segment = LogSegment(
             active.header, active.index, segment_header_bytes, active.header.first_position, 0
         )
         self.segments.append(segment)
@@ -108,6 +117,7 @@ class LogView:
 
     def persisted(self, commit: Persisted) -> None:
         """A commit became persisted: readers may see it from now on."""
+        self.indexes.relieve()  # one at a time: nobody waits for long
         segment = self._by_number[commit.segment]
         segment.end = commit.end
         segment.end_position = commit.first_position + commit.batch.count

@@ -1,4 +1,4 @@
-"""Owns what happens when a journal is opened: look, decide by a table, then do exactly that.
+"""Owns what happens when a journal is opened: look (`seen.py`), decide by a table, then do exactly that.
 
 `decide` is pure and is the table of docs/formats/journal.md. Recovery must never delete: what is not part of
 the log is renamed or copied into `quarantine/`; a torn tail is cut only after its copy is durable; damage to
@@ -8,56 +8,24 @@ what was durable refuses the start and changes nothing.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from tickertape.base.errors import BadBatch, JournalCorrupt, JournalVersion, WrongJournal
-from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
+from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
+from tickertape.base.limits import MIB, segment_header_bytes
 from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.active import Active, LogEnd, make_seal
 from tickertape.journal.format import (
-    COMMIT_MAGIC,
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
     CommitHeader,
-    FormatError,
-    NewerFormat,
     SegmentHeader,
-    decode_commit,
-    decode_segment_header,
-    segment_number,
     segment_path,
 )
 from tickertape.journal.heads import Heads
 from tickertape.journal.index import SegmentIndex
 from tickertape.journal.rebuild import IndexRebuild
-from tickertape.journal.segment import Ending, ReadAt, SegmentScan, Verdict, read_seal
-
-_SEARCH_BYTES = 256 * KIB
-_COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
-
-
-class Head(Enum):
-    """What the first sector of a segment file shows."""
-
-    VALID = "valid header"
-    BLANK = "the whole file is zeros"
-    BROKEN = "no valid header and no commit"
-    LOST = "no valid header, but commits"
-    FOREIGN = "header of another journal"
-    NEWER = "header of a newer format"
-
-
-class Seen(NamedTuple):
-    """One segment file as it was found."""
-
-    number: int
-    size: int
-    head: Head
-    header: SegmentHeader | None = None
-    chain: int = 0
-    """Checksum of the segment header."""
-    seal: CommitHeader | None = None
-    blocks: SegmentIndex | None = None
+from tickertape.journal.seen import Head, Indexes, Seen, look, refuse
+from tickertape.journal.segment import Ending, SegmentScan, Verdict
 
 
 class Step(Enum):
@@ -96,71 +64,6 @@ class Recovered(NamedTuple):
     """Names in the journal directory that are none of ours: ignored."""
 
 
-# -- look ---------------------------------------------------------------------------------------------
-
-
-def look(disk: Disk, journal_id: bytes) -> tuple[list[Seen], list[str]]:
-    """Every segment file in the order of its number, and the names that are no segments."""
-    seen, unknown = [], []
-    try:
-        names = disk.names(JOURNAL_DIRECTORY)
-    except FileNotFoundError:
-        _refuse(JOURNAL_DIRECTORY, 0, "the directory is missing, which was made before the identity file")
-    for name in names:
-        number = segment_number(name)
-        if number is None:
-            unknown.append(name)
-        else:
-            seen.append(_look_at(disk, number, journal_id))
-    return sorted(seen), unknown
-
-
-def _look_at(disk: Disk, number: int, journal_id: bytes) -> Seen:
-    handle = disk.open(segment_path(number), write=False)
-    try:
-        size = disk.size(handle)
-
-        def read(offset: int, count: int) -> bytes:
-            return disk.read(handle, offset, count)
-
-        try:
-            header, chain = decode_segment_header(read(0, segment_header_bytes))
-        except NewerFormat:
-            return Seen(number, size, Head.NEWER)
-        except FormatError:
-            return Seen(number, size, _without_header(read, size))
-        if header.journal_id != journal_id or header.number != number:
-            return Seen(number, size, Head.FOREIGN, header, chain)
-        seal = read_seal(read, size, header)
-        if seal is None:
-            return Seen(number, size, Head.VALID, header, chain)
-        try:
-            index = SegmentIndex.decode(seal.body, seal.header.offset)
-        except ValueError:
-            # The body matched its checksum, so this is a bug or a newer index: rebuild it from the commits.
-            index = None
-        return Seen(number, size, Head.VALID, header, chain, seal.header, index)
-    finally:
-        disk.close(handle)
-
-
-def _without_header(read: ReadAt, size: int) -> Head:
-    blank = True
-    zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
-    for start in range(0, size, _SEARCH_BYTES):
-        data = read(start, len(zeros))
-        if data == zeros or not data.strip(b"\x00"):
-            continue
-        blank = False
-        at = data.find(_COMMIT_MAGIC_BYTES)
-        while at >= 0:
-            commit = decode_commit(data, at)
-            if commit is not None and commit.offset == start + at:
-                return Head.LOST
-            at = data.find(_COMMIT_MAGIC_BYTES, at + 1)
-    return Head.BLANK if blank else Head.BROKEN
-
-
 # -- decide -------------------------------------------------------------------------------------------
 
 
@@ -180,18 +83,18 @@ def decide(seen: list[Seen]) -> list[tuple[Seen, Step]]:
                 f"{path} belongs to another journal or number: move it away; nothing was changed"
             )
         if previous is not None and file.number != seen[at - 1].number + 1:
-            _refuse(path, 0, f"segment {seen[at - 1].number + 1} is missing")
+            refuse(path, 0, f"segment {seen[at - 1].number + 1} is missing")
         if previous is None and file.head is Head.VALID and file.number != 1:
-            _refuse(path, 0, "segment 1 is missing")
+            refuse(path, 0, "segment 1 is missing")
         if file.head is Head.VALID:
             _check_link(previous, file, path)
             sealed = file.seal is not None
             if not sealed and any(f.head is Head.VALID for f in later):
-                _refuse(path, file.size, "it has no valid seal though a later segment was begun")
+                refuse(path, file.size, "it has no valid seal though a later segment was begun")
             steps.append((file, Step.USE if sealed else Step.FINISH))
             previous = file
         elif any(f.head in (Head.VALID, Head.LOST) for f in later) or file.head is Head.LOST:
-            _refuse(path, 0, f"{file.head.value} in the middle of the log")
+            refuse(path, 0, f"{file.head.value} in the middle of the log")
         else:
             steps.append((file, Step.ADOPT if file.head is Head.BLANK else Step.ASIDE))
     return steps
@@ -204,18 +107,9 @@ def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
         return
     seal = previous.seal
     if (file.header.previous_chain, file.header.previous_end) != (seal.crc, previous.size):
-        _refuse(path, 0, f"it does not follow segment {previous.number} as that one is now")
+        refuse(path, 0, f"it does not follow segment {previous.number} as that one is now")
     if (file.header.first_position, file.header.first_commit) != (seal.first_position, seal.number + 1):
-        _refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
-
-
-def _refuse(path: str, offset: int, what: str) -> NoReturn:
-    raise JournalCorrupt(
-        f"{path} at {offset}: {what}. The start is refused and nothing was changed; "
-        "`tickertape journal verify` shows the extent; restore the file from a copy",
-        file=path,
-        offset=offset,
-    )
+        refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
 
 
 # -- do -----------------------------------------------------------------------------------------------
@@ -223,11 +117,11 @@ def _refuse(path: str, offset: int, what: str) -> NoReturn:
 
 def recover(disk: Disk, journal_id: bytes) -> Recovered:
     """Open the journal in `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
-    seen, unknown = look(disk, journal_id)
+    indexes = Indexes()
+    seen, unknown = look(disk, journal_id, indexes)
     steps = decide(seen)
     _make_durable(disk, steps)
     segments: list[Segment] = []
-    publishers: dict[int, int] = {}
     report: list[str] = []
     used = [file for file, step in steps if step in (Step.USE, Step.FINISH)]
     last_number = used[-1].number if used else 0
@@ -237,9 +131,9 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
             report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
         elif step is Step.FINISH:
             log_time = segments[-1].seal.timestamp if segments else 0
-            segments.append(_finish(disk, file, log_time, publishers, report))
+            segments.append(_finish(disk, file, log_time, indexes, report))
         elif step is Step.USE:
-            segments.append(use_sealed(disk, file, publishers))
+            segments.append(use_sealed(disk, file, indexes))
             if file.number == last_number:
                 _write_back(disk, file.number, segments[-1].data_end, file.size)
     end = LogEnd(journal_id, 1, last_number, 0, 0, 0, 1, 0)
@@ -255,7 +149,7 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
             commit=last.seal.number + 1,
             timestamp=last.seal.timestamp,
         )
-    return Recovered(segments, end, publishers, report, unknown)
+    return Recovered(segments, end, indexes.publishers, report, unknown)
 
 
 def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]]) -> None:
@@ -272,27 +166,22 @@ def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]]) -> None:
     disk.sync_directory(".")
 
 
-def use_sealed(disk: Disk, file: Seen, publishers: dict[int, int]) -> Segment:
+def use_sealed(disk: Disk, file: Seen, indexes: Indexes) -> Segment:
     """A sealed segment as part of the log; nothing is written. Raises `JournalCorrupt`."""
     assert file.header is not None
     assert file.seal is not None
     index = file.blocks
-    highest = index.highest_sequences() if index is not None else None
-    if index is None or highest is None:
+    if index is None or not file.counted:
         through = read_through(disk, file)
         if through.ending.verdict is not Verdict.SEALED:
             what = through.ending.detail or "a sealed segment cannot be read through"
-            _refuse(segment_path(file.number), through.ending.end, what)
-        index, highest = index or through.blocks, through.highest
-    _fold(publishers, highest)
+            refuse(segment_path(file.number), through.ending.end, what)
+        if index is None:
+            index = through.blocks
+            indexes.add(index)
+        indexes.count(through.highest)
     seal = file.seal
     return Segment(file.number, file.header, file.size, seal.offset, seal.first_position, seal, index)
-
-
-def _fold(publishers: dict[int, int], highest: dict[int, int]) -> None:
-    for publisher, sequence in highest.items():
-        if sequence > publishers.get(publisher, 0):
-            publishers[publisher] = sequence
 
 
 class Through(NamedTuple):
@@ -323,22 +212,22 @@ def read_through(disk: Disk, file: Seen) -> Through:
                     rebuild.take(*found)
                     at = found.header.end
         except BadBatch as error:
-            _refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
+            refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
         assert scan.ending is not None
         return Through(rebuild.index, scan.ending, rebuild.highest, rebuild.unproven(scan.ending.end))
     finally:
         disk.close(handle)
 
 
-def _finish(disk: Disk, file: Seen, log_time: int, publishers: dict[int, int], report: list[str]) -> Segment:
+def _finish(disk: Disk, file: Seen, log_time: int, indexes: Indexes, report: list[str]) -> Segment:
     """The segment that was active when the last run ended without a clean stop; `log_time` is that before
     it."""
     header = file.header
     assert header is not None
     index, ending, highest, unproven = read_through(disk, file)
     if ending.verdict is Verdict.CORRUPT:
-        _refuse(segment_path(file.number), ending.end, ending.detail)
-    _fold(publishers, highest)
+        refuse(segment_path(file.number), ending.end, ending.detail)
+    indexes.count(highest)
     _write_back(disk, file.number, unproven, ending.end)
     buffers: list[Buffer] = []
     handle = disk.open(segment_path(file.number))

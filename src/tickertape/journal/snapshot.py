@@ -21,7 +21,8 @@ from tickertape.journal.format import CommitHeader, decode_commit, segment_path
 from tickertape.journal.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import LogSegment, LogView, Part, ReadRequest
-from tickertape.journal.recovery import Seen, Segment, Step, decide, look, read_through, use_sealed
+from tickertape.journal.recovery import Segment, Step, decide, read_through, use_sealed
+from tickertape.journal.seen import Indexes, Seen, look
 from tickertape.journal.segment import Verdict
 
 T = TypeVar("T")
@@ -50,7 +51,8 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
     for _ in range(_LOOKS_MAX):
-        seen, _ = look(disk, journal_id)
+        indexes = Indexes()
+        seen, _ = look(disk, journal_id, indexes)
         try:
             steps, damage = decide(seen), None
             break
@@ -63,7 +65,7 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
     for file, step in steps:
         if step is Step.USE:
             try:
-                sealed.append(use_sealed(disk, file, {}))
+                sealed.append(use_sealed(disk, file, indexes))
             except JournalCorrupt as error:
                 return Snapshot(LogView(sealed), 0, _told(error))
         elif step is Step.FINISH:

@@ -86,10 +86,10 @@ class TopicTable:
                 self._recent.append(key << _GROUP_BITS | group)
         recent = len(self._recent)
         if group >= _GROUPS_MAX - 1 or self.nbytes > self._bytes_max:
-            self._settle()
+            self.settle()
             self._fit(block)
         elif recent > _RECENT_MIN and recent > len(self._groups) // 4:
-            self._settle()
+            self.settle()
 
     @property
     def nbytes(self) -> int:
@@ -132,10 +132,25 @@ class TopicTable:
         missing = first + int(held.argmin())
         return min(max(missing * self._stride - block, 0), limit)
 
-    def coarsen(self) -> None:
-        """Halve the resolution."""
-        self._settle()
-        self._halve()
+    @property
+    def known(self) -> bool:
+        """False when it was given up: every block may hold everything."""
+        return not self._given_up
+
+    def reduce(self, blocks: int) -> None:
+        """Take less room in a segment of so many blocks: half the resolution, or nothing at all."""
+        if self._stride >= blocks:
+            self._give_up()
+        else:
+            self._halve()
+
+    def merge_blocks(self) -> None:
+        """Two neighbouring blocks each are one from now on."""
+        if not self._given_up:
+            if self._stride == 1:
+                self._halve()
+            self._stride //= 2
+            self._group = -1
 
     # -- rows -----------------------------------------------------------------------------------------
 
@@ -161,18 +176,24 @@ class TopicTable:
         rows: Int64s = (recent[recent >> np.uint64(_GROUP_BITS) == np.uint64(wanted)] & low).astype(I8)
         return rows
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Sort the recent rows in."""
         if self._recent:
             self._take(np.concatenate((self._keys(), np.array(self._recent, _U8))))
             del self._recent[:]
 
     def _halve(self) -> None:
-        keys = self._keys()
-        low = np.uint64(_GROUPS_MAX - 1)
-        self._take((keys & ~low) | ((keys & low) >> np.uint64(1)))
+        self.settle()
         self._stride *= 2
         self._group = -1
+        groups = self._groups >> np.uint16(1)
+        fresh = np.empty(len(groups), np.bool_)
+        np.not_equal(groups[1:], groups[:-1], out=fresh[1:])
+        starts = np.concatenate((np.zeros(1, _U4), self._ends[:-1]))
+        fresh[starts[: len(self._hashes)]] = True
+        if len(groups):
+            counts = np.add.reduceat(fresh, starts, dtype=_U4)
+            self._groups, self._ends = groups[fresh], np.cumsum(counts, dtype=_U4)
 
     def _keys(self) -> Keys:
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4))
@@ -213,7 +234,7 @@ class TopicTable:
 
     def stored(self) -> StoredTopics:
         """What a seal keeps."""
-        self._settle()
+        self.settle()
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4))
         return StoredTopics(
             stride=0 if self._given_up else self._stride,
@@ -229,6 +250,8 @@ class TopicTable:
         if stored.stride < 1:
             table._give_up()
             return table
+        if stored.stride & (stored.stride - 1):
+            raise ValueError("index groups of topics are of no known size")
         hashes, counts, groups = (
             _column(stored.hashes, _U4),
             _column(stored.counts, _U4),
@@ -241,8 +264,9 @@ class TopicTable:
             raise ValueError("index topics are out of order")
         table._stride, table._hashes, table._groups = stored.stride, hashes, groups
         table._ends = ends.astype(_U4)
-        keys = table._keys()
-        if (keys[1:] <= keys[:-1]).any():
+        falls = groups[1:] <= groups[:-1]
+        falls[table._ends[:-1].astype(I8) - 1] = False
+        if falls.any():
             raise ValueError("index rows of a topic are out of order")
         return table
 

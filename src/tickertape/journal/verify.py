@@ -21,8 +21,8 @@ from tickertape.journal.format import (
     segment_path,
 )
 from tickertape.journal.identity import IDENTITY_FILE, LOCK_FILE, read_identity
-from tickertape.journal.recovery import Head, Seen, look
 from tickertape.journal.report import Finding, Report, SegmentSummary
+from tickertape.journal.seen import Head, Seen, look
 from tickertape.journal.walk import Progress, SegmentWalk, opened
 
 _NAMES: Final = frozenset({IDENTITY_FILE, LOCK_FILE, JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, "lost+found"})

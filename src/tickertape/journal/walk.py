@@ -23,8 +23,8 @@ from tickertape.journal.format import (
     segment_path,
 )
 from tickertape.journal.index import SegmentIndex, publisher_spans
-from tickertape.journal.recovery import Seen
 from tickertape.journal.report import Finding, SegmentSummary
+from tickertape.journal.seen import Seen, read_index
 from tickertape.journal.segment import Commit, Ending, ReadAt, SegmentScan, Verdict
 
 Progress = Callable[[int], object]
@@ -80,7 +80,8 @@ class SegmentWalk:
 
     def by_seal(self, file: Seen) -> bool:
         """Take the summary from the seal; False when it does not say all."""
-        highest = None if file.blocks is None else file.blocks.highest_sequences()
+        index = read_index(self._disk, file)
+        highest = None if index is None else index.highest_sequences()
         if file.seal is None or highest is None:
             return False
         self.seal, self.highest = file.seal, highest

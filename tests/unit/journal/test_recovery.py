@@ -34,7 +34,8 @@ from tickertape.journal.format import (
     segment_path,
 )
 from tickertape.journal.identity import open_identity
-from tickertape.journal.recovery import Step, decide, look, recover
+from tickertape.journal.recovery import Step, decide, recover
+from tickertape.journal.seen import look
 from tickertape.testing.disk import StrictDisk
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "journal.md"
