@@ -99,6 +99,8 @@ class SegmentIndex:
         self._publishers = PublisherTable(bytes_max // 2)
         self._topics = TopicTable(bytes_max // 2)
         self._block_end = 0
+        self._merged = False
+        """Blocks were merged since: they may begin before the zone in which one of theirs began."""
 
     # -- building -------------------------------------------------------------------------------------
 
@@ -201,8 +203,10 @@ class SegmentIndex:
         """Where this message may stand, in order: blocks that are neighbours together, about
         `read_bytes_target` in each place."""
         places = []
+        stop = 0
         for begin, end in self._publishers.stretches(publisher, sequence, self._block_end):
-            block, stop = bisect_left(self.offsets, begin), bisect_left(self.offsets, end)
+            block = self.block_of_offset(begin) if self._merged else bisect_left(self.offsets, begin)
+            block, stop = max(block, stop), bisect_left(self.offsets, end)
             while block < stop:
                 reach = bisect_left(self.offsets, self.offsets[block] + read_bytes_target, block + 1, stop)
                 after, next_position = self.block_bounds(reach - 1)[1], self.position_bounds(reach - 1)[1]
@@ -251,22 +255,26 @@ class SegmentIndex:
         self._publishers.settle()
 
     def reduce(self) -> bool:
-        """Halve the resolution of what takes the most room; False when there is nothing left to halve.
+        """Take less room: about half in one of its three parts; False when nothing is left to give.
 
-        Lookups name more blocks afterwards, never one too few. Nothing may be added any more."""
-        parts = (_BLOCK_BYTES * self.blocks, self._topics.nbytes, self._publishers.nbytes)
-        if self._publishers.known and parts[2] == max(parts):
-            self._publishers.reduce(self._block_end)
-        elif self._topics.known and parts[1] >= parts[0]:
-            self._topics.reduce(self.blocks)
-        elif self.blocks > 1:
-            self._merge_blocks()
-        else:
+        Lookups name more blocks afterwards, never one too few. Nothing may be added or stored any more."""
+        # Longer blocks cost readers little, longer zones only lookups of bookmarks; topics are what skips.
+        blocks = 4 * _BLOCK_BYTES * self.blocks if self.blocks > 1 else 0
+        publishers, topics = 2 * self._publishers.nbytes, self._topics.nbytes
+        most = max(blocks, publishers, topics)
+        if not most:
             return False
+        if blocks == most:
+            self._merge_blocks()
+        elif publishers == most:
+            self._publishers.reduce(self._block_end)
+        else:
+            self._topics.reduce(self.blocks)
         return True
 
     def _merge_blocks(self) -> None:
         """Make one block of two neighbours each."""
+        self._merged = True
         for column in (self.offsets, self.positions, self.times):
             column[:] = column[::2]
         self._topics.merge_blocks()
@@ -274,7 +282,8 @@ class SegmentIndex:
     # -- storing --------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """The index as the body of a seal keeps it."""
+        """The index as the body of a seal keeps it: never one that was reduced."""
+        assert not self._merged
         return msgspec.msgpack.encode(
             _Stored(
                 offsets=self.offsets.tobytes(),

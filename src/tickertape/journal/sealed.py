@@ -1,8 +1,8 @@
 """Owns what the indexes of all sealed segments take in memory, together: at most `indexes_bytes_max`.
 
-Above it they get coarser, the old and large ones first: an index may hold about as much as its place, counted
-from the end of the log, allows (the second half of the first's, the tenth a tenth). Must never read, or touch
-what a seal keeps: after a start the index is whole again as far as there is room.
+Above it they get coarser, the old and large ones first: the room of an index falls with the square root of
+its place, counted from the end of the log, so that the oldest keeps about half of an equal share. Must never
+read, or touch what a seal keeps.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 from tickertape.base.limits import indexes_bytes_max
 from tickertape.journal.index import SegmentIndex
 
+_EMPTY_BYTES = SegmentIndex().nbytes
+
 
 class SealedIndexes:
     """The indexes of sealed segments in the order of the log. `add`, then `relieve` until it is False."""
@@ -20,7 +22,7 @@ class SealedIndexes:
         self._bytes_max = bytes_max
         self._indexes: list[SegmentIndex] = []
         self._sizes = np.zeros(64, np.int64)
-        """What each takes; 0 for those that cannot take less."""
+        """What each takes beside its objects; 0 for those that cannot take less."""
         self.nbytes = 0
         """What all of them take."""
 
@@ -31,7 +33,7 @@ class SealedIndexes:
         if at == len(self._sizes):
             self._sizes = np.concatenate((self._sizes, np.zeros(at, np.int64)))
         self._indexes.append(index)
-        self._sizes[at] = index.nbytes
+        self._sizes[at] = index.nbytes - _EMPTY_BYTES
         self.nbytes += index.nbytes
 
     def relieve(self) -> bool:
@@ -40,13 +42,12 @@ class SealedIndexes:
         if self.nbytes <= self._bytes_max:
             return False
         count = len(self._indexes)
-        at = int((self._sizes[:count] * np.arange(count, 0, -1)).argmax())
-        before = int(self._sizes[at])
-        if not before:
+        at = int((self._sizes[:count] * np.sqrt(np.arange(count, 0, -1))).argmax())
+        if not self._sizes[at]:
             return False
         index = self._indexes[at]
-        smaller = index.reduce()
-        self._sizes[at] = index.nbytes if smaller else 0
+        before = index.nbytes
+        self._sizes[at] = index.nbytes - _EMPTY_BYTES if index.reduce() else 0
         self.nbytes -= before - index.nbytes
         return True
 

@@ -132,17 +132,12 @@ class TopicTable:
         missing = first + int(held.argmin())
         return min(max(missing * self._stride - block, 0), limit)
 
-    @property
-    def known(self) -> bool:
-        """False when it was given up: every block may hold everything."""
-        return not self._given_up
-
     def reduce(self, blocks: int) -> None:
-        """Take less room in a segment of so many blocks: half the resolution, or nothing at all."""
+        """Take about half the room in a segment of so many blocks, or none at all."""
         if self._stride >= blocks:
             self._give_up()
         else:
-            self._halve()
+            self._halve(self._times(blocks))
 
     def merge_blocks(self) -> None:
         """Two neighbouring blocks each are one from now on."""
@@ -182,18 +177,27 @@ class TopicTable:
             self._take(np.concatenate((self._keys(), np.array(self._recent, _U8))))
             del self._recent[:]
 
-    def _halve(self) -> None:
+    def _halve(self, times: int = 1) -> None:
         self.settle()
-        self._stride *= 2
+        self._stride <<= times
         self._group = -1
-        groups = self._groups >> np.uint16(1)
+        groups = self._groups >> np.uint16(times)
         fresh = np.empty(len(groups), np.bool_)
+        fresh[:1] = True
         np.not_equal(groups[1:], groups[:-1], out=fresh[1:])
-        starts = np.concatenate((np.zeros(1, _U4), self._ends[:-1]))
-        fresh[starts[: len(self._hashes)]] = True
-        if len(groups):
-            counts = np.add.reduceat(fresh, starts, dtype=_U4)
-            self._groups, self._ends = groups[fresh], np.cumsum(counts, dtype=_U4)
+        fresh[self._ends[:-1]] = True
+        kept = np.flatnonzero(fresh)
+        self._groups, self._ends = groups[kept], kept.searchsorted(self._ends).astype(_U4)
+
+    def _times(self, blocks: int) -> int:
+        """How often to halve until there may be half as many rows: where topics are rare, halving once merges
+        nearly none of them."""
+        self.settle()
+        counts = np.diff(self._ends, prepend=np.zeros(1, _U4)).astype(np.float64)
+        common = float((counts * counts).sum() / max(counts.sum(), 1.0)) * self._stride / blocks
+        # that is: in how many of the groups the topic of a row stands, on average
+        limit = min(_GROUP_BITS, (blocks - 1).bit_length()) - (self._stride.bit_length() - 1)
+        return int(min(max(np.ceil(np.log2(1.6 / max(common, 1e-9))), 1), max(limit, 1)))
 
     def _keys(self) -> Keys:
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4))

@@ -148,6 +148,31 @@ def test_too_many_topics_are_given_up_and_then_everything_is_read() -> None:
     check(SegmentIndex.decode(index.encode(), index.block_bounds(index.blocks - 1)[1]), added)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("publishers", "topics"), [(9, 5), (60, 3), (3, 90)])
+def test_reduced_it_is_never_wrong(seed: int, publishers: int, topics: int) -> None:
+    index, added = grown(seed, 60, publishers, topics, index_bytes_max)
+    index.settle()
+    sizes, known = [index.nbytes], [index.knows_publishers]
+    while index.reduce():
+        check(index, added)
+        sizes.append(index.nbytes)
+        known.append(index.knows_publishers)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 2_200, "down to one block and nothing about it"
+    assert len({size // 256 for size in sizes}) > 4, "step by step"
+    assert (known[0], known[-1]) == (True, False)
+    assert index.publisher_bounds(1) is None
+
+
+def test_an_empty_index_cannot_be_reduced() -> None:
+    index = SegmentIndex()
+    while index.reduce():
+        assert index.blocks == 0
+    assert index.places_of_publisher(1, 1) == []
+    assert index.next_block_with("t", 0) is None
+
+
 def test_growth_is_known_before_a_commit_is_added() -> None:
     rng = Random(8)
     index = SegmentIndex()

@@ -27,7 +27,9 @@ from tickertape.journal.format import (
     footer_bytes,
     segment_path,
 )
+from tickertape.journal.identity import read_identity
 from tickertape.journal.index import SegmentIndex
+from tickertape.journal.seen import look
 from tickertape.journal.segment import SegmentScan
 from tickertape.journal.verify import segment_bytes, survey, verify
 from tickertape.testing.disk import StrictDisk
@@ -145,9 +147,9 @@ def test_nothing_is_written_or_locked() -> None:
 
 def test_a_directory_that_is_no_journal_is_an_error() -> None:
     disk = StrictDisk(Random(1))
-    for look in (survey, verify):
+    for report in (survey, verify):
         with pytest.raises(NotAJournal, match=r"neither identity.json nor journal/"):
-            look(disk)
+            report(disk)
 
 
 # -- flipped bytes ------------------------------------------------------------------------------------
@@ -451,5 +453,5 @@ def test_a_read_error_is_damage_where_it_happens_and_the_rest_is_read() -> None:
 def disk_reads_before_commits(disk: StrictDisk) -> int:
     """Reads of a look until the first commit is read: identity, then a head and a seal of each segment."""
     before = disk.calls["read"]
-    survey(disk)
+    look(disk, read_identity(disk).journal_id)
     return disk.calls["read"] - before
