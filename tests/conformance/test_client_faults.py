@@ -174,6 +174,7 @@ def test_a_notice_moves_where_a_quiet_subscription_is_taken_up_again(
     wait_until(lambda: stream.recovery_point == "7|9|")
     client.publish("orders", b"1")
     client.publish_flush()
+    client.publish_flush(level="processed")  # answered after the message was handed on
     server.sessions[0].say(PersistedNotice(sub_ids=("quiet",), publisher=7, sequence=10))
     client.publish_flush(level="processed")  # the notice has come, and must wait for the message
     assert stream.recovery_point == "7|9|"
