@@ -73,6 +73,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.get_closest_marker("slow") is not None,
         )
     )
+    if config.getoption("dist", "no") != "no" or os.environ.get("PYTEST_XDIST_WORKER"):
+        # Side by side the slow ones come first, or one of them runs alone at the end; Spark in one process.
+        items.reverse()
+        for item in items:
+            group = "spark" if item.get_closest_marker("spark") else item.path.as_posix()
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -103,6 +104,7 @@ def behaviours() -> list[int]:
     return [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
 
 
+@cache
 def behaviours_with_a_test() -> set[int]:
     """The numbers that names of test functions carry."""
     found: set[int] = set()
