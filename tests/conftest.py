@@ -22,7 +22,7 @@ SPARK_SECONDS_MAX = 240
 
 settings.register_profile("dev", max_examples=60, deadline=None, derandomize=True)
 settings.register_profile(
-    "ci", parent=settings.get_profile("dev"), max_examples=200, suppress_health_check=[HealthCheck.too_slow]
+    "ci", parent=settings.get_profile("dev"), max_examples=80, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "full", parent=settings.get_profile("ci"), max_examples=1_000, derandomize=False, print_blob=True
