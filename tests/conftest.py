@@ -79,8 +79,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     )
     if config.getoption("dist", "no") != "no" or os.environ.get("PYTEST_XDIST_WORKER"):
-        # Side by side the slow ones come first, or one of them runs alone at the end. Whoever opens ports runs
-        # in one process: a server that starts again must find its port free, and its clients nobody else there.
+        # Side by side the slow ones come first, or one of them runs alone at the end. Whoever opens ports
+        # runs in one process: a server that starts again must find its port free, and its clients nobody
+        # else there.
         items.reverse()
         for item in items:
             parts = item.path.relative_to(config.rootpath).parts
