@@ -7,7 +7,8 @@ venv="$root/.venv"
 called_from="$PWD"
 
 # A virtual environment of our own: what the caller's shell set for another one must not leak in.
-unset PYTHONHOME PYTHONPATH VIRTUAL_ENV
+# What Python compiled it keeps: hundreds of processes start from these sources.
+unset PYTHONHOME PYTHONPATH VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 # die STATUS TEXT...: one line on standard error, then the end. 1 = something failed, 2 = something is missing.

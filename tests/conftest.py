@@ -15,11 +15,6 @@ from hypothesis import HealthCheck, settings
 TIERS = ("unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark")
 """Directories of tests, fastest first; files beside them (tidy, documentation) run before all."""
 
-PORTS = frozenset(
-    {"integration", "faults", "conformance", "spark", "client", "server", "cli", "testing", "bench"}
-)
-"""Directories of tests that open ports, or start what does."""
-
 FULL_SECONDS_MAX = 900
 """A test with the long counts."""
 SPARK_SECONDS_MAX = 240
@@ -79,14 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     )
     if config.getoption("dist", "no") != "no" or os.environ.get("PYTEST_XDIST_WORKER"):
-        # Side by side the slow ones come first, or one of them runs alone at the end. Whoever opens ports
-        # runs in one process: a server that starts again must find its port free, and its clients nobody
-        # else there.
+        # Side by side the slow ones come first, or one of them runs alone at the end; what shares a Java
+        # machine, or the fixtures of a file, stays in one process.
         items.reverse()
         for item in items:
-            parts = item.path.relative_to(config.rootpath).parts
-            group = "ports" if PORTS.intersection(parts) else item.path.as_posix()
-            item.add_marker(pytest.mark.xdist_group(group))
+            spark = item.get_closest_marker("spark") is not None
+            item.add_marker(pytest.mark.xdist_group("spark" if spark else item.path.as_posix()))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.helpers.processes import source_environment
+from tickertape.testing.ports import ReservedPort
 
 START_SECONDS_MAX: Final = 30.0
 _LOOK_SECONDS: Final = 0.0001
@@ -24,7 +25,8 @@ class Victim:
 
     def __init__(self, data: Path, config: Path) -> None:
         self.data = data
-        self.uri = ""
+        self.port = ReservedPort()
+        self.uri = f"tcp://127.0.0.1:{self.port.number}"
         self.errors = data.parent / "server.stderr"
         self.was_ready = False
         """Whether the present or last process had said so."""
@@ -33,10 +35,9 @@ class Victim:
 
     def spawn(self) -> None:
         """Start the process and wait for nothing."""
-        listen = self.uri or "tcp://127.0.0.1:0"
         command = [sys.executable, "-m", "tickertape", "serve", str(self._config)]
         self.was_ready = False
-        command += ["--data", str(self.data), "--listen", listen]
+        command += ["--data", str(self.data), "--listen", self.uri]
         with open(self.errors, "a") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -54,7 +55,7 @@ class Victim:
         line = self._process.stdout.readline()
         self.was_ready = True
         assert line.startswith("ready "), f"{line!r}, exit code {self._process.wait()}: {self.said()}"
-        self.uri = line.split()[1]
+        assert line.split()[1] == self.uri
 
     def said(self) -> str:
         """The last of what it printed on standard error."""

@@ -57,7 +57,7 @@ class Writer(threading.Thread):
     def finish(self) -> None:
         self.enough.set()
         self.join(SECONDS)
-        self.client.publish_flush(SECONDS)
+        wait_until(lambda: self.acknowledged == self.published, SECONDS)  # it may be connecting again
         self.client.close()
 
     def _come_back(self, client: tt.Client) -> None:
@@ -67,7 +67,7 @@ class Writer(threading.Thread):
 def connected(client: tt.Client) -> bool:
     try:
         client.connect(timeout=SECONDS)
-    except tt.Disconnected:
+    except (tt.Disconnected, tt.NotReady):  # gone, or on its way out
         return False
     return True
 
@@ -164,9 +164,10 @@ def test_a_second_signal_stops_at_once(server: RunningServer, deaf: Deaf) -> Non
     code, _ = when_draining(server, lambda: os.kill(server.pid, signal.SIGINT))
     last = server.errors().splitlines()[-1]
     assert " stopped_at_once signal=SIGINT sealed=" in last
-    assert code == (0 if last.endswith("sealed=true") else 1)
+    sealed = last.endswith("sealed=true")
+    assert code == (0 if sealed else 1)
     server.start()
-    assert "recovery" not in events(server)
+    assert not sealed or "recovery" not in events(server)
 
 
 def test_an_accepted_publish_is_acknowledged_and_a_later_one_is_neither_taken_nor_told_so(

@@ -18,7 +18,7 @@ from tickertape.testing.server import RunningServer, running_server
 pytestmark = pytest.mark.spark
 
 TOPICS = ("flights", "weather", "rare")
-ROUNDS = 400
+ROUNDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Any:
         with Client("one", server.uri) as one, Client("two", server.uri) as two:
             for n in range(ROUNDS):
                 client, other = (one, two) if n % 3 else (two, one)
-                client.publish_batch("flights", [b"%06d-%03d" % (n, i) + b"x" * 150 for i in range(25)])
+                client.publish_batch("flights", [b"%06d-%03d" % (n, i) + b"x" * 550 for i in range(25)])
                 other.publish("weather", b"w" * (n % 300))
-                if n % 97 == 0:
+                if n % 25 == 0:
                     client.publish("rare", b"rare %d" % n)
                 client.publish_flush()
                 if n % 10 == 0:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tickertape.testing.ports import ReservedPort
+
 _START_SECONDS_MAX: Final = 30.0
 _STOP_SECONDS_MAX: Final = 30.0
 
@@ -29,15 +31,16 @@ class ServerNotReady(RuntimeError):
 
 class RunningServer:
     """A server process on a data directory. `uri` is where clients connect, `admin_url` where it answers
-    over HTTP about itself; both stay the same over `restart()`.
+    over HTTP about itself; both stay the same over `restart()`, and stay its own while it is down.
     """
 
-    def __init__(self, data: Path, config: Path | None = None, *, listen: str = "tcp://127.0.0.1:0") -> None:
+    def __init__(self, data: Path, config: Path | None = None, *, listen: str = "") -> None:
         self.data = data
         self.config = config
         self.uri = ""
         self.admin_url = ""
-        self._listen = listen
+        self._ports = ReservedPort(), ReservedPort()
+        self._listen = listen or f"tcp://127.0.0.1:{self._ports[0].number}"
         self._process: subprocess.Popen[str] | None = None
         self._errors = data.parent / f"{data.name}.stderr"
 
@@ -53,7 +56,7 @@ class RunningServer:
         if self.config is not None:
             command.append(str(self.config))
         command += ["--data", str(self.data), "--listen", self.uri or self._listen]
-        command += ["--admin", self.admin_url or "http://127.0.0.1:0"]
+        command += ["--admin", self.admin_url or f"http://127.0.0.1:{self._ports[1].number}"]
         with open(self._errors, "a") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -102,6 +105,11 @@ class RunningServer:
         assert self._process is not None
         return self._reap(seconds)
 
+    def release(self) -> None:
+        """Give its ports back, once it is not to start again."""
+        for port in self._ports:
+            port.release()
+
     def restart(self) -> None:
         """Stop it cleanly when it runs, and start it on the same directory and address."""
         if self._process is not None:
@@ -130,22 +138,23 @@ class RunningServer:
 
 @contextlib.contextmanager
 def running_server(
-    data: str | Path | None = None, config: str | Path | None = None, *, listen: str = "tcp://127.0.0.1:0"
+    data: str | Path | None = None, config: str | Path | None = None, *, listen: str = ""
 ) -> Iterator[RunningServer]:
     """A running server, stopped at the end; with no `data` in a directory of its own that is removed
-    afterwards.
+    afterwards, and with no `listen` on a port of 127.0.0.1 that is its own.
 
     `config` is the path of a configuration file, or the text of one. Raises `ServerNotReady`."""
     with tempfile.TemporaryDirectory(prefix="tickertape-") as scratch:
         directory = Path(data) if data is not None else Path(scratch) / "data"
         file = _config_file(config, Path(scratch))
         server = RunningServer(directory, file, listen=listen)
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             if server._process is not None:
                 server.stop()
+            server.release()
 
 
 def _environment() -> dict[str, str]:

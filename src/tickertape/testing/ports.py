@@ -1,0 +1,75 @@
+"""Owns TCP ports for tests: one that nobody else takes while the server on it is down.
+
+A port the system chooses (0) goes to whoever asks next once the server on it stopped, and a client that
+connects again and again to a port of that range may in the end meet itself. These lie below that range, and
+a name in the kernel, gone with the process, keeps the other processes of a run away.
+
+Must never be used outside tests: it says nothing about ports of other programs once it has looked.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+_FIRST: Final = 10_240
+_RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_RANGE_DEFAULT: Final = 32_768
+_STEP: Final = 611
+"""Processes that start together begin to look that far from each other."""
+
+
+class NoPort(RuntimeError):
+    """No port below the range of the system is free."""
+
+
+class ReservedPort:
+    """A port of 127.0.0.1 held for this object: `number`. Given back by `release()`, or at the latest when
+    the process ends. Raises `NoPort`.
+    """
+
+    def __init__(self) -> None:
+        end = _chosen_by_the_system()
+        count = end - _FIRST
+        begin = os.getpid() * _STEP
+        for step in range(count):
+            number = _FIRST + (begin + step) % count
+            if (holder := _hold(number)) is not None:
+                self.number = number
+                self._holder = holder
+                return
+        raise NoPort(f"every port from {_FIRST} to {end - 1} is taken")
+
+    def release(self) -> None:
+        """Let others have it; twice does no harm."""
+        self._holder.close()
+
+    def __del__(self) -> None:
+        # whoever forgets it in a test does not have to hear of a socket it never saw
+        if hasattr(self, "_holder"):
+            self._holder.close()
+
+
+def _chosen_by_the_system() -> int:
+    """The first port the system gives away by itself."""
+    try:
+        first = int(_RANGE_FILE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _RANGE_DEFAULT
+    return first if first > _FIRST else _RANGE_DEFAULT
+
+
+def _hold(number: int) -> socket.socket | None:
+    """The holder of a port nobody listens on and no other test process holds; None when it is taken."""
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        holder.bind(f"\0tickertape-test-port-{number}")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", number))
+    except OSError:
+        holder.close()
+        return None
+    return holder
