@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 TIERS = ("unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark")
 """Directories of tests, fastest first; files beside them (tidy, documentation) run before all."""
@@ -51,6 +53,19 @@ def _tier(path: Path, root: Path) -> int:
     return TIERS.index(parts[1]) if parts[1] in TIERS else len(TIERS)
 
 
+def _shares_a_process(nodeid: str) -> str:
+    """Side by side, the tests of a file share one process with its fixtures; those of Spark its machine."""
+    return "spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of pytest-xdist's own ways none groups several files (its groups are lost with pytest 9.2)."""
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _shares_a_process
+    return scheduler
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Drop the full tier unless asked for; then fast tiers first, keeping the shuffled order inside each."""
@@ -74,12 +89,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     )
     if config.getoption("dist", "no") != "no" or os.environ.get("PYTEST_XDIST_WORKER"):
-        # Side by side the slow ones come first, or one of them runs alone at the end; what shares a Java
-        # machine, or the fixtures of a file, stays in one process.
-        items.reverse()
-        for item in items:
-            spark = item.get_closest_marker("spark") is not None
-            item.add_marker(pytest.mark.xdist_group("spark" if spark else item.path.as_posix()))
+        items.reverse()  # side by side the slow ones come first, or one of them runs alone at the end
 
 
 @pytest.fixture
