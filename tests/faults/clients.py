@@ -52,7 +52,7 @@ class Publisher(threading.Thread):
             try:
                 self._client.publish_flush(timeout=SECONDS)
                 return
-            except tt.Disconnected:
+            except (tt.Disconnected, tt.NotReady):
                 if time.monotonic() > deadline:
                     raise
                 self._never.wait(_AGAIN_SECONDS)
@@ -92,7 +92,7 @@ class Publisher(threading.Thread):
         while not client.connected:
             try:
                 client.connect(timeout=SECONDS)
-            except (tt.Disconnected, tt.TimedOut):
+            except (tt.Disconnected, tt.NotReady, tt.TimedOut):
                 self._never.wait(_AGAIN_SECONDS)
 
 
@@ -113,7 +113,7 @@ class Subscriber(threading.Thread):
     def run(self) -> None:
         try:
             while not self._over.is_set():
-                with contextlib.suppress(tt.Disconnected, tt.TimedOut):
+                with contextlib.suppress(tt.Disconnected, tt.NotReady, tt.TimedOut):
                     self._read()
                 self._over.wait(_AGAIN_SECONDS)
         except BaseException as error:

@@ -9,6 +9,7 @@ Must never be used outside tests: it says nothing about ports of other programs 
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from pathlib import Path
@@ -19,6 +20,10 @@ _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _RANGE_DEFAULT: Final = 32_768
 _STEP: Final = 611
 """Processes that start together begin to look that far from each other."""
+
+
+_tried: Final = itertools.count()
+"""A port that was released is the last to be given again: somebody may still ask for who was there."""
 
 
 class NoPort(RuntimeError):
@@ -34,8 +39,8 @@ class ReservedPort:
         end = _chosen_by_the_system()
         count = end - _FIRST
         begin = os.getpid() * _STEP
-        for step in range(count):
-            number = _FIRST + (begin + step) % count
+        for _ in range(count):
+            number = _FIRST + (begin + next(_tried)) % count
             if (holder := _hold(number)) is not None:
                 self.number = number
                 self._holder = holder
