@@ -153,19 +153,21 @@ class Publishing:
         end = self._journal.persisted_end
         if not self._owed or self._owed[0].end > end:
             return []
-        reached: dict[int, _Owed] = {}
+        reached: dict[int, tuple[Session, int, int]] = {}
         others: list[tuple[Session, Command]] = []
         while self._owed and self._owed[0].end <= end:
-            owed = self._owed.popleft()
-            if owed.answer is not None:
-                others.append((owed.session, owed.answer()))
+            _, session, frame, sequence, answer = self._owed.popleft()
+            if answer is not None:
+                others.append((session, answer()))
                 continue
-            before = reached.get(owed.session.conn)
-            sequence = max(owed.sequence, before.sequence if before else 0)
-            reached[owed.session.conn] = owed._replace(sequence=sequence)
+            before = reached.get(session.conn)
+            if before is not None:
+                sequence = max(sequence, before[2])
+            reached[session.conn] = session, frame, sequence
         level = self._journal.level
         due: list[tuple[Session, Command]] = [
-            (o.session, Persisted(frame=o.frame, sequence=o.sequence, level=level)) for o in reached.values()
+            (session, Persisted(frame=frame, sequence=sequence, level=level))
+            for session, frame, sequence in reached.values()
         ]
         return due + others
 

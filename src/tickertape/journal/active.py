@@ -53,10 +53,16 @@ class Active:
         """Beyond this offset the next segment is prepared."""
         self.offset = segment_header_bytes
         self.index = SegmentIndex()
+        self._reserved = _reserve_bytes(self.index)
+
+    def add(self, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
+        """A commit of `batch` is written from `offset` to `end`: take it into the index."""
+        self.index.add(self.offset, end, first_position, time_before, batch)
+        self._reserved = _reserve_bytes(self.index)
 
     def room(self) -> int:
         """Bytes left for commits when a mark and the seal are to fit too."""
-        return self.capacity - self.offset - _reserve_bytes(self.index)
+        return self.capacity - self.offset - self._reserved
 
     def takes(self, batch: MessageBatch) -> bool:
         """Whether a commit of `batch` fits, with what it adds to the seal."""

@@ -95,6 +95,8 @@ class GroupCommit:
         self.closed = False
         self.active: Active | None = None
         self._end = log_end
+        self._log_time = log_end.timestamp
+        """Of the last commit."""
         self._policy = policy
         self._interval = interval_seconds
         self._reserve = Reserve(segment_bytes)
@@ -287,11 +289,9 @@ class GroupCommit:
         self._mark_at = None
         first = self._written_end
         count = batch.count if batch is not None else 0
-        stamps = batch.run(batch.run_count - 1).timestamp if batch is not None else 0
-        before, self._end = (
-            self._end.timestamp,
-            self._end._replace(timestamp=max(self._end.timestamp, stamps)),
-        )
+        before = self._log_time
+        if batch is not None:
+            self._log_time = max(before, batch.run(batch.run_count - 1).timestamp)
         body_bytes = batch.nbytes if batch is not None else 0
         header, crc = encode_commit(
             CommitHeader(
@@ -305,7 +305,7 @@ class GroupCommit:
                 messages=count,
                 body_bytes=body_bytes,
                 synced_through=self._synced_through,
-                timestamp=self._end.timestamp,
+                timestamp=self._log_time,
                 body_crc=batch.crc() if batch is not None else 0,
                 chain=active.chain,
                 epoch=active.header.epoch,
@@ -317,7 +317,7 @@ class GroupCommit:
         persisted = None
         if batch is not None:
             persisted = Persisted(first, batch, active.header.number, end)
-            active.index.add(active.offset, end, first, before, batch)
+            active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         sync = self._policy is SyncPolicy.ALWAYS
         job = WriteCommit(
@@ -449,7 +449,8 @@ class GroupCommit:
     def _make_seal(self, active: Active) -> tuple[list[Buffer], int, int]:
         """The seal's bytes, its checksum (to which the next segment is chained) and the length of the
         file."""
-        buffers, header = make_seal(active, self._commit, self._written_end, self._synced_through, self._end)
+        log_end = self._end._replace(timestamp=self._log_time)
+        buffers, header = make_seal(active, self._commit, self._written_end, self._synced_through, log_end)
         self._commit += 1
         active.offset = header.end
         return buffers, header.crc, header.end

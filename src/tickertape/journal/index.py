@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -323,13 +323,11 @@ class SegmentIndex:
             raise ValueError("index blocks lie beyond the data")
 
 
-def publisher_spans(batch: MessageBatch) -> Iterator[Span]:
+def publisher_spans(batch: MessageBatch) -> Sequence[Span]:
     """(publisher, lowest, highest sequence) of each publisher in a batch, each publisher once."""
     if batch.run_count == 1:
-        run = batch.run(0)
-        last = int(batch.sequences[-1]) if batch.has_sequences else run.first_sequence + run.message_count - 1
-        yield run.publisher, run.first_sequence, last
-        return
+        publisher, first, _, count, *_ = batch.run(0)
+        return ((publisher, first, int(batch.sequences[-1]) if batch.has_sequences else first + count - 1),)
     runs = batch.runs
     firsts = runs["first_sequence"]
     ends = np.cumsum(runs["count"])
@@ -341,12 +339,10 @@ def publisher_spans(batch: MessageBatch) -> Iterator[Span]:
         ):
             known = spans.get(publisher)
             spans[publisher] = (low, high) if known is None else (min(known[0], low), max(known[1], high))
-        for publisher, (low, high) in spans.items():
-            yield publisher, low, high
-        return
+        return [(publisher, low, high) for publisher, (low, high) in spans.items()]
     order = np.argsort(runs["publisher"], kind="stable")
     publishers = runs["publisher"][order]
     starts = np.flatnonzero(np.concatenate(([True], publishers[1:] != publishers[:-1])))
     lows = np.minimum.reduceat(firsts[order], starts)
     highs = np.maximum.reduceat(lasts[order], starts)
-    yield from zip(publishers[starts].tolist(), lows.tolist(), highs.tolist(), strict=True)
+    return list(zip(publishers[starts].tolist(), lows.tolist(), highs.tolist(), strict=True))

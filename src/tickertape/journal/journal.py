@@ -87,7 +87,8 @@ class Journal:
         """Drain the commits that became persisted; readers see them from now on."""
         for active in self._commit.take_opened():
             self.view.opened(active)
-        commits = self._commit.take_persisted()
+        if not (commits := self._commit.take_persisted()):
+            return commits
         for commit in commits:
             self.view.persisted(commit)
             for publisher, _, high in publisher_spans(commit.batch):
