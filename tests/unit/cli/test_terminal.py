@@ -29,7 +29,10 @@ def test_without_a_terminal_nothing_is_shown_or_imported(capfd: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_on_a_terminal_progress_goes_to_standard_error_alone() -> None:
-    ours, theirs = pty.openpty()
+    try:
+        ours, theirs = pty.openpty()
+    except OSError as error:
+        pytest.skip(f"this machine has no pseudo terminals: {error}")
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=theirs, env=environment
