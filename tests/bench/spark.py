@@ -57,12 +57,14 @@ def _scan(frame: Callable[[], Any], expected: int) -> float:
     return sorted(taken[2:])[(SCANS - 2) // 2]
 
 
-def _against_parquet(room: Room, log: Log, count: int, schema: str | None) -> Reading:
+def _against_parquet(room: Room, log: Log, count: int, schema: str | None, *, files: bool = False) -> Reading:
     size = count * len(BODY)
     with log(room) as server, _session() as spark:
 
         def rows() -> Any:
             reader = spark.read.format("tickertape").option("servers", server.uri).option("topic", "orders")
+            if files:
+                reader = reader.option("journal", str(server.data))
             return (reader.schema(schema) if schema else reader).load()
 
         table = str(room.directory / "parquet")
@@ -86,6 +88,18 @@ def scan_bodies(room: Room) -> Reading:
     return _against_parquet(room, rows_log, room.count(ROWS), "data binary")
 
 
+@bench(
+    "spark",
+    "the same, tasks read the files of the log",
+    unit="x",
+    repeat=1,
+    floor=0.7,
+    aim=1.5,
+)
+def scan_files(room: Room) -> Reading:
+    return _against_parquet(room, rows_log, room.count(ROWS), "data binary", files=True)
+
+
 @bench("spark", "sum(length(data)) against Parquet (snappy), all columns", unit="x", repeat=1)
 def scan_all_columns(room: Room) -> Reading:
     return _against_parquet(room, rows_log, room.count(ROWS), None)
@@ -93,7 +107,7 @@ def scan_all_columns(room: Room) -> Reading:
 
 @bench(
     "spark",
-    "the same of a log of single-message frames, schema `data binary`",
+    "sum(length(data)), schema `data binary`, of a log of single-message frames",
     unit="x",
     repeat=1,
     floor=0.5,
