@@ -14,6 +14,7 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.base.limits import commit_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
+from tickertape.journal.format import CommitHeader
 from tickertape.journal.index import Place
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import (
@@ -50,15 +51,29 @@ def next_block_with(view: LogView, topic: str, position: int) -> int:
 
 def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
     """Position of the persisted message with this publisher and sequence; None when the log has none."""
+    damaged: list[JournalCorrupt] = []
     for segment in reversed(view.segments):
         for place in segment.index.places_of_publisher(publisher, sequence):
-            position = yield from _in_place(view, segment, place, publisher, sequence)
+            position = yield from _in_place(view, segment, place, publisher, sequence, damaged)
             if position is not None:
                 return position
+    if damaged:
+        raise damaged[0]  # it may be in there: nobody can say that the log has none
     return None
 
 
-def _in_place(view: LogView, segment: LogSegment, place: Place, publisher: int, sequence: int) -> MaybeSearch:
+def _in_place(
+    view: LogView,
+    segment: LogSegment,
+    place: Place,
+    publisher: int,
+    sequence: int,
+    damaged: list[JournalCorrupt],
+) -> MaybeSearch:
+    def excuse(header: CommitHeader, _: memoryview) -> bool:
+        damaged.append(corrupt(segment, header.offset, f"commit {header.number} does not match its checksum"))
+        return True
+
     at = view.tail_at(place.first_position)
     if at is not None:
         return _in_parts(_of_tail(view, at, place.next_position), publisher, sequence)
@@ -68,7 +83,7 @@ def _in_place(view: LogView, segment: LogSegment, place: Place, publisher: int, 
         data = yield ReadRequest(segment.number, offset, size)
         if len(data) < size:
             raise corrupt(segment, offset + len(data), "the file is shorter than what was persisted")
-        commits, need = decode_commits(segment, offset, data)
+        commits, need = decode_commits(segment, offset, data, excuse=excuse)
         position = _in_parts(commit_parts(segment, commits), publisher, sequence)
         if position is not None:
             return position

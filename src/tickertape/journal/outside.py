@@ -94,6 +94,10 @@ def read_outside(
 def _commits(
     file: OpenFile, segment: LogSegment, stretches: Iterator[tuple[int, int]], start: int, end: int
 ) -> Iterator[StoredCommit]:
+    def wanted(header: CommitHeader) -> bool:
+        first = header.first_position
+        return first < end and first + header.messages > start
+
     for offset, after in stretches:
         at, need = offset, 0
         while at < after:
@@ -101,10 +105,10 @@ def _commits(
             data = file.read(at, size)
             if len(data) < size:
                 _corrupt(segment_path(segment.number), at + len(data), "the file is shorter than its commits")
-            commits, need = decode_commits(segment, at, data)
+            commits, need = decode_commits(segment, at, data, excuse=lambda header, _: not wanted(header))
             for header, body in commits:
-                first, at = header.first_position, header.end
-                if header.kind is CommitKind.DATA and first < end and first + header.messages > start:
+                at = header.end
+                if header.kind is CommitKind.DATA and wanted(header):
                     yield StoredCommit(segment.number, header, body)
 
 

@@ -96,13 +96,27 @@ class LogReader:
     # -- whole commits --------------------------------------------------------------------------------
 
     def _answer_commits(self, segment: LogSegment, request: ReadRequest, data: Buffer) -> list[Part]:
-        commits, self._need = decode_commits(segment, request.offset, data, up_to_damage=True)
+        commits, self._need = decode_commits(
+            segment, request.offset, data, up_to_damage=True, excuse=self._not_wanted
+        )
         if commits:
             self._passed(commits[-1][0])
         parts = commit_parts(segment, commits)
         if self._topic is not None and parts and parts[-1].batch.nbytes > read_bytes_target:
             self._head_bytes = self._rare(parts[-1].batch, self._topic)  # small ones between say nothing
         return parts
+
+    def _not_wanted(self, header: CommitHeader, body: memoryview) -> bool:
+        """What lies before the start, or its head says is of other topics, may be damaged."""
+        if header.first_position + header.messages <= self.position:
+            return True
+        head = body[: header.head_bytes]
+        if self._topic is None or crc32c(head) != header.head_crc:
+            return False
+        try:
+            return not len(BatchHead(head, header.body_bytes).runs_with(self._topic))
+        except BadBatch:
+            return False
 
     @staticmethod
     def _rare(batch: MessageBatch, topic: str) -> int:

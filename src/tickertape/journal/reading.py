@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -173,13 +173,25 @@ class LogView:
         return self._by_number.get(segment.number + 1)
 
 
+Excuse = Callable[[CommitHeader, memoryview], bool]
+"""Whether a commit whose body is damaged may be passed over: nothing that is wanted can be in it."""
+
+_NOTHING: Final = memoryview(b"")
+
+
 def decode_commits(
-    segment: LogSegment, offset: int, data: Buffer, *, up_to_damage: bool = False
+    segment: LogSegment,
+    offset: int,
+    data: Buffer,
+    *,
+    up_to_damage: bool = False,
+    excuse: Excuse | None = None,
 ) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
     """The whole commits in `data`, which was read at `offset`, and the bytes the next one needs to be whole.
 
     Raises `JournalCorrupt` naming file and offset: below the persisted end everything must be valid. With
     `up_to_damage` it is raised only for the first commit; whole ones before a damaged one are given first.
+    A commit with a damaged body that `excuse` lets pass is given without one.
     """
     view = memoryview(data)
     commits: list[tuple[CommitHeader, memoryview]] = []
@@ -194,6 +206,10 @@ def decode_commits(
             body = view[at + commit_header_bytes : end]
             if crc32c(body) == header.body_crc:
                 commits.append((header, body))
+                at = end
+                continue
+            if excuse is not None and excuse(header, body):
+                commits.append((header, _NOTHING))
                 at = end
                 continue
             problem = f"commit {header.number} does not match its checksum"
@@ -213,10 +229,10 @@ def header_problem(segment: LogSegment, offset: int, header: CommitHeader | None
 
 
 def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryview]]) -> list[Part]:
-    """The message batches of data commits."""
+    """The message batches of data commits, but for those that were excused."""
     parts = []
     for header, body in commits:
-        if header.kind is CommitKind.DATA:
+        if header.kind is CommitKind.DATA and body:
             try:
                 parts.append(Part(header.first_position, MessageBatch.parse(body)))
             except BadBatch as error:

@@ -140,6 +140,12 @@ def test_damage_is_named_with_file_and_offset(log: Log, which: int, at: int) -> 
         read(log.disk, 0, log.end, "flights")
 
 
+def test_damage_before_the_start_is_none_of_the_readers_business(log: Log) -> None:
+    spoil(log, segment_path(1), segment_header_bytes + commit_header_bytes + 8)
+    first = next(iter(log.driver.journal.view.tail)).end_position
+    assert read(log.disk, first, log.end, "flights") == expected(log, first, log.end, "flights")
+
+
 def test_positions_that_are_not_there_are_an_error_and_not_the_end(log: Log) -> None:
     with pytest.raises(JournalCorrupt, match=f"no commit that begins with position {log.end}"):
         read(log.disk, 0, log.end + 1, "flights")

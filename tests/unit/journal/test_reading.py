@@ -18,6 +18,7 @@ from tickertape.base.limits import (
     commit_header_bytes,
     index_zone_bytes,
     read_bytes_target,
+    segment_header_bytes,
     tail_cache_bytes,
 )
 from tickertape.base.ports import Now
@@ -27,7 +28,7 @@ from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark, find_time, fold_topic
 from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading import LogSegment, Part, ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.testing.disk import StrictDisk
 
@@ -308,6 +309,55 @@ def test_damage_in_the_first_commit_of_a_read_is_named_and_nothing_is_served() -
     assert caught.value.offset <= 2000
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_body_denies_nothing_but_its_own_commit(seed: int) -> None:
+    log = random_log(seed, messages=150, sizes=(20, 200))
+    view, rng = log.journal.view, Random(seed)
+    parts = list(view.tail)
+    view.tail.clear()
+    damaged = rng.choice(parts[:-1])
+    segment = view.segment_of(damaged.first_position)
+    assert segment is not None
+    at = _body_offset(log, segment, damaged.first_position) + damaged.batch.head_bytes
+    handle = log.disk.open(segment_path(segment.number))
+    byte = log.disk.read(handle, at, 1)[0]
+    log.disk.write(handle, at, [bytes([byte ^ 4])])
+    everything = list(enumerate(log.written))
+    inside = range(damaged.first_position, damaged.end_position)
+
+    after = rng.randrange(damaged.end_position, len(everything))
+    for start in (damaged.end_position, after):
+        assert [found for found in read(log, start) if found[0] >= start] == everything[start:]
+    with pytest.raises(JournalCorrupt, match=rf"{segment_path(segment.number)} at"):
+        read(log, inside[-1])
+    for topic in ("t0", "t1", "rare"):
+        wanted = [(i, message) for i, message in everything if message.topic == topic]
+        if topic in damaged.batch.topics:
+            with pytest.raises(JournalCorrupt):
+                read(log, 0, topic)
+        else:
+            assert [found for found in read(log, 0, topic) if found[1].topic == topic] == wanted
+    for position, message in rng.sample(everything, 40) + everything[inside.start : inside.stop]:
+        search = find_bookmark(view, message.publisher, message.sequence)
+        if position in inside:
+            with pytest.raises(JournalCorrupt):
+                drive(log.disk, search)
+        else:
+            assert drive(log.disk, search) == position
+
+
+def _body_offset(log: Fixture, segment: LogSegment, position: int) -> int:
+    """Where the body of the commit that begins at `position` stands in its file."""
+    handle = log.disk.open(segment_path(segment.number))
+    offset = segment_header_bytes
+    while True:
+        header = decode_commit(log.disk.read(handle, offset, commit_header_bytes))
+        assert header is not None
+        if header.messages and header.first_position == position:
+            return offset + commit_header_bytes
+        offset = header.end
+
+
 def test_a_file_that_became_shorter_is_damage() -> None:
     made = random_log(6, messages=60)
     made.journal.view.tail.clear()
@@ -358,7 +408,7 @@ def test_a_fold_goes_on_behind_damage_and_tells_it(seed: int) -> None:
         assert taken == sorted(set(taken)), "in order, and none twice"
         assert set(taken) <= set(expected)
         assert all(low <= position < high for position in lost), "only its own block is lost"
-        if any(low <= position < high for position in expected):
+        if lost:
             assert [(error.file, begin <= error.offset <= at) for error in damage] == [
                 (segment_path(segment.number), True)
             ]
