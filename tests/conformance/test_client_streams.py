@@ -127,6 +127,17 @@ def test_a_stream_goes_from_replay_to_live(client: tt.Client, topic: str) -> Non
     assert seen == list(range(20_001))
 
 
+def test_a_replay_of_a_range_into_the_future_stops_with_the_log_as_it_stands(
+    client: tt.Client, topic: str
+) -> None:
+    filled(client, topic)
+    stream = client.replay(topic, "[0:20990101T000000]", timeout=10)
+    assert numbers(list(stream)) == list(range(10))
+    assert stream.end_reason == "complete"
+    command = tt.Command("subscribe", topic, bookmark="[0:20990101T000000)", until_caught_up=True)
+    assert numbers(list(client.execute(command))) == list(range(10))
+
+
 def test_positions_are_read_and_belong_to_a_journal(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     journal, start, end = client.resolve(topic, tt.EPOCH)

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tickertape.base.errors import BadOption, UsageError
-from tickertape.client.requests import StartPoint, is_range, make_request, refuse_not_built, start_text
+from tickertape.client.requests import StartPoint, make_request, refuse_not_built
 from tickertape.client.subscriptions import Request
 
 BUILT: Final = {
@@ -97,7 +97,7 @@ def request_of(command: Command, sub_id: str) -> tuple[Request, bool]:
         bookmark=bookmark,
         options=command.options,
         depth=command.depth,
-        until_caught_up=limited and bookmark is not None and not is_range(start_text(bookmark)),
+        until_caught_up=limited,
     )
     return request, limited
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Range, bookmark_text, parse_bookmark
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT, bookmark_text, parse_bookmark
 from tickertape.base.errors import BadOption, BadTopic
 from tickertape.base.limits import (
     credit_bytes_default,
@@ -48,11 +48,6 @@ def start_text(bookmark: StartPoint) -> str:
         return EPOCH
     parse_bookmark(text)
     return text
-
-
-def is_range(bookmark: str) -> bool:
-    """Whether the start point has a stop of its own."""
-    return isinstance(parse_bookmark(bookmark), Range)
 
 
 def make_request(

@@ -14,7 +14,7 @@ from tickertape.base.bookmarks import EPOCH
 from tickertape.batch.message import Message
 from tickertape.client.command import Command, check_command, one_sub_id, request_of
 from tickertape.client.core import ClientCore
-from tickertape.client.requests import StartPoint, is_range, make_request, refuse_not_built, start_text
+from tickertape.client.requests import StartPoint, make_request, refuse_not_built, start_text
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout
 
@@ -156,8 +156,9 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         """Read the log of `topic` as it stands now, from `bookmark` on, and stop.
 
         It ends at the last message accepted when it was asked for, own publishes included; with a range at
-        the range's stop. Iteration raises what cut it short (`Disconnected`, ...): a quiet end means that
-        all was read. Messages show bookmark and time. The rest is as in `bookmark_subscribe`.
+        the range's stop when that comes first. Iteration raises what cut it short (`Disconnected`, ...): a
+        quiet end means that all was read. Messages show bookmark and time. The rest is as in
+        `bookmark_subscribe`.
         """
         refuse_not_built(
             {
@@ -177,7 +178,7 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
             bookmark_not_found=bookmark_not_found,
             options=options,
             depth=depth,
-            until_caught_up=not is_range(start_text(bookmark)),
+            until_caught_up=True,
         )
         return self._open(request, timeout, None, limited=True)
 

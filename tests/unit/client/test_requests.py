@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT
 from tickertape.base.errors import BadBookmark, BadOption, BadTopic
-from tickertape.client.requests import is_range, make_request, refuse_not_built, start_text
+from tickertape.client.requests import make_request, refuse_not_built, start_text
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,6 @@ def test_exact_25_most_recent_never_goes_on_the_wire() -> None:
 def test_a_malformed_start_is_refused_here() -> None:
     with pytest.raises(BadBookmark):
         make_request("orders", "s", bookmark="2026-11-20")
-
-
-def test_a_range_has_a_stop() -> None:
-    assert is_range("[20261120T090000:20261120T100000)")
-    assert not is_range("20261120T090000")
-    assert not is_range(NOW)
 
 
 def test_an_empty_topic_is_refused() -> None:
