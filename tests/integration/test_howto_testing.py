@@ -1,0 +1,54 @@
+"""The how-to about tests: its code runs as it is written there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.helpers.processes import source_environment
+
+PAGE = Path(__file__).parents[2] / "docs/howto/testing.md"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def test_the_test_of_the_page_passes(tmp_path: Path) -> None:
+    test, _ = blocks()
+    (tmp_path / "test_orders.py").write_text(test)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=source_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_context_manager_of_the_page_runs() -> None:
+    _, block = blocks()
+    done = subprocess.run(
+        [sys.executable, "-c", block],
+        env=source_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    uri, admin = done.stdout.split()
+    assert uri.startswith("tcp://127.0.0.1:")
+    assert admin.startswith("http://127.0.0.1:")
