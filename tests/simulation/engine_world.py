@@ -19,7 +19,7 @@ from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
-from tickertape.engine.effects import Close, DiskJob, Fatal, Read, Send
+from tickertape.engine.effects import Close, DiskJob, Fatal, PauseReading, Read, ResumeReading, Send
 from tickertape.engine.registry import CONTROL_TOPIC, load_registry
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import segment_path
@@ -218,6 +218,7 @@ class EngineWorld:
         )
         self.jobs: deque[Job] = deque()
         self.reads: list[Read] = []
+        self.pauses: list[PauseReading | ResumeReading] = []
         self.peers = {}
 
     def now(self) -> Now:
@@ -253,6 +254,8 @@ class EngineWorld:
                 self.jobs.append(effect.job)
             elif isinstance(effect, Read):
                 self.reads.append(effect)
+            elif isinstance(effect, PauseReading | ResumeReading):
+                self.pauses.append(effect)
             elif isinstance(effect, Close):
                 self.counts["closed"] += 1
             elif isinstance(effect, Fatal):

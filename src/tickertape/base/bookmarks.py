@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, NoReturn
 import msgspec
 
 from tickertape.base.errors import BadBookmark
+from tickertape.base.limits import bookmarks_per_list_max
 from tickertape.base.texts import shown
 from tickertape.base.timestamps import TIMESTAMP_FORM, format_timestamp, parse_timestamp, to_micros
 
@@ -114,9 +115,14 @@ class Range(msgspec.Struct, frozen=True):
 def parse_bookmark(text: str) -> StartPoint | Range:
     """Read what a subscription gives as its bookmark. `str()` of the result reads back to an equal value.
 
-    Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is allowed.
+    Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is allowed; and for
+    lists of more than `bookmarks_per_list_max` members.
     Bookmarks that merely cannot exist do not raise: see `AtBookmarks.unknown`.
     """
+    if text.count(",") >= bookmarks_per_list_max:
+        raise BadBookmark(
+            f"a list of {text.count(',') + 1:,} bookmarks: at most {bookmarks_per_list_max:,} are looked up"
+        )
     at, part = _trimmed(text, 0, len(text))
     if part[:1] in ("[", "("):
         return _parse_range(part, at)

@@ -57,6 +57,17 @@ subscriptions_per_connection_max: Final = 10_000
 """Subscriptions that one connection may hold; the next one is refused."""
 searches_per_connection_max: Final = 256
 """Start points of one connection that may be looked up at a time; the next one is refused."""
+option_bytes_max: Final = 4 * KIB
+"""Largest option string of a command, in characters: it is read character by character."""
+option_parts_max: Final = 500
+"""Options and members of their lists in one option string."""
+bookmarks_per_list_max: Final = 4_000
+"""Members that the lists of one start point may have; reading them takes milliseconds that others wait."""
+bookmarks_sought_per_connection_max: Final = 4_000
+"""Bookmarks of one connection that are looked up at a time, and one list: above it nothing more is read from
+it until they are found."""
+bookmarks_sought_max: Final = 400_000
+"""Bookmarks of all connections that are looked up at a time; the next ones are refused."""
 connections_max: Final = 10_000
 """Connections that one server holds; the next one is told so and closed."""
 

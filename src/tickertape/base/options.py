@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tickertape.base.errors import BadOption
+from tickertape.base.limits import option_bytes_max, option_parts_max
 from tickertape.base.texts import shown
 
 NO_OPTIONS: Final = "none"
@@ -27,9 +28,14 @@ def parse_options(text: str) -> dict[str, str | None]:
     """Options of `text` in their order: the value as text (brackets kept), or None for a flag without `=`.
 
     Raises `BadOption`, with the position in `text`, for a name given twice, a name that is none, an empty
-    value, and brackets or quotes that are not closed.
+    value, brackets or quotes that are not closed, and more than `option_bytes_max` or
+    `option_parts_max`.
     """
     options: dict[str, str | None] = {}
+    if len(text) > option_bytes_max:
+        raise BadOption(f"options of {len(text):,} characters: at most {option_bytes_max:,} are read")
+    if text.count(",") >= option_parts_max:
+        raise BadOption(f"options of {text.count(',') + 1:,} parts: at most {option_parts_max} are read")
     if text.strip(_BLANKS) == NO_OPTIONS:
         return options
     for at, item in _split(text):

@@ -42,15 +42,17 @@ class Refused(NamedTuple):
 
 
 class PauseReading(NamedTuple):
-    """Read nothing more from a connection until `ResumeReading`."""
+    """Read nothing more from a connection until `ResumeReading` for the same reason."""
 
     conn: int
+    why: str = "journal"
 
 
 class ResumeReading(NamedTuple):
-    """Read from a connection again."""
+    """Read from a connection again, unless there is another reason not to."""
 
     conn: int
+    why: str = "journal"
 
 
 class DiskJob(NamedTuple):

@@ -110,6 +110,11 @@ def extent_search(journal: Journal, command: Subscribe | Resolve, options: Optio
     return resolve(journal, point, journal.accepted_end, not_found, journal.log_time(now))
 
 
+def bookmarks_in(command: Subscribe | Resolve) -> int:
+    """How many bookmarks are looked up for a command, about."""
+    return 1 if command.bookmark is None else command.bookmark.count(",") + 1
+
+
 def _known(extent: Extent) -> ExtentSearch:
     """A search that needs no reading."""
     yield from ()

@@ -1,6 +1,8 @@
 """Owns the searches in progress: a generator that asks for reads, and what to do with its outcome.
 
-Must never run more than `searches_per_connection_max` for one connection, or go on for one that is gone.
+Must never run more than `searches_per_connection_max` for one connection, look up more bookmarks at a time
+than their bounds, or go on for a connection that is gone. Who asks for many is not read from until they are
+found.
 """
 
 from __future__ import annotations
@@ -9,9 +11,13 @@ from collections import deque
 from collections.abc import Callable
 
 from tickertape.base.errors import NotReady, TickertapeError
-from tickertape.base.limits import searches_per_connection_max
+from tickertape.base.limits import (
+    bookmarks_sought_max,
+    bookmarks_sought_per_connection_max,
+    searches_per_connection_max,
+)
 from tickertape.base.ports import Buffer
-from tickertape.engine.effects import Effect, Read
+from tickertape.engine.effects import Effect, PauseReading, Read, ResumeReading
 from tickertape.engine.points import Extent, ExtentSearch
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.session import Session
@@ -27,8 +33,10 @@ class _Search:
         steps: ExtentSearch,
         found: Callable[[Extent], None],
         failed: Callable[[TickertapeError], None],
+        bookmarks: int,
     ) -> None:
         self.session = session
+        self.bookmarks = bookmarks
         self.steps = steps
         self.found = found
         self.failed = failed
@@ -46,6 +54,10 @@ class Searches:
         self._ready: deque[_Search] = deque()
         """Those that let others go first."""
         self._by_conn: dict[int, dict[_Search, None]] = {}
+        self.bookmarks = 0
+        """Bookmarks that are being looked up."""
+        self._paused: set[int] = set()
+        """Connections that are not read from because of what they look up."""
 
     def begin(
         self,
@@ -53,15 +65,24 @@ class Searches:
         steps: ExtentSearch,
         found: Callable[[Extent], None],
         failed: Callable[[TickertapeError], None],
+        bookmarks: int = 1,
     ) -> None:
-        """Run a search; `found` or `failed` is called once, perhaps at once (`NotReady` above the bound)."""
-        own = self._by_conn.setdefault(session.conn, {})
+        """Run a search for so many bookmarks; `found` or `failed` is called once, perhaps at once (`NotReady`
+        above the bounds)."""
+        own = self._by_conn.get(session.conn, {})
         if len(own) >= searches_per_connection_max:
             failed(NotReady(f"{len(own)} searches of this connection are under way: wait for their answers"))
             return
-        search = _Search(session, steps, found, failed)
-        own[search] = None
+        if self.bookmarks + bookmarks > bookmarks_sought_max:
+            failed(NotReady(f"{self.bookmarks:,} bookmarks are being looked up: try again later"))
+            return
+        search = _Search(session, steps, found, failed, bookmarks)
+        self._by_conn.setdefault(session.conn, own)[search] = None
+        self.bookmarks += bookmarks
         self._advance(search, None)
+        if session.conn not in self._paused and self._crowded(session.conn):
+            self._paused.add(session.conn)
+            self._effects.append(PauseReading(session.conn, "searches"))
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> None:
         """The answer to a read; ignored when its search was dropped."""
@@ -73,8 +94,10 @@ class Searches:
     def drop(self, session: Session) -> None:
         """The connection is gone."""
         reading = set(self._reading.values())
+        self._paused.discard(session.conn)
         for search in self._by_conn.pop(session.conn, {}):
             search.dropped = True
+            self.bookmarks -= search.bookmarks
             if search not in reading:
                 self._budget.forget(search)
 
@@ -114,7 +137,17 @@ class Searches:
         self._effects.append(Read(token, request))
 
     def _finished(self, search: _Search) -> None:
-        own = self._by_conn.get(search.session.conn, {})
+        conn = search.session.conn
+        own = self._by_conn.get(conn, {})
         own.pop(search, None)
+        self.bookmarks -= search.bookmarks
         if not own:
-            self._by_conn.pop(search.session.conn, None)
+            self._by_conn.pop(conn, None)
+        if conn in self._paused and not self._crowded(conn):
+            self._paused.discard(conn)
+            self._effects.append(ResumeReading(conn, "searches"))
+
+    def _crowded(self, conn: int) -> bool:
+        """Whether so many bookmarks of a connection are looked up that it should ask for no more."""
+        own = self._by_conn.get(conn, ())
+        return sum(search.bookmarks for search in own) >= bookmarks_sought_per_connection_max

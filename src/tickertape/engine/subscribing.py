@@ -23,7 +23,7 @@ from tickertape.engine.effects import Effect
 from tickertape.engine.points import Extent, close_extent
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.read_budget import ReadBudget
-from tickertape.engine.requests import check_subscribe, extent_search
+from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
 from tickertape.engine.searches import Searches
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
@@ -114,7 +114,7 @@ class Subscribing:
             self._ended(sub)
             self._answers.refuse_command(session.conn, command.id, error)
 
-        self.searches.begin(session, search, found, failed)
+        self.searches.begin(session, search, found, failed, bookmarks_in(command))
 
     def unsubscribe(self, session: Session, command: Unsubscribe) -> None:
         """End subscriptions. Raises `SubscriptionUnknown`: then none was ended."""
@@ -143,7 +143,8 @@ class Subscribing:
             self._answers.refuse_command(session.conn, command.id, error)
 
         search = extent_search(self._journal, command, options, now)
-        self.searches.begin(session, close_extent(self._journal, search), found, failed)
+        search = close_extent(self._journal, search)
+        self.searches.begin(session, search, found, failed, bookmarks_in(command))
 
     def credit(self, session: Session, command: Credit) -> None:
         """The application consumed something; for a subscription that is over it says nothing. Raises

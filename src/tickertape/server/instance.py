@@ -182,7 +182,7 @@ class Instance:
         if now > due + _LATE_SECONDS_MAX:
             self.inbound.excuse_all(now)
         while (conn := self.inbound.stalled(now)) is not None:
-            if self._peers[conn].unread_for("journal"):
+            if self._peers[conn].unread_for("journal") or self._peers[conn].unread_for("searches"):
                 self.inbound.excuse(conn, now)
             else:
                 self.violated(conn, FrameStalled(_STALLED))
@@ -252,7 +252,7 @@ class Instance:
         elif isinstance(effect, PauseReading | ResumeReading):
             peer = self._peers.get(effect.conn)
             if peer is not None:
-                peer.read(enabled=isinstance(effect, ResumeReading), why="journal")
+                peer.read(enabled=isinstance(effect, ResumeReading), why=effect.why)
                 self.inbound.excuse(effect.conn, time.monotonic())
         elif isinstance(effect, Fatal):
             event("failure", logging.CRITICAL, code=effect.error.code, text=str(effect.error))

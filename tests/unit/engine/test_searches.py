@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.engine_world import EngineWorld, Peer
-from tickertape.base.limits import searches_per_connection_max
+from tickertape.base.bookmarks import AtBookmarks, parse_bookmark
+from tickertape.base.limits import (
+    bookmarks_per_list_max,
+    bookmarks_sought_per_connection_max,
+    option_bytes_max,
+    option_parts_max,
+    searches_per_connection_max,
+)
+from tickertape.base.options import parse_options
+from tickertape.engine import searches
+from tickertape.engine.effects import PauseReading, ResumeReading
 from tickertape.wire.commands import Ack, Resolve, Resolved
 
 
@@ -75,3 +87,57 @@ def test_more_searches_than_one_connection_may_have_are_refused() -> None:
     assert len(refused) == 1
     world.settle()
     assert sum(isinstance(c, Resolved) for c, _ in peer.received) == searches_per_connection_max
+
+
+def test_who_has_many_bookmarks_looked_up_is_not_read_from_until_they_are_found() -> None:
+    world, peer = _world()
+    count = bookmarks_sought_per_connection_max // 3
+    for number in range(3):
+        assert world.pauses == []
+        peer.subscribe(f"s{number}", "t", bookmark=_list(world, count), credit=1 << 20)
+    assert world.pauses == [PauseReading(peer.conn, "searches")]
+    world.settle()
+    assert world.pauses[1:] == [ResumeReading(peer.conn, "searches")]
+    assert [len(peer.heard[f"s{number}"]) for number in range(3)] == [44, 44, 44]
+    assert world.broker.subscribing.searches.bookmarks == 0
+
+
+def test_all_connections_together_have_no_more_looked_up_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(searches, "bookmarks_sought_max", 1_000)
+    world, peer = _world()
+    other = world.connect("other")
+    first = peer.subscribe("s", "t", bookmark=_list(world, 900), credit=1 << 20)
+    second = other.subscribe("s", "t", bookmark=_list(world, 200), credit=1 << 20)
+    assert _code(other, second) == "not_ready"
+    assert first not in peer.answers
+    world.broker.disconnected(peer.conn)
+    assert world.broker.subscribing.searches.bookmarks == 0
+    third = other.subscribe("s", "t", bookmark=_list(world, 200), credit=1 << 20)
+    world.settle()
+    assert _code(other, third) == ""
+
+
+def test_a_list_longer_than_the_bound_is_refused_before_it_is_read() -> None:
+    _, peer = _world()
+    at_most = ",".join(["1|1|"] * bookmarks_per_list_max)
+    assert isinstance(parse_bookmark(at_most), AtBookmarks)
+    command = peer.subscribe("s", "t", bookmark=at_most + ",1|1|", credit=1 << 20)
+    assert _code(peer, command) == "bad_bookmark"
+
+
+def test_options_longer_than_the_bound_are_refused_before_they_are_read() -> None:
+    world, peer = _world()
+    assert parse_options(" " * option_bytes_max) == {}
+    assert parse_options("," * (option_parts_max - 1)) == {}
+    for number, options in enumerate((" " * (option_bytes_max + 1), "," * option_parts_max)):
+        peer.send(Resolve(id=number, topic="t", bookmark="0", options=options))
+        world.collect()
+        assert _code(peer, number) == "bad_option"
+
+
+def _code(peer: Peer, command: int) -> str | None:
+    answer = peer.answers[command]
+    assert isinstance(answer, Ack)
+    return answer.code
