@@ -24,7 +24,9 @@ from tests.helpers.processes import run_tickertape
 from tickertape.testing import wait_until
 
 CYCLES = 10
-CYCLES_FULL = 100
+CYCLES_FULL = 20
+WORLDS_FULL = 5
+"""So many servers: each is judged by all of its log after every death, so none lives long."""
 PUBLISHERS = 3
 CONFIG = '[journal]\nsegment_size = "1MB"\n'
 HAPPENS = (
@@ -157,7 +159,10 @@ def run_cycles(directory: Path, seed: int, cycles: int) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_what_is_acknowledged_survives_every_kill(full: bool) -> None:
+@pytest.mark.parametrize(
+    "world", [0, *[pytest.param(n, marks=pytest.mark.full) for n in range(1, WORLDS_FULL)]]
+)
+def test_what_is_acknowledged_survives_every_kill(full: bool, world: int) -> None:
     given = os.environ.get("TICKERTAPE_FAULT_SEED")
     seed = int(given) if given else Random().getrandbits(32) if full else 7
     directory = Path(tempfile.mkdtemp(prefix="tickertape-sigkill-"))
