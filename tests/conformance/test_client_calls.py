@@ -57,8 +57,13 @@ def test_the_same_user_takes_the_name_over(front: Front, uri: str, name: str, to
     front.connect(name, uri)
     assert list(stream) == []
     assert stream.end_reason == "name_in_use"
-    with pytest.raises(tt.Disconnected):
-        first.publish(topic, b"1")
+    wait_until(lambda: not is_connected(first))
+    for call in (lambda: first.publish(topic, b"1"), first.publish_flush, lambda: first.subscribe(topic)):
+        with pytest.raises(
+            tt.Disconnected, match=r"ended \(name_in_use\): .*; call connect\(\) again"
+        ) as lost:
+            call()
+        assert isinstance(lost.value.__cause__, tt.NameInUse)
 
 
 def test_nobody_there_and_nobody_answering(front: Front, name: str) -> None:

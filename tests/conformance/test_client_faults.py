@@ -118,7 +118,7 @@ def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(
     client.publish_batch("orders", [b"x" * 300] * 2)
     server.drop()
     wait_until(lambda: not client.connected)
-    with pytest.raises(tt.Disconnected, match="there is no connection, and the publish store holds"):
+    with pytest.raises(tt.Disconnected, match=r"there is no connection \(.*\), and the publish store holds"):
         client.publish_batch("orders", [b"x" * 300] * 5)
     client.set_disconnect_handler(lambda _: None)
     closing = threading.Timer(0.05, client.close)

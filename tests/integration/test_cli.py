@@ -202,6 +202,31 @@ def test_a_publisher_whose_server_dies_does_not_end_well(tmp_path: Path) -> None
         assert everything(running, "orders") == b"1\n"
 
 
+@pytest.mark.parametrize("how", ["killed", "taken over"])
+def test_a_publisher_says_which_server_it_lost_and_why(tmp_path: Path, how: str) -> None:
+    with running_server(tmp_path / "data") as running:
+        publisher = begin("publish", "orders", "--server", running.uri, "--name", "loader")
+        assert takes_a_line(publisher)
+        reader = run("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch", "--count", "1")
+        assert reader.returncode == 0
+        if how == "killed":
+            running.kill()
+        else:
+            publish(running, "orders", b"2\n", "--name", "loader")
+        wait_until(lambda: not takes_a_line(publisher), STEP_SECONDS_MAX)
+        with contextlib.suppress(BrokenPipeError):
+            publisher.stdin.close()  # type: ignore[union-attr]
+        publisher.stdin = None
+        code, _, errors = end(publisher)
+        told = errors.decode()
+        assert code == 1
+        assert told.startswith("tickertape: ")
+        assert running.uri in told
+        assert "connect()" not in told
+        if how == "taken over":
+            assert f"{running.uri}: ended the connection (name_in_use): " in told
+
+
 def takes_a_line(process: subprocess.Popen[bytes]) -> bool:
     """Write a line to a process; False when it has ended."""
     assert process.stdin is not None

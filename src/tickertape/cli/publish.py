@@ -14,7 +14,14 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from tickertape.base.errors import BadTopic, Disconnected, PublishRejected
+from tickertape.base.errors import (
+    BadTopic,
+    Disconnected,
+    PeerError,
+    PublishRejected,
+    Refused,
+    TickertapeError,
+)
 from tickertape.base.limits import message_bytes_max
 from tickertape.base.names import check_topic
 from tickertape.cli.group import Failure
@@ -89,9 +96,8 @@ def publish(
                 bad_line = f"{file.name}: {error}"
             client.publish_flush(timeout=timeout)
         except (Disconnected, PublishRejected) as error:
-            raise Failure(
-                f"{error}; {client.unpersisted_count()} of {published} messages may not be persisted"
-            ) from error
+            left = f"{client.unpersisted_count()} of {published} messages may not be persisted"
+            raise Failure(f"{_reason(error, server)}; {left}") from error
     if bad_line:
         raise Failure(f"{bad_line}; what stands before it is published (messages: {published})")
     remark(f"{published} messages persisted")
@@ -99,6 +105,17 @@ def publish(
 
 class _BadLineError(ValueError):
     """A line that cannot be a message."""
+
+
+def _reason(error: TickertapeError, server: str) -> str:
+    """The server and what it did; not what a program should do about a lost connection."""
+    from tickertape.client.link import parse_uri
+
+    text, lost = str(error), error.__cause__
+    if isinstance(error, Disconnected) and isinstance(lost, Disconnected | Refused | PeerError):
+        text = str(lost) if lost.code == Disconnected.code else f"ended the connection ({lost.code}): {lost}"
+    shown = parse_uri(server).uri
+    return text if shown in text else f"{shown}: {text}"
 
 
 def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:

@@ -109,6 +109,8 @@ class ClientCore:
         self.logged_on: LoggedOn | None = None
         self.displaced: TickertapeError | None = None
         """Why the last connection ended, when another one took over the client name."""
+        self.loss: Disconnected | None = None
+        """What calls raise since the last connection ended; its cause says why. None before the first end."""
 
     # -- the contract of a machine ----------------------------------------------------------------------
 
@@ -260,6 +262,8 @@ class ClientCore:
         if self._closed:
             raise Closed("the client was closed")
         if self.logged_on is None:
+            if self.loss is not None:
+                raise self.loss.with_traceback(None)  # else it grows with each call
             raise Disconnected("not connected: call connect() first")
 
     def _new_id(self) -> int:
@@ -384,10 +388,13 @@ class ClientCore:
         if self._closed:
             refusal: TickertapeError = Closed("the client was closed")
             reason = "closed"
+            self.publishing.lost(refusal)
         else:
             refusal = error if isinstance(error, Disconnected) else _disconnected(error)
             reason = error.code
-        self.publishing.lost(refusal)
+            self.loss = Disconnected(f"{refusal}; call connect() again")
+            self.loss.__cause__ = error
+            self.publishing.lost(self.loss)
         self.subscriptions.lost(reason, refusal)
         calls = [call.token for call in self._calls.values()]
         calls.extend(token for _, token in self._flushes)

@@ -156,7 +156,9 @@ class Driver(ABC):
         if self._core.logged_on is None and (not reconnects or self._timeout is None):
             # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
             # long as the connection.
-            raise Disconnected(f"there is no connection, and {full}") from full
+            lost = self._core.loss
+            why = "" if lost is None else f" ({lost.__cause__})"
+            raise Disconnected(f"there is no connection{why}, and {full}") from full
 
     def _not_in_a_fight(self, *, handling_loss: bool) -> None:
         # Two clients of one name whose handlers connect again would throw each other out for ever.

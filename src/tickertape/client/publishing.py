@@ -331,7 +331,7 @@ class Publishing:
         if self._refusal is not None:
             stored = recorded and self._recorded.sequenced and not isinstance(self._refusal, Closed)
             if not stored:
-                raise self._refusal
+                raise self._refusal.with_traceback(None)  # else it grows with each call
         if len(self._lanes) >= topics_remembered_max:
             self._lanes.clear()
         lane = self._lanes[topic] = self._recorded if recorded else self._unrecorded

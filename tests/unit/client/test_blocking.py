@@ -273,7 +273,7 @@ def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(server: S
     client = Client("pricing-1", server.uri, publish_store=MemoryPublishStore(1000))
     client.publish_batch("orders", [b"x" * 300] * 2)
     server.drop()
-    with pytest.raises(Disconnected, match="there is no connection, and the publish store holds"):
+    with pytest.raises(Disconnected, match=r"there is no connection \(.*\), and the publish store holds"):
         client.publish_batch("orders", [b"x" * 300] * 5)
     client.set_disconnect_handler(lambda _: None)
     closing = threading.Timer(0.05, client.close)

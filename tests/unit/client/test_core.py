@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.unit.client.peer import START, Peer
@@ -93,6 +95,42 @@ def test_calls_before_the_logon_raise_disconnected() -> None:
         peer.core.resolve("r", "orders", "0")
     with pytest.raises(Disconnected):
         peer.core.publish("orders", b"x")
+
+
+@pytest.mark.parametrize(
+    ("goodbye", "says", "cause"),
+    [
+        (
+            Goodbye(code="name_in_use", text="taken over"),
+            r"the connection was ended \(name_in_use\): taken over; call connect\(\) again",
+            NameInUse,
+        ),
+        (None, r"broken; call connect\(\) again", Disconnected),
+    ],
+)
+def test_calls_after_a_loss_say_why_the_connection_ended(
+    goodbye: Goodbye | None, says: str, cause: type[TickertapeError]
+) -> None:
+    peer = Peer().connect()
+    if goodbye is not None:
+        peer.say(goodbye)
+    peer.lose()
+    calls: list[Callable[[], object]] = [
+        lambda: peer.core.flush("f", "persisted"),
+        lambda: peer.core.resolve("r", "orders", "0"),
+        lambda: peer.core.unsubscribe("u", ("s",)),
+        lambda: peer.core.publish("orders", b"x"),
+    ]
+    depths = []
+    for call in calls * 3:
+        with pytest.raises(Disconnected, match=f"^{says}$") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, cause)
+        depths.append(len(caught.traceback))
+    assert depths[:4] == depths[4:8] == depths[8:], "an error raised again and again does not grow"
+    peer.connect()
+    peer.core.publish("orders", b"x")
+    peer.core.flush("f", "persisted")
 
 
 def test_an_unknown_flush_level_is_refused() -> None:
