@@ -139,10 +139,11 @@ def test_what_comes_with_a_message_arrives(client: tt.Client, topic: str) -> Non
     client.publish(topic, b"1", expiration="5m", correlation_id="c-1", sow_key="k-1")
     client.publish(topic, b"2")
     first, second = stream.get(10), stream.get(10)
-    assert (first.correlation_id, first.sow_key) == ("c-1", "k-1")
-    assert first.batch.expirations is not None
-    assert first.batch.expirations[first.index] == 300_000
-    assert (second.correlation_id, second.sow_key) == (None, None)
+    assert (first.expiration, first.correlation_id, first.sow_key) == (300_000, "c-1", "k-1")
+    assert (second.expiration, second.correlation_id, second.sow_key) == (None, None, None)
+    client.publish_flush()
+    replayed = [(m.expiration, m.correlation_id, m.sow_key) for m in client.replay(topic)]
+    assert replayed == [(300_000, "c-1", "k-1"), (None, None, None)]
 
 
 def test_what_cannot_be_published_is_refused_at_once(client: tt.Client, topic: str) -> None:

@@ -92,9 +92,11 @@ def test_exact_11_what_goes_with_a_message_is_kept_and_handed_on(tmp_path: Path)
             first, second = reader.replay("orders")
             for message in (seen[0], first):
                 assert (message.correlation_id, message.sow_key) == ("c-1", "k-1")
+                assert message.expiration == 60_000
             for message in (seen[1], second):
                 assert not message.correlation_id
                 assert not message.sow_key
+                assert message.expiration is None
             (batch,) = list(reader.replay("orders").batches(SECONDS))
             assert batch.expirations is not None
             assert batch.expirations.tolist() == [60_000, 0]

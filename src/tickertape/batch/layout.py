@@ -378,6 +378,10 @@ class MessageBatch:
         """Key that the publisher gave message `i`, or None."""
         return _label(self.keys, i)
 
+    def expiration(self, i: int) -> int | None:
+        """Milliseconds of life of message `i`, a Python integer, or None."""
+        return self._expiration_numbers[i] or None
+
     # Reading an element of a numpy array costs as much as ten of a list, and who asks for one asks for all.
 
     @_Lazy
@@ -400,6 +404,10 @@ class MessageBatch:
             return range(first, first + self.count)
         numbers: list[int] = self.sequences.tolist()
         return numbers
+
+    @_Lazy
+    def _expiration_numbers(self) -> Sequence[int]:
+        return [0] * self.count if self.expirations is None else self.expirations.tolist()
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The messages as an Arrow record batch; see `tickertape.batch.arrow.to_arrow`."""

@@ -101,6 +101,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         """The key that the publisher gave, or None."""
         return self.batch.key(self.index)
 
+    @property
+    def expiration(self) -> int | None:
+        """Milliseconds of life that the publisher gave it, counted from `timestamp`, or None."""
+        return self.batch.expiration(self.index)
+
     def json(self) -> Any:
         """The body, read as JSON. Raises `BadMessage` when it is not."""
         return decode(self.data)

@@ -24,7 +24,8 @@ def json_lines(batch: MessageBatch) -> Iterator[bytes]:
     publishers, sequences = batch.publishers.tolist(), batch.sequences.tolist()
     topics = [_json_text(topic) for topic in batch.topics]
     index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
-    labelled = batch.correlation_ids is not None or batch.keys is not None
+    extras = (batch.expirations, batch.correlation_ids, batch.keys)
+    labelled = any(column is not None for column in extras)
     stamp, time = None, b""
     for i, (data, micros) in enumerate(zip(batch.bodies_list(), batch.timestamps.tolist(), strict=True)):
         if micros != stamp:
@@ -48,8 +49,14 @@ def json_lines(batch: MessageBatch) -> Iterator[bytes]:
 
 def _labels(batch: MessageBatch, i: int) -> bytes:
     """What only some messages have."""
-    labels = {"correlation_id": batch.correlation_id(i), "sow_key": batch.key(i)}
-    return b"".join(b',"%b":%b' % (name.encode(), _json_text(text)) for name, text in labels.items() if text)
+    labels = {
+        "expiration": batch.expiration(i),
+        "correlation_id": batch.correlation_id(i),
+        "sow_key": batch.key(i),
+    }
+    return b"".join(
+        b',"%b":%b' % (name.encode(), _json_text(value)) for name, value in labels.items() if value
+    )
 
 
 def _body(data: bytes) -> tuple[bytes, bytes]:

@@ -71,8 +71,9 @@ def subscribe(
     tickertape subscribe orders --bookmark 20261120T090000 --output json | jq .data.symbol
     tickertape subscribe orders --count 1 --timeout 10s
 
-    A line of --output json has topic, bookmark, publisher, sequence, timestamp and the message: as data when
-    it is JSON, else as text, and as base64 when it is not even text.
+    A line of --output json has topic, bookmark, publisher, sequence, timestamp, what the publisher gave of
+    expiration (milliseconds), correlation_id and sow_key, and the message: as data when it is JSON, else as
+    text, and as base64 when it is not even text.
     """
     if until_caught_up and bookmark is None:
         raise click.UsageError(

@@ -136,9 +136,8 @@ class Lane:
     def add_some(self, batch: MessageBatch, chosen: npt.NDArray[np.bool_]) -> None:
         """Gather the messages of `batch` that are `chosen`. No run is open."""
         for at in map(int, np.flatnonzero(chosen)):
-            expiration_ms = 0 if batch.expirations is None else int(batch.expirations[at])
             body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
-            self.add(batch.topic(at), body, expiration_ms, correlation_id or "", key or "")
+            self.add(batch.topic(at), body, batch.expiration(at) or 0, correlation_id or "", key or "")
 
     def open(self, owner: int, body_bytes: int) -> Run:
         """A run for the thread `owner`, which has just added a body of `body_bytes` bytes; or `CLOSED`."""

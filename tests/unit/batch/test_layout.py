@@ -74,7 +74,7 @@ def test_body_outside_is_an_index_error(index: int) -> None:
 def test_optional_columns_are_none() -> None:
     batch = two_runs()
     assert (batch.topic_index, batch.expirations, batch.kinds, batch.keys) == (None, None, None, None)
-    assert (batch.correlation_id(0), batch.key(0)) == (None, None)
+    assert (batch.correlation_id(0), batch.key(0), batch.expiration(0)) == (None, None, None)
     assert "3 messages, 2 runs, 6 B, t" in repr(batch)
 
 

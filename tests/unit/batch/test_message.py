@@ -23,7 +23,7 @@ class Context:
 
 def batch() -> MessageBatch:
     builder = BatchBuilder()
-    builder.add("orders", b'{"id": 1}', sequence=4, correlation_id="c", key="k")
+    builder.add("orders", b'{"id": 1}', sequence=4, correlation_id="c", key="k", expiration_ms=1500)
     builder.add("trades", b"[2]", sequence=9)
     return builder.build(publisher=2**64 - 1, timestamp=1_000_000)
 
@@ -33,6 +33,8 @@ def test_message_looks_into_its_batch() -> None:
     assert (first.topic, first.data, first.json()) == ("orders", b'{"id": 1}', {"id": 1})
     assert (first.publisher, first.sequence) == ("18446744073709551615", 4)
     assert (first.correlation_id, first.sow_key) == ("c", "k")
+    assert (first.expiration, second.expiration) == (1500, None)
+    assert type(first.expiration) is int
     assert (second.topic, second.sequence, second.correlation_id, second.sow_key) == ("trades", 9, None, None)
     assert (first.command, first.sub_id) == ("publish", None)
     assert repr(second) == "<Message trades 18446744073709551615|9| 3 bytes>"

@@ -82,11 +82,21 @@ def test_json_shows_a_body_as_data_as_text_or_as_base64() -> None:
 
 def test_json_shows_what_only_some_messages_have() -> None:
     builder = BatchBuilder()
-    builder.add("t", b"1", correlation_id='c"1', key="k")
+    builder.add("t", b"1", correlation_id='c"1', key="k", expiration_ms=1500)
     builder.add("t", b"2")
-    first, second = (json.loads(line) for line in printed([builder.build()], as_json=True).splitlines())
-    assert (first["correlation_id"], first["sow_key"]) == ('c"1', "k")
-    assert not {"correlation_id", "sow_key"} & second.keys()
+    builder.add("t", b"3", expiration_ms=1)
+    first, second, third = (
+        json.loads(line) for line in printed([builder.build()], as_json=True).splitlines()
+    )
+    assert (first["expiration"], first["correlation_id"], first["sow_key"]) == (1500, 'c"1', "k")
+    assert not {"expiration", "correlation_id", "sow_key"} & second.keys()
+    assert third["expiration"] == 1
+
+
+def test_json_shows_an_expiration_where_there_is_nothing_else() -> None:
+    builder = BatchBuilder()
+    builder.add("t", b"1", expiration_ms=2)
+    assert json.loads(printed([builder.build()], as_json=True))["expiration"] == 2
 
 
 @pytest.mark.parametrize(
