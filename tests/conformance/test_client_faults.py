@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import tickertape as tt
@@ -128,6 +129,30 @@ def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(
     closing.join()
 
 
+def test_a_full_store_waits_as_long_as_the_call_says(front: Front, server: SocketServer) -> None:
+    server.mute = True
+    client = front.connect("c", server.uri, publish_store=tt.MemoryPublishStore(1_000))
+    client.publish_batch("orders", [b"x" * 300] * 2)
+    calls: list[Callable[..., object]] = [
+        lambda limit: client.publish("orders", b"x" * 500, timeout=limit),
+        lambda limit: client.publish("orders", b"x" * 500, timeout=limit, correlation_id="c"),
+        lambda limit: client.publish_batch("orders", [b"x" * 500], timeout=limit),
+        lambda limit: client.publish_arrow("orders", pa.array([b"x" * 500]), timeout=limit),
+        lambda limit: client.execute(tt.Command("publish", "orders", data=b"x" * 500), timeout=limit),
+    ]
+    for call in calls:
+        with pytest.raises(tt.TimedOut, match=r"no room within 0\.02 s"):
+            call("20ms")
+        with pytest.raises(tt.BadOption):
+            call("soon")
+    for number in range(3):
+        with pytest.raises(tt.BadOption):  # also where nothing would have to wait
+            client.publish("un/recorded", b"%d" % number, timeout="soon")
+        client.publish("un/recorded", b"%d" % number, timeout=None)
+    assert client.unpersisted_count() == 2
+    server.drop()
+
+
 # -- a server that does not read ----------------------------------------------------------------------
 
 
@@ -137,11 +162,20 @@ def test_a_server_that_does_not_read_makes_publishers_wait(front: Front) -> None
         server = threading.Thread(target=log_on_and_stop_reading, args=(listener, read_on))
         server.start()
         client = front.connect("c", f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout=0.2)
+        column = pa.array([bytes(200_000)] * 100)
+        calls: list[Callable[..., object]] = [
+            lambda **limit: client.publish("orders", bytes(200_000), **limit),
+            lambda **limit: client.publish_batch("orders", [bytes(200_000)] * 100, **limit),
+            lambda **limit: client.publish_arrow("orders", column, **limit),
+        ]
         try:
-            with pytest.raises(tt.TimedOut, match="took no more"):
+            with pytest.raises(tt.TimedOut, match=r"took no more within 0\.2 s"):
                 client.publish_batch("orders", [bytes(200_000)] * 1_000)
-            with pytest.raises(tt.TimedOut):
-                client.publish_batch("orders", [bytes(200_000)] * 100)
+            for call in calls:
+                with pytest.raises(tt.TimedOut):
+                    call()
+                with pytest.raises(tt.TimedOut, match=r"within 0\.03 s"):
+                    call(timeout="30ms")
         finally:
             read_on.set()
         client.close(timeout=0)

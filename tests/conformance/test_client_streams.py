@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tickertape as tt
+from tests.conformance.fronts import Front
 from tickertape.testing.server import wait_until
 
 
@@ -176,6 +177,16 @@ def test_iteration_that_timed_out_goes_on(client: tt.Client, topic: str) -> None
         stream.get()
     with pytest.raises(tt.TimedOut):
         stream.to_arrow()
+
+
+def test_wait_caught_up_waits_as_long_as_its_client_says(front: Front, uri: str, name: str) -> None:
+    client = front.make(name, uri, timeout="50ms")
+    client.connect(timeout=10)
+    never = client.subscribe("unrecorded-never", timeout=10)
+    with pytest.raises(tt.TimedOut, match=r"has not caught up within 0\.05 s"):
+        never.wait_caught_up()
+    with pytest.raises(tt.TimedOut, match=r"has not caught up within 0\.02 s"):
+        never.wait_caught_up(timeout="20ms")
 
 
 def test_wait_caught_up_says_how_it_ended(client: tt.Client, topic: str) -> None:

@@ -130,6 +130,14 @@ def test_silence_is_exit_code_3(server: RunningServer) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
+def test_a_server_that_does_not_answer_is_exit_code_3_after_the_time_given() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        done = run("subscribe", "orders", "--server", address, "--timeout", "200ms")
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert done.stderr == b"tickertape: no answer to the logon within 0.2 s; it may still take effect\n"
+
+
 def test_a_reader_that_has_enough_ends_it_quietly(server: RunningServer) -> None:
     publish(server, "much", b"x" * 99 + b"\n" + b"%0100d\n" % 0 * 20_000)
     with begin(

@@ -74,3 +74,10 @@ def parse_interval(value: str | float) -> float:
             f"{shown(value)} is not an interval: a number, then us, ms, s, m, h, d or w, such as '500ms'"
         )
     return float(Decimal(match[1]) * unit)
+
+
+def within(seconds: float | None) -> str:
+    """How an error says for how long it was waited."""
+    if seconds is None:
+        return "in time"
+    return f"within {seconds:.3g} s" if seconds < 100 else f"within {seconds:.0f} s"

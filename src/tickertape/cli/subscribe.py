@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from tickertape.base.limits import client_timeout_seconds
 from tickertape.cli.lines import json_lines
 from tickertape.cli.options import client_name, interval, server_option, start
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     "--timeout",
     callback=interval,
     metavar="S",
-    help="Give up (exit code 3) when nothing comes for that long: seconds, or text such as 500ms.",
+    help="Give up (exit code 3) when the server does not answer, or nothing comes, for that long: seconds, "
+    "or text such as 500ms.",
 )
 @click.option(
     "--output",
@@ -81,7 +83,8 @@ def subscribe(
         )
     from tickertape.client.blocking import Client
 
-    with Client(client_name("subscribe"), server) as client:
+    waiting = client_timeout_seconds if timeout is None else timeout
+    with Client(client_name("subscribe"), server, timeout=waiting) as client:
         stream = _open(client, topic, bookmark, until_caught_up=until_caught_up)
         whole = _print(stream.batches(timeout), count, sys.stdout.buffer, as_json=output == "json")
         if not whole and stream.end_error is not None:

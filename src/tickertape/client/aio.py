@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tickertape.base.errors import Closed, Disconnected, StoreFull, SubscriptionUnknown, TimedOut
 from tickertape.base.limits import client_timeout_seconds
+from tickertape.base.units import within
 from tickertape.batch.payload import encode
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
@@ -21,7 +22,7 @@ from tickertape.client.loop_driver import LoopDriver
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
-from tickertape.client.waiting import Timeout, now
+from tickertape.client.waiting import DEFAULT, Timeout, now
 from tickertape.wire.commands import Resolved
 
 EVERY_TASK: Final = 1
@@ -78,23 +79,31 @@ class AsyncClient(
         expiration: float | str | None = None,
         correlation_id: str | None = None,
         sow_key: str | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> int | None:
         """Publish one message: bytes as they are, str as UTF-8, anything else as JSON.
 
         `expiration`: the message's life, in seconds or text (`"5m"`). `correlation_id`, `sow_key`: handed on.
         Returns the sequence it gave the message, or None without a publish store or where the topic is not
         recorded. It lets other tasks run after what it sent, and waits for the network only when a bound is
-        reached, as long as the client's `timeout`; through a lost connection too when there is a disconnect
-        handler, which may connect again. Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected`
-        (without a publish store, or with a full one), `StoreFull`, `TimedOut`, `Closed`,
-        `PublisherTakenOver`; when it raises, or is cancelled, the message is not published.
+        reached, as long as `timeout` (seconds or text); through a lost connection too when there is a
+        disconnect handler, which may connect again, and a `timeout`. Raises `BadTopic`, `BadMessage`,
+        `MessageTooLarge`, `Disconnected` (without a publish store, or with a full one), `StoreFull`,
+        `TimedOut`, `Closed`, `PublisherTakenOver`; when it raises, or is cancelled, the message is not
+        published.
         """
         body = data if type(data) is bytes else encode(data)
         if self._turn_due:
-            await self._give_turn()
-        if expiration is not None or correlation_id is not None or sow_key is not None:
+            await self._give_turn(self._seconds(timeout))
+        if (
+            expiration is not None
+            or correlation_id is not None
+            or sow_key is not None
+            or timeout is not DEFAULT
+        ):
             extra = (milliseconds(expiration), correlation_id or "", sow_key or "")
-            return await self._publish_when_room(partial(self._publish, topic, body, *extra))
+            publish = partial(self._publish, topic, body, *extra)
+            return await self._publish_when_room(publish, self._seconds(timeout))
         # Nobody else runs meanwhile, so what is open stays open: no lock, no looking again.
         run = self._publishing.run
         bodies = run.bodies
@@ -105,34 +114,39 @@ class AsyncClient(
         try:
             sequence = self._publish(topic, body, owner=EVERY_TASK)
         except StoreFull:
-            return await self._publish_when_room(partial(self._publish, topic, body))
+            return await self._publish_when_room(partial(self._publish, topic, body), self._timeout)
         if self._waiting:
             self._drive()
             self._turn_due = True
         return sequence
 
-    async def publish_batch(self, topic: str, messages: Iterable[object]) -> int | None:
+    async def publish_batch(
+        self, topic: str, messages: Iterable[object], *, timeout: Timeout = DEFAULT
+    ) -> int | None:
         """Publish many messages, each as `publish` does, in batches; returns the sequence of the last, or
         None.
 
-        Raises what `publish` raises; messages before the one that raised may have been published.
+        `timeout`: how long it waits at a time when there is no room, in seconds or text. Raises what
+        `publish` raises; messages before the one that raised may have been published.
         """
         return await self._publish_chunks(
-            topic, chunks_of_messages(topic, messages, lambda: self._publishing.chunk_bytes)
+            topic, chunks_of_messages(topic, messages, lambda: self._publishing.chunk_bytes), timeout
         )
 
-    async def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> int | None:
+    async def publish_arrow(
+        self, topic: str, table: object, *, column: str | None = None, timeout: Timeout = DEFAULT
+    ) -> int | None:
         """Publish each value of an Arrow column as a message, its bytes as they lie; returns the sequence of
         the last, or None.
 
         `table`: a table, record batch or reader of pyarrow, an array or chunked array, or anything that hands
         out an Arrow stream. `column`: the one with the bodies, binary or string; by default `data`, or the
-        only one. Other columns are not published. Raises `UsageError` where there is no such column,
-        `BadMessage` for other types and for nulls, and what `publish` raises; messages before may have been
-        published.
+        only one. Other columns are not published. `timeout` as in `publish_batch`. Raises `UsageError` where
+        there is no such column, `BadMessage` for other types and for nulls, and what `publish` raises;
+        messages before may have been published.
         """
         return await self._publish_chunks(
-            topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes)
+            topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
         )
 
     def unpersisted_count(self) -> int:
@@ -155,50 +169,57 @@ class AsyncClient(
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    async def _give_turn(self) -> None:
+    async def _give_turn(self, seconds: float | None) -> None:
         """Let the loop send and receive, and wait while the server takes no more."""
         self._check_usable()
         self._turn_due = False
         link = self._link
         if link is None or not link.congested:
             await asyncio.sleep(0)
-        elif not await link.wait_room(self._timeout):
+        elif not await link.wait_room(seconds):
             self._turn_due = True
-            raise TimedOut(f"the server took no more within {self._timeout} s; the message was not published")
+            raise TimedOut(f"the server took no more {within(seconds)}; the message was not published")
 
-    async def _publish_chunks(self, topic: str, chunks: Iterator[Chunk]) -> int | None:
+    async def _publish_chunks(self, topic: str, chunks: Iterator[Chunk], timeout: Timeout) -> int | None:
         sequence: int | None = None
+        seconds = self._seconds(timeout)
         for chunk in chunks:
-            await self._give_turn()
-            sequence = await self._publish_when_room(partial(self._publishing.publish_whole, topic, *chunk))
+            await self._give_turn(seconds)
+            publish = partial(self._publishing.publish_whole, topic, *chunk)
+            sequence = await self._publish_when_room(publish, seconds)
         return sequence
 
-    async def _publish_when_room(self, publish: Callable[[], int | None]) -> int | None:
+    async def _publish_when_room(
+        self, publish: Callable[[], int | None], seconds: float | None
+    ) -> int | None:
         loop = asyncio.get_running_loop()
-        deadline = None if self._timeout is None else loop.time() + self._timeout
+        deadline = None if seconds is None else loop.time() + seconds
         while True:
             try:
                 sequence = publish()
             except StoreFull as error:
                 self._drive()
-                await self._wait_for_store(error, None if deadline is None else deadline - loop.time())
+                await self._wait_for_store(error, seconds, deadline)
             else:
                 self._drive()
                 self._turn_due = True
                 return sequence
 
-    async def _wait_for_store(self, full: StoreFull, seconds: float | None) -> None:
+    async def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
         store = self._publishing.store
         if store is None or store.when_full == "raise":
             raise full
         if not self._publishing.starved:
             return
-        self._check_worth_waiting(full, reconnects=self._disconnect_handler is not None)
+        # Without a handler nobody is expected to connect again; without a deadline waiting lasts as long as
+        # the connection.
+        reconnects = self._disconnect_handler is not None and seconds is not None
+        self._check_worth_waiting(full, reconnects=reconnects)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at(deadline):
                 await self._room.wait()
         except TimeoutError:
-            raise TimedOut(f"no room within {self._timeout} s: {full}") from full
+            raise TimedOut(f"no room {within(seconds)}: {full}") from full
 
     async def _open(
         self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
@@ -217,7 +238,11 @@ class AsyncClient(
         return stream
 
     def _stream(self, sub_id: str, on_message: Handler | None, *, limited: bool) -> AsyncMessageStream:
-        common: dict[str, Any] = {"consumed": self._consumed, "unsubscribe": self._end_quietly}
+        common: dict[str, Any] = {
+            "consumed": self._consumed,
+            "unsubscribe": self._end_quietly,
+            "client_seconds": self._timeout,
+        }
         if on_message is None:
             return AsyncMessageStream(sub_id, limited=limited, **common)
         return AsyncHandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
@@ -253,6 +278,7 @@ class AsyncClient(
                 expiration=command.expiration,
                 correlation_id=command.correlation_id,
                 sow_key=command.sow_key,
+                timeout=timeout,
             )
         elif command.command == "unsubscribe":
             await self._end(sub_ids_of(command), timeout)

@@ -49,6 +49,7 @@ class AsyncMessageStream:
         consumed: Callable[[str, int], None],
         unsubscribe: Callable[[str], None],
         limited: bool = False,
+        client_seconds: float | None = None,
     ) -> None:
         self.sub_id = sub_id
         """Id of the subscription."""
@@ -56,6 +57,7 @@ class AsyncMessageStream:
         """How long iteration, `get`, `batches` and `to_arrow` wait for a message when they are not told:
         seconds or text; None (default) = as long as the subscription runs. Then they raise `TimedOut`, and
         can be tried again."""
+        self._client_seconds = client_seconds
         self._report = consumed
         self._unsubscribe = unsubscribe
         self._changed = Waiters()
@@ -131,15 +133,17 @@ class AsyncMessageStream:
                 raise self._inbox.over()
             self._current = iter(batch)
 
-    async def wait_caught_up(self, timeout: float | str | None = None) -> None:
+    async def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until the replay has caught up with the log, or reached its stop: the `completed`
         acknowledgement.
 
         What arrives meanwhile is held for the application, up to `catch_up_bytes_max` if it does not consume.
-        `timeout` in seconds or text, None = wait as long as the subscription runs. Raises `TimedOut`, or
-        `StreamEnded` when the subscription ended before.
+        `timeout` in seconds or text, None = wait as long as the subscription runs; by default the client's
+        own. Raises `TimedOut`, or `StreamEnded` when the subscription ended before.
         """
-        seconds = None if timeout is None else parse_interval(timeout)
+        seconds = self._client_seconds
+        if timeout is not DEFAULT:
+            seconds = None if timeout is None else parse_interval(timeout)
         self._check_not_forked()
         inbox = self._inbox
         owed = inbox.begin_catch_up()
@@ -261,8 +265,9 @@ class AsyncHandledStream(AsyncMessageStream):
         unsubscribe: Callable[[str], None],
         handler: Handler,
         handlers: Handlers,
+        client_seconds: float | None = None,
     ) -> None:
-        super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe)
+        super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
         self._handler = handler
         self._handlers = handlers
 

@@ -21,7 +21,7 @@ from tickertape.client.streams import HandledStream, MessageStream
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.thread_driver import ThreadDriver
-from tickertape.client.waiting import Timeout, now
+from tickertape.client.waiting import DEFAULT, Timeout, now
 from tickertape.wire.commands import Resolved
 
 
@@ -70,21 +70,28 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
         expiration: float | str | None = None,
         correlation_id: str | None = None,
         sow_key: str | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> int | None:
         """Publish one message: bytes as they are, str as UTF-8, anything else as JSON.
 
         `expiration`: the message's life, in seconds or text (`"5m"`). `correlation_id`, `sow_key`: handed on.
         Returns the sequence it gave the message, or None without a publish store or where the topic is not
-        recorded. It never waits for the network unless a bound is reached, and then as long as the client's
-        `timeout`; through a lost connection too when there is a disconnect handler, which may connect again.
+        recorded. It never waits for the network unless a bound is reached, and then as long as `timeout`
+        (seconds or text); through a lost connection too when there is a disconnect handler, which may connect
+        again, and a `timeout`.
         Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected` (without a publish store, or with
         a full one), `StoreFull`, `TimedOut`, `Closed`, `PublisherTakenOver`; the message is then not
         published.
         """
         body = data if type(data) is bytes else encode(data)
-        if expiration is not None or correlation_id is not None or sow_key is not None:
+        if (
+            expiration is not None
+            or correlation_id is not None
+            or sow_key is not None
+            or timeout is not DEFAULT
+        ):
             extra = (milliseconds(expiration), correlation_id or "", sow_key or "")
-            return self._publish_when_room(self._publish, topic, body, *extra)
+            return self._publish_when_room(self._seconds(timeout), self._publish, topic, body, *extra)
         publishing = self._publishing
         run = publishing.run
         bodies = run.bodies
@@ -98,31 +105,36 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
             bodies.append(body)
             if publishing.run is run:
                 return run.base if run.base is None else run.base + index
-            return self._publish_when_room(publishing.publish_again, run, index, body)
-        return self._publish_when_room(self._publish, topic, body, 0, "", "", get_ident())
+            return self._publish_when_room(self._timeout, publishing.publish_again, run, index, body)
+        return self._publish_when_room(self._timeout, self._publish, topic, body, 0, "", "", get_ident())
 
-    def publish_batch(self, topic: str, messages: Iterable[object]) -> int | None:
+    def publish_batch(
+        self, topic: str, messages: Iterable[object], *, timeout: Timeout = DEFAULT
+    ) -> int | None:
         """Publish many messages, each as `publish` does, in batches; returns the sequence of the last, or
         None.
 
-        Raises what `publish` raises; messages before the one that raised may have been published.
+        `timeout`: how long it waits at a time when there is no room, in seconds or text. Raises what
+        `publish` raises; messages before the one that raised may have been published.
         """
         return self._publish_chunks(
-            topic, chunks_of_messages(topic, messages, lambda: self._publishing.chunk_bytes)
+            topic, chunks_of_messages(topic, messages, lambda: self._publishing.chunk_bytes), timeout
         )
 
-    def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> int | None:
+    def publish_arrow(
+        self, topic: str, table: object, *, column: str | None = None, timeout: Timeout = DEFAULT
+    ) -> int | None:
         """Publish each value of an Arrow column as a message, its bytes as they lie; returns the sequence of
         the last, or None.
 
         `table`: a table, record batch or reader of pyarrow, an array or chunked array, or anything that hands
         out an Arrow stream. `column`: the one with the bodies, binary or string; by default `data`, or the
-        only one. Other columns are not published. Raises `UsageError` where there is no such column,
-        `BadMessage` for other types and for nulls, and what `publish` raises; messages before may have been
-        published.
+        only one. Other columns are not published. `timeout` as in `publish_batch`. Raises `UsageError` where
+        there is no such column, `BadMessage` for other types and for nulls, and what `publish` raises;
+        messages before may have been published.
         """
         return self._publish_chunks(
-            topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes)
+            topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
         )
 
     def unpersisted_count(self) -> int:
@@ -147,17 +159,22 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _publish_chunks(self, topic: str, chunks: Iterator[Chunk]) -> int | None:
+    def _publish_chunks(self, topic: str, chunks: Iterator[Chunk], timeout: Timeout) -> int | None:
         sequence: int | None = None
+        seconds = self._seconds(timeout)
         for chunk in chunks:
-            sequence = self._publish_when_room(self._publishing.publish_whole, topic, *chunk)
+            sequence = self._publish_when_room(seconds, self._publishing.publish_whole, topic, *chunk)
         return sequence
 
     def _open(
         self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
     ) -> MessageStream:
         sub_id = request.context.sub_id
-        common: dict[str, Any] = {"consumed": self._consumed, "unsubscribe": self._end_quietly}
+        common: dict[str, Any] = {
+            "consumed": self._consumed,
+            "unsubscribe": self._end_quietly,
+            "client_seconds": self._timeout,
+        }
         if on_message is None:
             stream = MessageStream(sub_id, limited=limited, **common)
         else:
@@ -200,6 +217,7 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
                 expiration=command.expiration,
                 correlation_id=command.correlation_id,
                 sow_key=command.sow_key,
+                timeout=timeout,
             )
         elif command.command == "unsubscribe":
             self._end(sub_ids_of(command), timeout)

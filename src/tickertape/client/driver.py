@@ -152,10 +152,8 @@ class Driver(ABC):
         return None if timeout is None else parse_interval(timeout)
 
     def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
-        """Raise unless somebody may make room. `reconnects`: there is a handler that may connect again."""
-        if self._core.logged_on is None and (not reconnects or self._timeout is None):
-            # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
-            # long as the connection.
+        """Raise unless somebody may make room. `reconnects`: a handler may connect again in time."""
+        if self._core.logged_on is None and not reconnects:
             lost = self._core.loss
             why = "" if lost is None else f" ({lost.__cause__})"
             raise Disconnected(f"there is no connection{why}, and {full}") from full

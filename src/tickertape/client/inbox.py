@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut
 from tickertape.base.limits import catch_up_bytes_max
+from tickertape.base.units import within
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
 from tickertape.batch.select import slice_batch
@@ -154,7 +155,7 @@ class Inbox:
             why = self.end_error or self.end_reason
             raise StreamEnded(f"stream {self.sub_id} ended before it had caught up: {why}")
         hint = "; it holds all it may, so consume it meanwhile" if self._full else ""
-        raise TimedOut(f"stream {self.sub_id} has not caught up after {timeout} s{hint}")
+        raise TimedOut(f"stream {self.sub_id} has not caught up {within(timeout)}{hint}")
 
     # -- errors of both fronts --------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class Inbox:
 
     def late(self, timeout: float | None) -> TimedOut:
         """What is raised when nothing came."""
-        return TimedOut(f"no message on stream {self.sub_id} within {timeout} s")
+        return TimedOut(f"no message on stream {self.sub_id} {within(timeout)}")
 
     # -- inside -----------------------------------------------------------------------------------------
 

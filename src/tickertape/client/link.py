@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from tickertape.base.errors import BadOption, Disconnected, TimedOut
 from tickertape.base.limits import client_outbox_bytes_max
 from tickertape.base.ports import Buffer
+from tickertape.base.units import within
 from tickertape.client.forks import let_go
 
 BUFFERS_A_WRITE: Final = 64
@@ -69,7 +70,7 @@ def dial(address: Address, timeout: float | None) -> socket.socket:
             connection = socket.create_connection((address.host, address.port), timeout)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except TimeoutError as error:
-        raise TimedOut(f"no connection to {address.uri} within {timeout} s") from error
+        raise TimedOut(f"no connection to {address.uri} {within(timeout)}") from error
     except OSError as error:
         raise Disconnected(f"cannot connect to {address.uri}: {error.strerror or error}") from error
     connection.setblocking(False)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.base.units import within
 from tickertape.client import forks
 from tickertape.client.core import Arrived, Lost, Opened
 from tickertape.client.driver import Driver
@@ -78,7 +79,7 @@ class LoopDriver(Driver):
             except TickertapeError:
                 raise
             except TimeoutError as error:
-                late = TimedOut(f"no logon at {self._address.uri} within {seconds} s")
+                late = TimedOut(f"no logon at {self._address.uri} {within(seconds)}")
                 link.discard(Disconnected(str(late)))
                 raise late from error
             except OSError as error:

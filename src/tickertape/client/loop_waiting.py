@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from tickertape.base.errors import TickertapeError, TimedOut
+from tickertape.base.units import within
 
 
 class LoopCall:
@@ -30,7 +31,7 @@ class LoopCall:
             async with asyncio.timeout(seconds):
                 outcome = await self._future
         except TimeoutError:
-            raise TimedOut(f"no answer to {what} within {seconds} s; it may still take effect") from None
+            raise TimedOut(f"no answer to {what} {within(seconds)}; it may still take effect") from None
         if isinstance(outcome, TickertapeError):
             raise outcome
         return outcome

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from tickertape.base.errors import Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
+from tickertape.base.units import within
 from tickertape.client.core import ClientCore
 from tickertape.client.effects import Effect
 from tickertape.client.link import Link
@@ -27,7 +28,6 @@ class PublishSteps(ABC):
     _lock: threading.RLock
     _owns_lock: Callable[[], bool]
     _room: threading.Condition
-    _timeout: float | None
     _disconnect_handler: Callable[..., object] | None
 
     @abstractmethod
@@ -46,10 +46,12 @@ class PublishSteps(ABC):
     def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
         """Raise unless somebody may make room."""
 
-    def _publish_when_room(self, publish: Callable[..., int | None], *arguments: object) -> int | None:
+    def _publish_when_room(
+        self, seconds: float | None, publish: Callable[..., int | None], *arguments: object
+    ) -> int | None:
         link = self._link
         if link is not None and link.blocked and link.congested:
-            self._wait_for_socket(link)
+            self._wait_for_socket(link, seconds)
         deadline: float | None = None
         while True:
             try:
@@ -58,9 +60,9 @@ class PublishSteps(ABC):
                 store = self._publishing.store
                 if store is None or store.when_full == "raise" or self._on_receive_thread():
                     raise
-                if self._timeout is not None and deadline is None:
-                    deadline = time.monotonic() + self._timeout
-                self._wait_for_store(full, deadline)
+                if seconds is not None and deadline is None:
+                    deadline = time.monotonic() + seconds
+                self._wait_for_store(full, seconds, deadline)
 
     def _step(self, step: Callable[..., int | None], *arguments: object) -> int | None:
         """One step of the publishing machine and what it sends.
@@ -98,17 +100,20 @@ class PublishSteps(ABC):
             self._lock.release()
         self._carry_out(link, later)
 
-    def _wait_for_store(self, full: StoreFull, deadline: float | None) -> None:
+    def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
         with self._lock:
             publishing = self._publishing
             if not publishing.starved:
                 return
-            self._check_worth_waiting(full, reconnects=self._disconnect_handler is not None)
+            # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
+            # long as the connection.
+            reconnects = self._disconnect_handler is not None and seconds is not None
+            self._check_worth_waiting(full, reconnects=reconnects)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise TimedOut(f"no room within {self._timeout} s: {full}") from full
+                raise TimedOut(f"no room {within(seconds)}: {full}") from full
             self._room.wait(left)
 
-    def _wait_for_socket(self, link: Link) -> None:
-        if not self._on_receive_thread() and not link.wait_room(self._timeout):
-            raise TimedOut(f"the server took no more within {self._timeout} s; the message was not published")
+    def _wait_for_socket(self, link: Link, seconds: float | None) -> None:
+        if not self._on_receive_thread() and not link.wait_room(seconds):
+            raise TimedOut(f"the server took no more {within(seconds)}; the message was not published")

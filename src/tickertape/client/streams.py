@@ -45,6 +45,7 @@ class MessageStream:
         consumed: Callable[[str, int], None],
         unsubscribe: Callable[[str], None],
         limited: bool = False,
+        client_seconds: float | None = None,
     ) -> None:
         self.sub_id = sub_id
         """Id of the subscription."""
@@ -52,6 +53,7 @@ class MessageStream:
         """How long iteration, `get`, `batches` and `to_arrow` wait for a message when they are not told:
         seconds or text; None (default) = as long as the subscription runs. Then they raise `TimedOut`, and
         can be tried again."""
+        self._client_seconds = client_seconds
         self._report = consumed
         self._unsubscribe = unsubscribe
         self._changed = threading.Condition(threading.Lock())
@@ -125,15 +127,17 @@ class MessageStream:
                 raise self._inbox.over()
             self._current = iter(batch)
 
-    def wait_caught_up(self, timeout: float | str | None = None) -> None:
+    def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until the replay has caught up with the log, or reached its stop: the `completed`
         acknowledgement.
 
         What arrives meanwhile is held for the application, up to `catch_up_bytes_max` if it does not consume.
-        `timeout` in seconds or text, None = wait as long as the subscription runs. Raises `TimedOut`, or
-        `StreamEnded` when the subscription ended before.
+        `timeout` in seconds or text, None = wait as long as the subscription runs; by default the client's
+        own. Raises `TimedOut`, or `StreamEnded` when the subscription ended before.
         """
-        seconds = None if timeout is None else parse_interval(timeout)
+        seconds = self._client_seconds
+        if timeout is not DEFAULT:
+            seconds = None if timeout is None else parse_interval(timeout)
         inbox = self._inbox
         with self._changed:
             owed = inbox.begin_catch_up()
@@ -254,8 +258,9 @@ class HandledStream(MessageStream):
         unsubscribe: Callable[[str], None],
         handler: Handler,
         handlers: Handlers,
+        client_seconds: float | None = None,
     ) -> None:
-        super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe)
+        super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
         self._handler = handler
         self._handlers = handlers
 

@@ -73,7 +73,7 @@ class ThreadDriver(Driver):
             link.start()
             self._carry_out(link, later)
             try:
-                call.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), "the logon")
+                call.wait(_left(deadline), "the logon", seconds)
             except TimedOut as error:
                 link.hang_up(Disconnected(str(error)))
                 link.thread.join()
@@ -142,7 +142,7 @@ class ThreadDriver(Driver):
         self._carry_out(link, later)
         if link is not None and not call.settled:
             link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
-        call.wait(None if deadline is None else max(0.0, deadline - time.monotonic()), what)
+        call.wait(_left(deadline), what, seconds)
         if self._publishing.refusals.count:
             with self._lock:
                 refused = self._publishing.refusals.take()
@@ -264,3 +264,7 @@ class ThreadDriver(Driver):
     def _not_on_receive_thread(self, what: str) -> None:
         if self._on_receive_thread():
             raise UsageError(f"{what} would wait for the receive thread, which it was called on")
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

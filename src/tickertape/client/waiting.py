@@ -12,6 +12,7 @@ from typing import Final
 
 from tickertape.base.errors import TickertapeError, TimedOut
 from tickertape.base.ports import Now
+from tickertape.base.units import within
 
 
 class Default(enum.Enum):
@@ -53,10 +54,15 @@ class Call:
             self._outcome = outcome
             self._settled.release()
 
-    def wait(self, timeout: float | None, what: str) -> object:
-        """The outcome; raises it when it is an error, and `TimedOut` after `timeout` seconds without one."""
+    def wait(self, timeout: float | None, what: str, whole: float | None = None) -> object:
+        """The outcome; raises it when it is an error, and `TimedOut` after `timeout` seconds without one.
+
+        `whole`: what the error says instead, where `timeout` is only the rest of it.
+        """
         if not self._settled.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimedOut(f"no answer to {what} within {timeout} s; it may still take effect")
+            raise TimedOut(
+                f"no answer to {what} {within(timeout if whole is None else whole)}; it may still take effect"
+            )
         if isinstance(self._outcome, TickertapeError):
             raise self._outcome
         return self._outcome

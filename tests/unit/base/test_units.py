@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tickertape.base.errors import BadOption
-from tickertape.base.units import parse_interval, parse_size
+from tickertape.base.units import parse_interval, parse_size, within
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,20 @@ def test_intervals(value: str | float, expected: float) -> None:
 def test_bad_intervals(value: object) -> None:
     with pytest.raises(BadOption):
         parse_interval(value)  # type: ignore[arg-type]  # what a configuration file may hold
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        (0.0, "within 0 s"),
+        (0.00025, "within 0.00025 s"),
+        (1.99981, "within 2 s"),
+        (10.0, "within 10 s"),
+        (2.5, "within 2.5 s"),
+        (99.99, "within 100 s"),
+        (1234.5, "within 1234 s"),
+        (None, "in time"),
+    ],
+)
+def test_how_long_it_was_waited_is_short(seconds: float | None, says: str) -> None:
+    assert within(seconds) == says
