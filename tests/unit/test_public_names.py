@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import tickertape as tt
 from tests.helpers.processes import source_environment
+from tickertape.base.errors import all_codes
 
 
 @pytest.mark.parametrize("name", tt.__all__)
@@ -16,6 +19,15 @@ def test_every_public_name_resolves(name: str) -> None:
     value = getattr(tt, name)
     assert value is getattr(tt, name)
     assert name in dir(tt)
+
+
+def test_every_documented_error_is_public() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+    listed = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed.keys() == all_codes().keys()
+    for code, name in listed.items():
+        assert name in tt.__all__
+        assert getattr(tt, name) is all_codes()[code]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
