@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -355,6 +358,85 @@ def test_a_command_that_lacks_something_raises(client: tt.Client) -> None:
     ):
         with pytest.raises(tt.TickertapeError):
             client.execute(command)
+
+
+WRONG: tuple[Any, ...] = (None, 5, b"x", ["a", 1], ("a", 1), {}, {"a": 1}, 2.5, True, object())
+
+
+def is_refused(
+    client: tt.Client,
+    error: type[tt.TickertapeError] | tuple[type[tt.TickertapeError], ...],
+    call: Callable[[Any], object],
+    value: object,
+) -> None:
+    with pytest.raises(error):
+        call(value)
+    assert is_connected(client), value
+
+
+def publish_with(client: tt.Client, topic: str, name: str, value: Any) -> None:
+    client.publish(topic, b"1", **{name: value})
+
+
+def subscribe_with(client: tt.Client, topic: str, name: str, value: Any) -> None:
+    client.subscribe(topic, **{name: value})
+
+
+def test_an_argument_of_another_kind_is_a_usage_error_and_ends_nothing(client: tt.Client, topic: str) -> None:
+    for wrong in WRONG:
+        for by_topic in (
+            lambda t: client.publish(t, b"1"),
+            lambda t: client.publish(t, b"1", sow_key="k"),
+            lambda t: client.publish_batch(t, [b"1"]),
+            client.subscribe,
+            client.replay,
+            lambda t: client.resolve(t, tt.EPOCH),
+        ):
+            is_refused(client, tt.BadTopic, by_topic, wrong)
+        is_refused(client, tt.BadBookmark, lambda b: client.replay(topic, b), wrong)
+        is_refused(client, tt.BadBookmark, lambda b: client.resolve(topic, b), wrong)
+        for others in (
+            client.execute,
+            client.unsubscribe,
+            lambda w: client.execute(tt.Command(w)),
+            lambda w: client.execute(tt.Command("unsubscribe", sub_id=w)),
+            lambda w: client.publish_flush(level=w),
+            lambda w: client.read_positions(topic, w, 1, "j"),
+        ):
+            is_refused(client, tt.UsageError, others, wrong)
+    for wrong in WRONG[1:]:
+        for label in ("correlation_id", "sow_key"):
+            is_refused(client, tt.UsageError, partial(publish_with, client, topic, label), wrong)
+        for text in ("sub_id", "options"):
+            is_refused(client, tt.BadOption, partial(subscribe_with, client, topic, text), wrong)
+        is_refused(client, tt.BadOption, lambda w: client.read_positions(topic, 0, 1, w), wrong)
+        is_refused(client, tt.UsageError, client.set_publish_store, wrong)
+    for wrong in (None, 5, 2.5, True, object()):
+        is_refused(client, tt.UsageError, lambda w: client.publish_batch(topic, w), wrong)
+    assert list(client.replay(topic)) == []
+
+
+def test_a_client_is_not_made_of_another_kind_of_argument(front: Front, uri: str, name: str) -> None:
+    for wrong in WRONG:
+        with pytest.raises(tt.BadName):
+            front.make(wrong, uri)
+        with pytest.raises(tt.BadOption):
+            front.make(name, wrong)
+    for wrong in WRONG[1:]:
+        for option in ("user", "password", "publish_store"):
+            with pytest.raises(tt.UsageError):
+                front.make(name, uri, **{option: wrong})
+
+
+def test_a_list_of_bookmarks_is_a_start(client: tt.Client, topic: str) -> None:
+    client.publish_batch(topic, [b"1", b"2", b"3"])
+    first, second, third = (m.bookmark for m in client.replay(topic))
+    assert first is not None
+    assert second is not None
+    for start in ([second, first], (first, second), f"{first},{second}"):
+        assert [m.bookmark for m in client.replay(topic, start)] == [second, third]
+    stream = client.bookmark_subscribe(topic, [second])
+    assert stream.get(10).bookmark == third
 
 
 def test_a_datetime_is_taken_for_a_time(client: tt.Client, topic: str) -> None:

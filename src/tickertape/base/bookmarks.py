@@ -15,6 +15,7 @@ reader's part. The shape of a value decides what it is:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, NoReturn
 
@@ -134,9 +135,24 @@ def parse_bookmark(text: str) -> StartPoint | Range:
     return _parse_begin(part, at)
 
 
-def bookmark_text(value: str | datetime) -> str:
-    """The text of a start point given as text (returned as it is) or as a `datetime` (naive = UTC)."""
-    return format_timestamp(to_micros(value)) if isinstance(value, datetime) else value
+def bookmark_text(value: str | datetime | Bookmark | Sequence[str | Bookmark]) -> str:
+    """The text of a start point: text is returned as it is, a `datetime` is a time (naive = UTC), a list or
+    tuple is a list of bookmarks.
+
+    Raises `BadBookmark` for what is none of these.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime):
+        return format_timestamp(to_micros(value))
+    if isinstance(value, Bookmark):
+        return str(value)
+    if isinstance(value, list | tuple):
+        for member in value:
+            if not isinstance(member, str | Bookmark):
+                raise BadBookmark(f"a list has bookmarks as text, not {type(member).__name__}")
+        return ",".join(map(str, value))
+    raise BadBookmark(f"a {type(value).__name__} is no start point; allowed are {_ALLOWED}")
 
 
 def _parse_range(text: str, at: int) -> Range:

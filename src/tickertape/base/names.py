@@ -41,6 +41,8 @@ def is_pattern(topic: str) -> bool:
 
 def check_topic(topic: str) -> None:
     """Raise `BadTopic` unless `topic` can be published to: literal, 1 to `topic_bytes_max` UTF-8 bytes."""
+    if not isinstance(topic, str):
+        raise BadTopic(f"a topic name is text, not {type(topic).__name__}")
     pattern = _PATTERN.search(topic)
     if pattern is not None:
         raise BadTopic(
@@ -54,6 +56,8 @@ def check_topic(topic: str) -> None:
 
 def check_client_name(name: str) -> None:
     """Raise `BadName` unless `name` can be a client's: 1 to `client_name_bytes_max` bytes of UTF-8."""
+    if not isinstance(name, str):
+        raise BadName(f"a client name is text, not {type(name).__name__}")
     problem = _problem(name, client_name_bytes_max)
     if problem:
         raise BadName(f"a client name {problem}")

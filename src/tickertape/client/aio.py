@@ -17,7 +17,7 @@ from tickertape.batch.payload import encode
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, sub_ids_of
-from tickertape.client.driver import FailedWriteHandler, milliseconds
+from tickertape.client.driver import FailedWriteHandler, extras
 from tickertape.client.loop_driver import LoopDriver
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.subscribing import Handler, SubscribingClient
@@ -101,7 +101,7 @@ class AsyncClient(
             or sow_key is not None
             or timeout is not DEFAULT
         ):
-            extra = (milliseconds(expiration), correlation_id or "", sow_key or "")
+            extra = extras(expiration, correlation_id, sow_key)
             publish = partial(self._publish, topic, body, *extra)
             return await self._publish_when_room(publish, self._seconds(timeout))
         # Nobody else runs meanwhile, so what is open stays open: no lock, no looking again.

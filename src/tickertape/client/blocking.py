@@ -14,7 +14,7 @@ from tickertape.base.limits import client_timeout_seconds
 from tickertape.batch.payload import encode
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, sub_ids_of
-from tickertape.client.driver import FailedWriteHandler, milliseconds
+from tickertape.client.driver import FailedWriteHandler, extras
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.steps import PublishSteps
 from tickertape.client.streams import HandledStream, MessageStream
@@ -90,7 +90,7 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
             or sow_key is not None
             or timeout is not DEFAULT
         ):
-            extra = (milliseconds(expiration), correlation_id or "", sow_key or "")
+            extra = extras(expiration, correlation_id, sow_key)
             return self._publish_when_room(self._seconds(timeout), self._publish, topic, body, *extra)
         publishing = self._publishing
         run = publishing.run

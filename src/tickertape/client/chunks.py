@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from tickertape.base.errors import UsageError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.arrow import array_pieces, body_arrays, encode_array
 from tickertape.batch.builder import EncodedBodies, encode_bodies, lengths_in
@@ -33,8 +34,11 @@ def chunks_of_messages(
 ) -> Iterator[Chunk]:
     """`messages`, encoded as `publish` does, in pieces of about `chunk_bytes()` of cost.
 
-    Raises `BadMessage` for one that cannot be encoded, `MessageTooLarge`; some before it may have been given.
+    Raises `UsageError` for what cannot be iterated, `BadMessage` for a message that cannot be encoded,
+    `MessageTooLarge`; some before it may have been given.
     """
+    if not isinstance(messages, Iterable):
+        raise UsageError(f"messages are a list or what can be iterated, not {type(messages).__name__}")
     if isinstance(messages, (list, tuple)):
         return _chunks_of_list(topic, messages, chunk_bytes)
     return _chunks_of_others(topic, messages, chunk_bytes)

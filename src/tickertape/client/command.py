@@ -36,7 +36,7 @@ class Command(_Head, frozen=True, kw_only=True):
     """What `execute` and `execute_async` of both clients take; every other method is a short form of it.
 
     `command`: `publish`, `subscribe`, `unsubscribe` or `flush`. Others of the reference are not built yet.
-    `topic`: of a publish or subscribe; of a subscribe also a pattern.
+    `topic`: of a publish or subscribe. A pattern is not built yet: `BadTopic`.
     publish: `data` (bytes as they are, str as UTF-8, anything else as JSON), `expiration` (seconds or text),
     `correlation_id`, `sow_key`.
     subscribe: `bookmark` makes it a bookmark subscription; with `until_caught_up` that one ends at the last
@@ -72,6 +72,10 @@ _DEFAULTS: Final = {
 
 def check_command(command: Command) -> None:
     """Raise `BadOption` for a command that does not exist or a field that it does not use."""
+    if not isinstance(command, Command):
+        raise UsageError(f"execute takes a Command, not {type(command).__name__}")
+    if not isinstance(command.command, str):
+        raise BadOption(f"command is text, not {type(command.command).__name__}")
     used = BUILT.get(command.command)
     if used is None:
         why = "is not built yet" if command.command in NOT_BUILT else "does not exist"
@@ -88,6 +92,8 @@ def request_of(command: Command, sub_id: str) -> tuple[Request, bool]:
     """The subscription that a subscribe asks for, and whether it is a limited reading."""
     refuse_not_built({"filter": command.filter})
     bookmark = command.bookmark
+    if not isinstance(command.until_caught_up, bool):
+        raise BadOption(f"until_caught_up is True or False, not {type(command.until_caught_up).__name__}")
     if command.until_caught_up and bookmark is None:
         raise BadOption("until_caught_up needs a bookmark: it says where a replay stops")
     limited = command.until_caught_up
@@ -105,9 +111,11 @@ def request_of(command: Command, sub_id: str) -> tuple[Request, bool]:
 def sub_ids_of(command: Command) -> tuple[str, ...]:
     """The subscriptions that an unsubscribe names."""
     named = (command.sub_id,) if isinstance(command.sub_id, str) else command.sub_id
-    if not named:
+    if not named or not isinstance(named, list | tuple):
         raise UsageError("an unsubscribe needs the sub_id of a subscription, or several")
-    return named
+    if not all(isinstance(sub_id, str) for sub_id in named):
+        raise UsageError("the sub_id of a subscription is text")
+    return tuple(named)
 
 
 def one_sub_id(command: Command) -> str | None:

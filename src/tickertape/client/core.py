@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 from tickertape.base.errors import (
     BadCommand,
+    BadOption,
+    BadTopic,
     Closed,
     CorruptBatch,
     Disconnected,
@@ -91,6 +93,9 @@ class ClientCore:
         self, name: str, *, user: str | None = None, password: str | None = None, software: str = ""
     ) -> None:
         check_client_name(name)
+        for what, text in (("user", user), ("password", password)):
+            if text is not None and not isinstance(text, str):
+                raise BadOption(f"{what} is text, not {type(text).__name__}")
         self.name = name
         self._logon = Logon(name=name, user=user, password=password, software=software)
         self._effects: list[Effect] = []
@@ -206,6 +211,8 @@ class ClientCore:
         """Resolved when the server has ended them. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_ready()
         for sub_id in sub_ids:
+            if not isinstance(sub_id, str):
+                raise UsageError(f"a sub_id is text, not {type(sub_id).__name__}")
             if sub_id not in self.subscriptions:
                 raise SubscriptionUnknown(f"no subscription {sub_id!r} on this connection; nothing was ended")
         command = Unsubscribe(id=self._new_id(), sub_ids=sub_ids)
@@ -217,6 +224,8 @@ class ClientCore:
         A bookmark that the log does not hold is an error: where the positions begin would be a guess.
         """
         self._check_ready()
+        if not isinstance(topic, str):
+            raise BadTopic(f"a topic name is text, not {type(topic).__name__}")
         self.publishing.flush_lanes()
         command = commands.Resolve(
             id=self._new_id(), topic=topic, bookmark=bookmark, options="bookmark_not_found=fail"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Protocol
 
-from tickertape.base.errors import Disconnected, NameInUse, StoreFull, TickertapeError
+from tickertape.base.errors import Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
 from tickertape.base.units import parse_interval
 from tickertape.batch.layout import MessageBatch
 from tickertape.client import forks
@@ -167,6 +167,15 @@ class Driver(ABC):
             ) from self._core.displaced
 
 
-def milliseconds(expiration: float | str | None) -> int:
-    """A message's life as it travels: at least one millisecond, 0 for none."""
-    return 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
+def extras(
+    expiration: float | str | None, correlation_id: str | None, sow_key: str | None
+) -> tuple[int, str, str]:
+    """What goes with a message, as it travels: a life of at least one millisecond, 0 for none.
+
+    Raises `BadOption` for another life, `UsageError` for a label that is no text.
+    """
+    for name, label in (("correlation_id", correlation_id), ("sow_key", sow_key)):
+        if label is not None and not isinstance(label, str):
+            raise UsageError(f"{name} is text, not {type(label).__name__}")
+    life = 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
+    return life, correlation_id or "", sow_key or ""

@@ -40,6 +40,8 @@ class Address(NamedTuple):
 
 def parse_uri(uri: str) -> Address:
     """Read `tcp://host:port`, `tcp://user:password@host:port` or `unix:///path`. Raises `BadOption`."""
+    if not isinstance(uri, str):
+        raise BadOption(f"a server address is text such as tcp://host:port, not {type(uri).__name__}")
     parts = urlsplit(uri)
     shown = uri.replace(f":{parts.password}@", ":...@") if parts.password else uri
     try:

@@ -104,7 +104,11 @@ class Publishing:
         was accepted.
         """
         self._close_run()
-        lane = self._lanes.get(topic) or self._find_lane(topic)
+        try:
+            lane = self._lanes.get(topic) or self._find_lane(topic)
+        except TypeError:
+            check_topic(topic)  # what cannot even be looked up is no text
+            raise
         size = len(body) + message_cost_bytes
         if lane.size + size > lane.limit:
             self._make_room(lane, size)
@@ -136,7 +140,11 @@ class Publishing:
     def publish_whole(self, topic: str, count: int, body_bytes: int, make: MakeBatch) -> int | None:
         """As `publish_bodies`, for `count` messages that `make` puts into a batch of one run."""
         self._close_run()
-        lane = self._lanes.get(topic) or self._find_lane(topic)
+        try:
+            lane = self._lanes.get(topic) or self._find_lane(topic)
+        except TypeError:
+            check_topic(topic)  # what cannot even be looked up is no text
+            raise
         if lane.count:
             self._flush_lane(lane)
         self._make_room(lane, body_bytes + count * message_cost_bytes)
@@ -209,6 +217,8 @@ class Publishing:
 
         After `PublisherTakenOver` the old one may hold them: nobody will send them.
         """
+        if store is not None and not isinstance(store, PublishStore):
+            raise UsageError(f"a {type(store).__name__} is no publish store; MemoryPublishStore is one")
         lane = self._recorded
         if self._taken_over is None and self.unpersisted_count():
             raise UsageError(

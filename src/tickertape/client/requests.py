@@ -5,12 +5,12 @@ Must never send a request whose options this version does not carry out: what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from tickertape.base.bookmarks import EPOCH, MOST_RECENT, bookmark_text, parse_bookmark
-from tickertape.base.errors import BadOption, BadTopic
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark, bookmark_text, parse_bookmark
+from tickertape.base.errors import BadOption, BadTopic, UsageError
 from tickertape.base.limits import (
     credit_bytes_default,
     credit_bytes_max,
@@ -21,7 +21,7 @@ from tickertape.base.options import format_options, parse_options
 from tickertape.base.units import parse_size
 from tickertape.client.subscriptions import DeliveryContext, Request
 
-StartPoint = str | datetime
+StartPoint = str | datetime | Bookmark | Sequence[str | Bookmark]
 NOT_FOUND: Final = ("fail", "now", "epoch")
 BUILT: Final = ("bookmark", "timestamp", "bookmark_not_found")
 NOT_BUILT: Final = (
@@ -67,8 +67,7 @@ def make_request(
 
     `options` is the option string of the reference; what it says wins over the keyword of the same name.
     """
-    if not topic:
-        raise BadTopic("a subscription needs a topic or a pattern; this one is empty")
+    _check_kinds(topic, positions, {"sub_id": sub_id, "options": options, "journal": journal})
     if not 0 < len(sub_id.encode()) <= subscription_id_bytes_max:
         raise BadOption(f"sub_id={sub_id!r}: a subscription id has 1 to {subscription_id_bytes_max} bytes")
     asked = parse_options(options or "")
@@ -107,6 +106,18 @@ def make_request(
         positions=positions,
         journal=journal,
     )
+
+
+def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[str, str | None]) -> None:
+    if not isinstance(topic, str):
+        raise BadTopic(f"a topic name is text, not {type(topic).__name__}")
+    if not topic:
+        raise BadTopic("a subscription needs a topic; this one is empty")
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, str):
+            raise BadOption(f"{name} is text, not {type(text).__name__}")
+    if positions is not None and not all(type(position) is int and position >= 0 for position in positions):
+        raise UsageError("positions in a log are numbers from 0 on")
 
 
 def _flag(asked: Mapping[str, str | None], name: str) -> bool:

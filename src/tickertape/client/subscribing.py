@@ -52,7 +52,7 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
     ) -> Opened:
         """Receive what is published to `topic` from now on; with `bookmark` it is a bookmark subscription.
 
-        `topic`: a name, or a pattern (a name with one of `* + ? [ ] ( ) { } ^ $ \\ |`).
+        `topic`: a name. A pattern (with one of `* + ? [ ] ( ) { } ^ $ \\ |`) is not built yet: `BadTopic`.
         `sub_id`: its id on this connection; one is made up when it is None.
         `on_message`: called with each message, one after the other, on the receive thread (blocking client)
         or in a task of the event loop (asyncio client, where it may be a coroutine function); the stream

@@ -240,6 +240,14 @@ def test_exact_02_datetimes_are_timestamps_in_utc() -> None:
     assert bookmark_text("1|2|") == "1|2|"
 
 
+def test_a_list_or_tuple_is_a_list_of_bookmarks() -> None:
+    assert bookmark_text(["1|2|", "3|4|"]) == bookmark_text(("1|2|", Bookmark(3, 4))) == "1|2|,3|4|"
+    assert bookmark_text(Bookmark(1, 2)) == "1|2|"
+    for wrong in (5, None, b"0", {"0"}, ["1|2|", 3], [datetime(2020, 1, 1, tzinfo=UTC)], [["1|2|"]]):
+        with pytest.raises(BadBookmark):
+            bookmark_text(wrong)  # type: ignore[arg-type]
+
+
 def test_points_are_values() -> None:
     assert {at(A): 1}[at(A)] == 1
     assert hash(Range(at(A), True, at(B), False)) == hash(Range(at(A), True, at(B), False))

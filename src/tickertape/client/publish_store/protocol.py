@@ -7,7 +7,7 @@ until it is told that they are persisted or refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from tickertape.batch.layout import MessageBatch
 
@@ -22,6 +22,7 @@ class Stored(NamedTuple):
     batch: MessageBatch
 
 
+@runtime_checkable
 class PublishStore(Protocol):
     """Keeps what was published and is not yet known to be persisted.
 
