@@ -91,6 +91,20 @@ def test_bad_names_and_addresses_are_refused(front: Front, uri: str) -> None:
         front.make("a", uri, timeout="soon")
 
 
+def test_exact_13_a_bookmark_store_is_not_built_yet(front: Front, uri: str, name: str) -> None:
+    with pytest.raises(tt.BadOption, match="bookmark_store is not built yet"):
+        front.make(name, uri, bookmark_store=object())
+    front.make(name, uri, bookmark_store=None).connect()
+
+
+def test_exact_25_most_recent_starts_with_the_first_message(client: tt.Client, topic: str) -> None:
+    client.publish_batch(topic, [b"1", b"2"])
+    for sub_id in ("risk", "risk"):
+        stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id=sub_id)
+        assert [stream.get(10).data for _ in range(2)] == [b"1", b"2"]
+        client.unsubscribe(sub_id)
+
+
 def test_before_connect_and_after_close_calls_say_so(front: Front, uri: str, name: str, topic: str) -> None:
     client = front.make(name, uri)
     errors: tuple[type[tt.TickertapeError], ...] = (tt.Disconnected, tt.Closed)

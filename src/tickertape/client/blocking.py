@@ -16,6 +16,7 @@ from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, sub_ids_of
 from tickertape.client.driver import FailedWriteHandler, extras
 from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.requests import refuse_not_built
 from tickertape.client.steps import PublishSteps
 from tickertape.client.streams import HandledStream, MessageStream
 from tickertape.client.subscribing import Handler, SubscribingClient
@@ -30,10 +31,11 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
     `uri`: `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
-    `user`, `password`: the logon's; they win over those in the URI.
+    `user`, `password`: the logon's; they win over those in the URI. Servers of this version check neither,
+    and both travel in clear: the user only keeps another one from taking over the client name.
     `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
     and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
-    unknown outcome.
+    unknown outcome. `bookmark_store` is not built yet: anything but None raises `BadOption`.
     `timeout`: seconds or text (`"500ms"`), default 10: for every call that is not given its own; None = wait
     as long as the connection lasts.
     `connect`: connect and log on at once (default True).
@@ -51,9 +53,11 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
         user: str | None = None,
         password: str | None = None,
         publish_store: PublishStore | None = None,
+        bookmark_store: object = None,
         timeout: float | str | None = client_timeout_seconds,
         connect: bool = True,
     ) -> None:
+        refuse_not_built({"bookmark_store": bookmark_store})
         super().__init__(name, uri, user, password, timeout)
         if publish_store is not None:
             self._core.set_store(publish_store, now())
