@@ -409,6 +409,7 @@ def test_an_argument_of_another_kind_is_a_usage_error_and_ends_nothing(client: t
             is_refused(client, tt.BadTopic, by_topic, wrong)
         is_refused(client, tt.BadBookmark, lambda b: client.replay(topic, b), wrong)
         is_refused(client, tt.BadBookmark, lambda b: client.resolve(topic, b), wrong)
+        is_refused(client, tt.BadBookmark, lambda b: client.bookmark_subscribe(topic, b), wrong)
         for others in (
             client.execute,
             client.unsubscribe,

@@ -127,7 +127,7 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         request = make_request(
             topic,
             self._sub_id(sub_id),
-            bookmark=bookmark,
+            bookmark=start_text(bookmark),
             timestamp=timestamp,
             bookmark_not_found=bookmark_not_found,
             options=options,
@@ -173,7 +173,7 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         request = make_request(
             topic,
             self._sub_id(sub_id),
-            bookmark=bookmark,
+            bookmark=start_text(bookmark),
             timestamp=timestamp,
             bookmark_not_found=bookmark_not_found,
             options=options,

@@ -20,6 +20,7 @@ from tickertape.base.errors import (
     TopicNotRecorded,
     UsageError,
 )
+from tickertape.base.limits import header_bytes_max
 from tickertape.base.ports import Now
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Down, End, Hangup, Resolve, Send
@@ -196,7 +197,7 @@ def test_unsubscribe_of_an_unknown_id_sends_nothing() -> None:
 
 def test_a_command_too_large_for_the_wire_leaves_no_trace() -> None:
     peer = Peer().connect()
-    request = make_request("orders", "sub", bookmark=",".join(["1|2|"] * 100_000))
+    request = make_request("o" * header_bytes_max, "sub")
     with pytest.raises(TickertapeError, match="bytes"):
         peer.core.subscribe("s", request, "sink")
     assert "sub" not in peer.core.subscriptions
