@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 import msgspec
 
+from tickertape.cli.tables import counted
 from tickertape.server.config import ADMIN_DEFAULT, Config, examine
 from tickertape.server.document import Problems
 
@@ -38,7 +39,7 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     else:
         for line in told(problems):
             click.echo(line)
-        click.echo(f"tickertape: {printable(config)}: {counted(problems)}", err=True)
+        click.echo(f"tickertape: {printable(config)}: {how_many(problems)}", err=True)
     ctx.exit(0 if settings is not None else 1)
 
 
@@ -47,11 +48,11 @@ def told(problems: Problems) -> list[str]:
     return [printable(str(problem)) for problem in problems]
 
 
-def counted(problems: Problems) -> str:
+def how_many(problems: Problems) -> str:
     """How many problems there are."""
     # Above the bound the last one only says how many more.
     count = len(problems) + problems.more - (1 if problems.more else 0)
-    return "1 problem" if count == 1 else f"{count} problems"
+    return counted(count, "problem")
 
 
 def printable(text: str) -> str:

@@ -26,6 +26,7 @@ from tickertape.base.limits import message_bytes_max
 from tickertape.base.names import check_topic
 from tickertape.cli.group import Failure
 from tickertape.cli.options import client_name, interval, server_option
+from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
 
@@ -100,7 +101,7 @@ def publish(
             raise Failure(f"{_reason(error, server)}; {left}") from error
     if bad_line:
         raise Failure(f"{bad_line}; what stands before it is published (messages: {published})")
-    remark(f"{published} messages persisted")
+    remark(f"{counted(published, 'message')} persisted")
 
 
 class _BadLineError(ValueError):

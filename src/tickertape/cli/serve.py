@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.cli.check import counted, told
+from tickertape.cli.check import how_many, told
 from tickertape.server.config import COMMAND_LINE, Config, examine
 
 
@@ -80,7 +80,7 @@ def _settings(
             raise ConfigurationError(lines[0])
         for line in lines:
             click.echo(line, err=True)
-        raise ConfigurationError(f"{config}: {counted(problems)}; nothing was started")
+        raise ConfigurationError(f"{config}: {how_many(problems)}; nothing was started")
     return settings
 
 

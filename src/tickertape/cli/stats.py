@@ -13,7 +13,7 @@ import click
 
 from tickertape.cli.admin import admin_option, json_option, stats_of
 from tickertape.cli.options import interval
-from tickertape.cli.tables import echo_table, number, safe
+from tickertape.cli.tables import counted, echo_table, number, safe
 from tickertape.server.admin.report import Rates, SessionState, Stats, Syncs
 
 
@@ -73,13 +73,14 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
         "log",
         (
             f"positions {journal.first_position:,} to {journal.persisted_end:,}, "
-            f"{journal.segments:,} segments, {journal.bytes:,} bytes, {journal.publishers:,} publishers"
+            f"{counted(journal.segments, 'segment')}, {counted(journal.bytes, 'byte')}, "
+            f"{counted(journal.publishers, 'publisher')}"
             f"{', DISK FULL' if journal.full else ''}"
         ),
     )
-    persisted = f"{totals.persisted_messages:,} messages, {totals.persisted_bytes:,} bytes"
-    yield "persisted", f"{persisted}, {journal.commits:,} commits"
-    yield "sent", f"{totals.sent_messages:,} messages, {totals.sent_bytes:,} bytes"
+    persisted = f"{counted(totals.persisted_messages, 'message')}, {counted(totals.persisted_bytes, 'byte')}"
+    yield "persisted", f"{persisted}, {counted(journal.commits, 'commit')}"
+    yield "sent", f"{counted(totals.sent_messages, 'message')}, {counted(totals.sent_bytes, 'byte')}"
     yield from _rates(report.rates)
     yield "syncs", _syncs(journal.syncs)
     yield (
@@ -95,8 +96,8 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     yield (
         "clients",
         (
-            f"{report.connections:,} connections, {report.session_count:,} logged on, "
-            f"{report.subscription_count:,} subscriptions"
+            f"{counted(report.connections, 'connection')}, {report.session_count:,} logged on, "
+            f"{counted(report.subscription_count, 'subscription')}"
         ),
     )
 
@@ -123,8 +124,8 @@ def _show_sessions(report: Stats) -> None:
     echo_table(columns, [row for session in report.sessions for row in _rows(session)], left=4)
     if report.sessions_left_out or report.subscriptions_left_out:
         click.echo(
-            f"not listed: {report.sessions_left_out:,} sessions, "
-            f"{report.subscriptions_left_out:,} subscriptions"
+            f"not listed: {counted(report.sessions_left_out, 'session')}, "
+            f"{counted(report.subscriptions_left_out, 'subscription')}"
         )
 
 

@@ -29,6 +29,11 @@ def number(value: int | float | None) -> str:
     return f"{value:,.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`count` with separators and what is counted, in the plural unless there is one."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def echo_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print rows under their columns: the first `left` columns to the left, the others to the right."""
     table = [columns, *rows]

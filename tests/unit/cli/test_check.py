@@ -97,7 +97,7 @@ def test_more_problems_than_anybody_reads_are_counted(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert len(lines) == configuration_problems_max + 1
     assert lines[-1] == f"{file}: and {50_000 - configuration_problems_max} more problems"
-    assert result.stderr == f"tickertape: {file}: 50000 problems\n"
+    assert result.stderr == f"tickertape: {file}: 50,000 problems\n"
 
 
 def test_bad_usage_is_2_and_a_name_that_is_no_text_is_told_all_the_same(tmp_path: Path) -> None:

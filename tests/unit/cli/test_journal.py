@@ -67,10 +67,44 @@ def test_ls_lists_segments_in_columns(directory: Path) -> None:
 
 def test_ls_as_json(directory: Path) -> None:
     report = json.loads(run("ls", directory, "--json").stdout)
+    assert report.keys() == {"journal", "segments", "damage_outside_sealed_commits", "notes"}
     assert report["journal"] == bytes(range(16)).hex()
-    assert report["whole"] is True
+    assert report["damage_outside_sealed_commits"] == []
     assert sum(segment["messages"] for segment in report["segments"]) == 60
     assert report["segments"][0]["file"] == "journal/0000000001.segment"
+
+
+def test_ls_as_json_claims_nothing_about_what_it_does_not_read(directory: Path) -> None:
+    flip(directory / "journal/0000000001.segment", 700)
+    report = json.loads(run("ls", directory, "--json").stdout)
+    assert not {"whole", "damage"} & report.keys()
+    assert json.loads(run("verify", directory, "--json").stdout)["whole"] is False
+    for name in ("begun", "last"):
+        assert all(1_700_000_000_000_000 <= s[name] < 1_700_000_001_000_000 for s in report["segments"][:2])
+    text = " ".join(run("ls", "--help").stdout.split())
+    assert '"journal verify" checks them' in text
+    assert "begun and last are microseconds since 1970, UTC" in text
+
+
+def test_ls_tells_the_damage_that_it_sees(directory: Path) -> None:
+    flip(directory / "journal/0000000002.segment", 3)
+    report = json.loads(run("ls", directory, "--json").stdout)
+    assert [(f["file"], f["offset"]) for f in report["damage_outside_sealed_commits"]] == [
+        ("journal/0000000002.segment", 0)
+    ]
+
+
+def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
+    written = Written()
+    written.publish(count=1)
+    written.stop()
+    for name, data in written.disk.contents().items():
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    total = run("verify", tmp_path / "data").stdout.splitlines()[-1]
+    assert "whole: 1 segment, " in total
+    assert ", 1 message, " in total
 
 
 def test_verify_of_a_whole_journal(directory: Path) -> None:

@@ -300,6 +300,7 @@ def test_find_by_bookmark_position_and_time_says_the_same(log: Log) -> None:
         assert timed["position"] <= at
     text = run("find", log.directory, 0).stdout
     assert "journal/0000000001.segment" in text
+    assert re.search(r"^control +no$", text, re.MULTILINE)
 
 
 def test_find_says_why_there_is_none(log: Log) -> None:

@@ -15,6 +15,7 @@ import click
 from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, Epoch, Range, StartPoint, parse_bookmark
 from tickertape.base.errors import BadBookmark
 from tickertape.cli.group import Failure
+from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
 if TYPE_CHECKING:
@@ -112,9 +113,8 @@ class LogExtent(NamedTuple):
         if snapshot.damage is not None and stop >= snapshot.view.end_position:
             raise snapshot.damage
         if snapshot.unproven and stop >= snapshot.view.end_position:
-            remark(
-                f"{snapshot.unproven} messages behind these are not known to be on the disk yet (--unsynced)"
-            )
+            behind = counted(snapshot.unproven, "message")
+            remark(f"not known to be on the disk yet: {behind} behind these (--unsynced)")
 
     def _positions(self, reader: SnapshotReader) -> tuple[int, int]:
         """The first position, and the one after the last."""

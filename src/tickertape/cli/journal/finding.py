@@ -14,6 +14,7 @@ from tickertape.base.bookmarks import AtBookmarks, AtTime, Epoch, StartPoint
 from tickertape.base.timestamps import format_timestamp
 from tickertape.cli.group import Failure
 from tickertape.cli.journal.extent import Point, directory_argument
+from tickertape.cli.tables import counted
 
 
 @click.command(short_help="Tell where a message lies.")
@@ -53,12 +54,13 @@ def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool)
     if isinstance(found, Absent):
         if snapshot.damage is not None:
             raise Failure(f"{found.reason}; but {snapshot.damage}")
-        unseen = f" ({snapshot.unproven} messages behind it are not known to be on the disk yet)"
+        unseen = f" (not known to be on the disk yet: {counted(snapshot.unproven, 'message')} behind it)"
         raise Failure(found.reason + (unseen if snapshot.unproven else ""))
     fields = found._asdict() | {"timestamp": format_timestamp(found.timestamp)}
     if as_json:
         click.echo(msgspec.json.encode(fields))
         return
     width = max(map(len, fields))
+    fields["control"] = "yes" if found.control else "no"
     for name, value in fields.items():
         click.echo(f"{name.replace('_', ' '):{width}}  {value}")

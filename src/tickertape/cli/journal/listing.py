@@ -1,6 +1,7 @@
 """Owns `journal ls` and `journal verify`: what a data directory holds, and whether it is whole.
 
-Must never lock or change the directory: a server may be running on it.
+Must never lock or change the directory: a server may be running on it. Nor may `ls` call whole what it did
+not read: it takes a sealed segment from its header and its seal.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from tickertape.base.timestamps import format_timestamp
 from tickertape.cli.journal.extent import directory_argument
+from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ def list_segments(directory: str, as_json: bool) -> None:
     the log time of its last commit. A segment is sealed, active (being written, or left by a killed server),
     reserved (empty, prepared ahead) or unreadable.
 
+    Of a sealed segment only the header and the seal are read, so damage in its messages is not seen here:
+    "journal verify" checks them. In the JSON, damage that was seen stands under
+    damage_outside_sealed_commits; begun and last are microseconds since 1970, UTC.
+
     \b
     tickertape journal ls data
     tickertape journal ls data --json | jq '.segments[].messages'
@@ -43,7 +49,9 @@ def list_segments(directory: str, as_json: bool) -> None:
 
     report = survey(SystemDisk(directory))
     if as_json:
-        _print_json(report)
+        seen = msgspec.to_builtins(report)
+        seen["damage_outside_sealed_commits"] = seen.pop("damage")
+        click.echo(msgspec.json.encode(seen))
         return
     rows = [_COLUMNS, *(_row(segment) for segment in report.segments)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
@@ -63,7 +71,8 @@ def verify_directory(ctx: click.Context, directory: str, as_json: bool) -> None:
     segment to segment, positions, sequences. Each damage is told with its file and the byte where it begins;
     what is no damage but not as a clean stop leaves it (an unfinished write, a foreign file) is a note.
 
-    Exit code 1 when anything is damaged.
+    In the JSON, begun and last of a segment are microseconds since 1970, UTC. Exit code 1 when anything is
+    damaged.
 
     \b
     tickertape journal verify data
@@ -76,19 +85,14 @@ def verify_directory(ctx: click.Context, directory: str, as_json: bool) -> None:
     with progress("verify", segment_bytes(disk)) as advance:
         report = verify(disk, advance)
     if as_json:
-        _print_json(report)
+        click.echo(msgspec.json.encode(msgspec.to_builtins(report) | {"whole": report.whole}))
     else:
         _print_findings(report)
         click.echo(_total(report))
     if not report.whole:
-        count = "1 place" if len(report.damage) == 1 else f"{len(report.damage)} places"
-        click.echo(f"tickertape: {directory}: damaged in {count}", err=True)
+        places = counted(len(report.damage), "place")
+        click.echo(f"tickertape: {directory}: damaged in {places}", err=True)
         ctx.exit(1)
-
-
-def _print_json(report: Report) -> None:
-    whole = {"whole": report.whole}
-    click.echo(msgspec.json.encode(msgspec.to_builtins(report) | whole))
 
 
 def _print_findings(report: Report) -> None:
@@ -117,7 +121,11 @@ def _row(segment: SegmentSummary) -> Sequence[str]:
 
 def _total(report: Report) -> str:
     segments = report.segments
-    commits, messages = sum(s.commits for s in segments), sum(s.messages for s in segments)
-    used = sum(s.used for s in segments)
     state = "whole" if report.whole else f"DAMAGED in {len(report.damage)}"
-    return f"{state}: {len(segments)} segments, {commits} commits, {messages} messages, {used:,} bytes"
+    sums = (
+        counted(len(segments), "segment"),
+        counted(sum(segment.commits for segment in segments), "commit"),
+        counted(sum(segment.messages for segment in segments), "message"),
+        counted(sum(segment.used for segment in segments), "byte"),
+    )
+    return f"{state}: {', '.join(sums)}"
