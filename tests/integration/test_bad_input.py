@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import msgspec
 import pytest
 
 import tickertape as tt
+from tests.helpers.admin import ask, stats_of
 from tests.helpers.peer import Peer, frame
 from tests.helpers.processes import files_of, run_tickertape
 from tests.helpers.witness import SECONDS, Witness
@@ -255,6 +257,25 @@ def test_a_damaged_segment_ends_the_reader_that_meets_it_and_nobody_else(tmp_pat
             assert reader.connected
             assert [m.data for m in reader.replay("witness")], "another part of the log is read as ever"
         watching.check()
+        assert stats_of(damaged).totals.ended_subscriptions == {"journal_corrupt": 1}
+        status, _, metrics = ask(damaged, "/metrics")
+        assert (status, one_metric(metrics.decode(), "ended_subscriptions_total")) == (
+            200,
+            'tickertape_ended_subscriptions_total{code="journal_corrupt"} 1.0',
+        )
+        code, output, _ = run_tickertape("stats", "--admin", damaged.admin_url)
+        assert code == 0
+        assert re.search(r"^subs ended +journal_corrupt 1$", output, re.MULTILINE)
+        told = [line for line in damaged.errors().splitlines() if " subscription_ended " in line]
+        assert len(told) == 1
+        assert " WARNING subscription_ended conn=" in told[0]
+        for field in (" client=reader ", " sub=", " topic=orders ", " code=journal_corrupt ", segment.name):
+            assert field in told[0]
+
+
+def one_metric(text: str, name: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"tickertape_{name}")]
+    return line
 
 
 # -- a full disk --------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def stats(admin: str, as_json: bool, watch: float | None) -> None:
 
 def _show(report: Stats) -> None:
     for name, text in _lines(report):
-        click.echo(f"{name:<10}{text}")
+        click.echo(f"{name:<12}{text}")
     if report.sessions:
         click.echo()
         _show_sessions(report)
@@ -90,7 +90,8 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
             f"outboxes {memory.outbox_bytes:,}, unfinished frames {memory.inbound_bytes:,}"
         ),
     )
-    for name, counts in (("refused", totals.refused), ("ended", totals.ended)):
+    by_code = ("refused", totals.refused), ("ended", totals.ended), ("subs ended", totals.ended_subscriptions)
+    for name, counts in by_code:
         if counts:
             yield name, ", ".join(f"{safe(code)} {count:,}" for code, count in sorted(counts.items()))
     yield (

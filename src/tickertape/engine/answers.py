@@ -6,9 +6,9 @@ Must never decide what the answer is.
 from __future__ import annotations
 
 from tickertape.base.errors import TickertapeError
-from tickertape.engine.effects import Effect, Refused, Send
+from tickertape.engine.effects import Effect, Refused, Send, SubscriptionEnded
 from tickertape.engine.statistics import Statistics
-from tickertape.wire.commands import Ack, Command
+from tickertape.wire.commands import Ack, Command, Ended
 from tickertape.wire.frames import encode_frame
 
 
@@ -28,6 +28,12 @@ class Answers:
         self._statistics.refuse(error)
         self.send(conn, answer)
         self._effects.append(Refused(conn, error))
+
+    def end_subscription(self, conn: int, sub_id: str, topic: str, error: TickertapeError) -> None:
+        """A subscription ends with `error`: its client is told, it is counted, and told to the log."""
+        self._statistics.end_subscription(error)
+        self.send(conn, Ended(sub_id=sub_id, code=error.code, text=str(error)))
+        self._effects.append(SubscriptionEnded(conn, sub_id, topic, error))
 
     def refuse_command(self, conn: int, command_id: int, error: TickertapeError) -> None:
         """The outcome of a command with an id is `error`."""

@@ -17,6 +17,7 @@ from tickertape.base.limits import step_bytes_max, step_delivery_bytes
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch
 from tickertape.engine.agenda import Agenda
+from tickertape.engine.answers import Answers
 from tickertape.engine.dispatcher import Dispatcher
 from tickertape.engine.effects import Effect, Read, Send
 from tickertape.engine.notices import Notices
@@ -40,12 +41,14 @@ class Delivery:
         self,
         journal: Journal,
         effects: list[Effect],
+        answers: Answers,
         new_token: Callable[[], int],
         budget: ReadBudget,
         ended: Callable[[Subscription], None],
     ) -> None:
         self._journal = journal
         self._effects = effects
+        self._answers = answers
         self._new_token = new_token
         self._budget = budget
         self._ended = ended
@@ -116,7 +119,8 @@ class Delivery:
                 raise data
             sub.parts = selections(sub.reader.answer(data), sub.topic)
         except TickertapeError as error:
-            self._end(sub, error.code, str(error))
+            self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
+            self.remove(sub)
             return True
         self.run(sub)
         return True
@@ -259,16 +263,13 @@ class Delivery:
         """Send what is due when everything below `position` was considered; False when it is over."""
         if sub.stop is not None and position >= sub.stop:
             self._send(sub, Completed(sub_id=sub.sub_id, next=sub.stop))
-            self._end(sub)
+            self._send(sub, Ended(sub_id=sub.sub_id))
+            self.remove(sub)
             return False
         if sub.target is not None and position >= sub.target:
             self._send(sub, Completed(sub_id=sub.sub_id, next=sub.target))
             sub.target = None
         return True
-
-    def _end(self, sub: Subscription, code: str = "", text: str = "") -> None:
-        self._send(sub, Ended(sub_id=sub.sub_id, code=code, text=text))
-        self.remove(sub)
 
     def _deliver(self, sub: Subscription, batch: MessageBatch, after: int, crc: int | None = None) -> None:
         sub.spend(batch)

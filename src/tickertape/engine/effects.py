@@ -41,6 +41,15 @@ class Refused(NamedTuple):
     error: TickertapeError
 
 
+class SubscriptionEnded(NamedTuple):
+    """A subscription of a connection was ended by an error, and its client told; for the driver's log."""
+
+    conn: int
+    sub_id: str
+    topic: str
+    error: TickertapeError
+
+
 class PauseReading(NamedTuple):
     """Read nothing more from a connection until `ResumeReading` for the same reason."""
 
@@ -74,4 +83,15 @@ class Fatal(NamedTuple):
     error: TickertapeError
 
 
-Effect = Send | LoggedOnNow | Close | Refused | PauseReading | ResumeReading | DiskJob | Read | Fatal
+Effect = (
+    Send
+    | LoggedOnNow
+    | Close
+    | Refused
+    | SubscriptionEnded
+    | PauseReading
+    | ResumeReading
+    | DiskJob
+    | Read
+    | Fatal
+)

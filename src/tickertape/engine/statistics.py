@@ -69,6 +69,8 @@ class Statistics:
         """Commands and publish frames that were refused, by error code; the connection went on."""
         self.ended: Counter[str] = Counter()
         """Connections that the server ended, by error code."""
+        self.ended_subscriptions: Counter[str] = Counter()
+        """Subscriptions that an error ended, by its code; the connection went on."""
 
     def name_topics(self, names: Iterable[str]) -> None:
         """Recorded topics that are known by their configuration: counted from zero, as far as there is
@@ -83,6 +85,10 @@ class Statistics:
     def end(self, error: TickertapeError) -> None:
         """A connection was ended."""
         self.ended[error.code] += 1
+
+    def end_subscription(self, error: TickertapeError) -> None:
+        """A subscription was ended by an error."""
+        self.ended_subscriptions[error.code] += 1
 
     def persisted(self, batch: MessageBatch) -> None:
         """A commit was persisted."""

@@ -73,7 +73,7 @@ class Subscribing:
         self._token = 0
         self._held: dict[int, Held] = {}
         budget = ReadBudget(read_ahead_bytes_max)
-        self.delivery = Delivery(journal, effects, self._new_token, budget, self._ended)
+        self.delivery = Delivery(journal, effects, answers, self._new_token, budget, self._ended)
         self.unrecorded = Unrecorded(effects)
         self.searches = Searches(effects, self._new_token, budget)
 

@@ -39,6 +39,7 @@ from tickertape.engine.effects import (
     Refused,
     ResumeReading,
     Send,
+    SubscriptionEnded,
 )
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.jobs import Job, WriteCommit
@@ -249,6 +250,8 @@ class Instance:
             peer = self._peers.get(effect.conn)
             client = peer.client if peer is not None else None
             event("refused", conn=effect.conn, client=client, code=effect.error.code, text=str(effect.error))
+        elif isinstance(effect, SubscriptionEnded):
+            self._tell_subscription(effect)
         elif isinstance(effect, PauseReading | ResumeReading):
             peer = self._peers.get(effect.conn)
             if peer is not None:
@@ -292,6 +295,19 @@ class Instance:
         peer.logged_on()
         peer.client = self.broker.sessions[conn].name
         event("logon", conn=conn, client=peer.client)
+
+    def _tell_subscription(self, effect: SubscriptionEnded) -> None:
+        peer = self._peers.get(effect.conn)
+        event(
+            "subscription_ended",
+            logging.WARNING,
+            conn=effect.conn,
+            client=peer.client if peer is not None else None,
+            sub=effect.sub_id,
+            topic=effect.topic,
+            code=effect.error.code,
+            text=str(effect.error),
+        )
 
     def _close(self, effect: Close) -> None:
         self._write()  # the goodbye goes out before the close

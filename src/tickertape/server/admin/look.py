@@ -166,6 +166,7 @@ class Look:
             logons=counts.logons,
             refused=dict(counts.refused),
             ended=dict(counts.ended),
+            ended_subscriptions=dict(counts.ended_subscriptions),
         )
 
     # -- sessions -------------------------------------------------------------------------------------

@@ -81,6 +81,8 @@ class _Report(Collector):
         yield self._syncs()
         yield _by_code("refused_commands", "Commands refused; the connection went on.", stats.totals.refused)
         yield _by_code("ended_connections", "Connections that the server ended.", stats.totals.ended)
+        text = "Subscriptions that an error ended; the connection went on."
+        yield _by_code("ended_subscriptions", text, stats.totals.ended_subscriptions)
         yield from self._topics()
 
     def _syncs(self) -> Metric:

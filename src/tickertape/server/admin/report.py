@@ -80,6 +80,9 @@ class Totals(msgspec.Struct, kw_only=True):
     """Refused commands by error code; the connection went on."""
     ended: dict[str, int]
     """Connections that the server ended, by error code."""
+    ended_subscriptions: dict[str, int]
+    """Subscriptions that an error ended, by its code, damage in the log for instance; the connection went
+    on."""
 
 
 class SubscriptionState(msgspec.Struct, kw_only=True):
