@@ -5,12 +5,14 @@ Must never start or create anything, nor import the server beyond its configurat
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 import msgspec
 
 from tickertape.cli.tables import counted
 from tickertape.server.config import ADMIN_DEFAULT, Config, examine
-from tickertape.server.document import Problems
+from tickertape.server.document import Problem, Problems
 
 
 @click.command(short_help="Check a configuration file, starting nothing.")
@@ -43,7 +45,7 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     ctx.exit(0 if settings is not None else 1)
 
 
-def told(problems: Problems) -> list[str]:
+def told(problems: Iterable[Problem]) -> list[str]:
     """A line for each problem."""
     return [printable(str(problem)) for problem in problems]
 
@@ -72,7 +74,8 @@ def _document(config: str, settings: Config | None, problems: Problems) -> bytes
     ]
     document = {"file": printable(config), "in_order": settings is not None, "problems": rows}
     if settings is not None:
-        document["configuration"] = settings
+        admin = msgspec.structs.replace(settings.admin, listen=settings.admin.listen or ADMIN_DEFAULT)
+        document["configuration"] = msgspec.structs.replace(settings, admin=admin)
     return msgspec.json.encode(document)
 
 

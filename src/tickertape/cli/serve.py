@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import click
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.cli.check import how_many, told
+from tickertape.cli.check import how_many, printable, told
 from tickertape.server.config import COMMAND_LINE, Config, examine
+from tickertape.server.document import Problem
 
 
 @click.command(short_help="Start a server.")
@@ -72,8 +73,13 @@ def _settings(
     settings, problems = examine(config, name=name, data=data, listen=listen, admin=admin)
     given = [problem for problem in problems if problem.place.file == COMMAND_LINE]
     if given:
-        table, _, key = given[0].key.rpartition(".")
-        raise click.UsageError(f"--{table if table == 'admin' else key}: {given[0].text}")
+        lines = [_of_option(problem) for problem in given]
+        lines += told(problem for problem in problems if problem not in given)
+        if len(lines) == 1:
+            raise click.UsageError(lines[0])
+        for line in lines:
+            click.echo(line, err=True)
+        raise click.UsageError(f"{how_many(problems)}; nothing was started")
     if settings is None:
         lines = told(problems)
         if len(lines) == 1:
@@ -82,6 +88,11 @@ def _settings(
             click.echo(line, err=True)
         raise ConfigurationError(f"{config}: {how_many(problems)}; nothing was started")
     return settings
+
+
+def _of_option(problem: Problem) -> str:
+    table, _, key = problem.key.rpartition(".")
+    return printable(f"--{table if table == 'admin' else key}: {problem.text}")
 
 
 def _say_ready(uris: list[str], admin: str | None) -> None:

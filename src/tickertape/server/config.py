@@ -72,7 +72,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     name: str = NAME_DEFAULT
     data: str = DATA_DEFAULT
     """The data directory; relative to the working directory."""
-    drain_seconds: float = drain_seconds_default
+    drain_seconds: float = msgspec.field(default=drain_seconds_default, name="drain_timeout")
     """How long subscribers are given at a stop to receive what is persisted."""
 
 
@@ -255,7 +255,7 @@ def _transports(root: Section) -> list[Transport]:
     for section in sections:
         section.not_built(*TRANSPORT_LATER)
         listen = section.required("listen", _listen, "")
-        insecure = section.value("insecure", _flag, False)
+        insecure = section.value("insecure", _flag, section.has("insecure"))
         section.finish()
         if not listen:
             continue
@@ -271,9 +271,11 @@ def _transports(root: Section) -> list[Transport]:
 
 def _journal(section: Section) -> JournalConfig:
     section.not_built(*JOURNAL_LATER)
-    sync: SyncName = section.value("sync", _sync, SYNC_NAMES[0])
+    chosen = section.value("sync", _sync, None)
+    sync = chosen or SYNC_NAMES[0]
     interval = section.value("sync_interval", _sync_interval, SYNC_INTERVAL_DEFAULT)
-    if sync != "interval" and section.has("sync_interval"):
+    known = chosen is not None or not section.has("sync")
+    if known and sync != "interval" and section.has("sync_interval"):
         section.problem("sync_interval", f'has an effect with sync = "interval" only, and sync is "{sync}"')
     size = section.value("segment_size", _segment_size, segment_bytes_default)
     create = section.value("create", _flag, True)
@@ -291,7 +293,7 @@ def _journal(section: Section) -> JournalConfig:
 
 def _admin(section: Section) -> Admin:
     listen = section.value("listen", _admin_listen, None)
-    insecure = section.value("insecure", _flag, False)
+    insecure = section.value("insecure", _flag, section.has("insecure"))
     section.finish()
     if listen not in (None, ADMIN_OFF) and not insecure and not parse_admin(listen).loopback:
         section.problem("listen", f"{listen} {_BEYOND_LOOPBACK}")

@@ -50,6 +50,10 @@ _HINTS: Final = {
 }
 
 
+UNUSABLE: Final = object()
+"""Stands for a value that could not be made out, which has been told: nothing more is said of it."""
+
+
 class Place(NamedTuple):
     """Where a value stands. Line 0: not in a file."""
 
@@ -64,7 +68,7 @@ class Node(NamedTuple):
     """A value and its place: a table, an array, or a scalar as `tomllib` reads it."""
 
     value: Any
-    """`dict[str, Node]`, `list[Node]`, or str, int, float, bool, date or time."""
+    """`dict[str, Node]`, `list[Node]`, str, int, float, bool, date or time, or `UNUSABLE`."""
     place: Place
 
 
@@ -188,10 +192,12 @@ class _Reading:
             value = None  # left out: there is no null in TOML
         return Node(value, place)
 
-    def _substitute(self, text: str, place: Place, path: tuple[str | int, ...]) -> str:
-        key = _key(path)
+    def _substitute(self, text: str, place: Place, path: tuple[str | int, ...]) -> Any:
+        """`text` with its variables replaced; `UNUSABLE` when one cannot be."""
+        key, usable = _key(path), True
 
         def replace(match: re.Match[str]) -> str:
+            nonlocal usable
             escaped, name, closing = match.groups()
             if escaped:
                 return match[0][1:]
@@ -206,12 +212,16 @@ class _Reading:
                 self._problems.append(Problem(place, key, what))
             else:
                 return self._environment[name]
-            return match[0]
+            usable = False
+            return ""
 
-        return _VARIABLE.sub(replace, text)
+        replaced = _VARIABLE.sub(replace, text)
+        return replaced if usable else UNUSABLE
 
     def _include(self, node: Node, include: Node, path: Path, files: tuple[Path, ...]) -> Node:
         members = include.value
+        if isinstance(members, list):
+            members = [member for member in members if member.value is not UNUSABLE]
         if not isinstance(members, list) or not all(isinstance(m.value, str) and m.value for m in members):
             text = 'is a list of file names, such as ["topics.toml"]'
             self._problems.append(Problem(include.place, "include", text))

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from tickertape.base.errors import UsageError
 from tickertape.base.texts import shown
-from tickertape.server.document import KEY_CHARACTERS_MAX, Node, Place, Problem, Problems, shown_key
+from tickertape.server.document import KEY_CHARACTERS_MAX, UNUSABLE, Node, Place, Problem, Problems, shown_key
 
 MISSING: Final = "is missing here"
 """The text of a problem that a broken line beside it may explain."""
@@ -34,10 +34,11 @@ class Section:
             self.problem("", f"is a table: write [{name}] and its keys below", node.place)
 
     def value(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
-        """The value of `key`, or `default` when it is absent or `convert` refuses it with a `UsageError`."""
+        """The value of `key`, or `default` when it is absent, unusable, or `convert` refuses it with a
+        `UsageError`."""
         self._asked[key] = None
         node = self._table.get(key)
-        if node is None:
+        if node is None or node.value is UNUSABLE:
             return default
         try:
             return convert(node.value)

@@ -75,6 +75,14 @@ def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Conf
     assert result.exit_code == 2
     assert "--admin: http://0.0.0.0:9008 can be reached from other machines" in result.stderr
     file = tmp_path / "c.toml"
+    file.write_text("y = 2\n")
+    bad = "--listen", "udp://1", "--admin", "tcp://x", "--listen", "tcp://1", "--name", ""
+    result = run("serve", str(file), *bad)
+    assert result.exit_code == 2
+    told = [line.split(": ")[0] for line in result.stderr.splitlines()]
+    assert sorted(told[:4]) == ["--admin", "--listen", "--listen", "--name"]
+    assert f"\n{file}:1: y: unknown; " in result.stderr
+    assert result.stderr.endswith("Error: 5 problems; nothing was started\n")
     file.write_text("x = 1\ny = 2\n")
     result = run("serve", str(file))
     assert result.exit_code == 1

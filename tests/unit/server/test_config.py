@@ -190,8 +190,38 @@ def test_exact_12_a_variable_that_is_not_set_or_not_well_formed_is_refused(tmp_p
         "c.toml:3: instance.name: the environment variable NOWHERE is not set",
         "c.toml:4: instance.data: '${not closed' is no variable: write ${NAME}, or $${ for the text itself",
         "c.toml:6: journal.topic.name: '${A B}' is no variable: write ${NAME}, or $${ for the text itself",
-        f"c.toml:6: journal.topic.name: {PATTERN.replace('^orders/', '${A B}')}",
     ]
+
+
+def test_a_variable_that_is_not_set_is_one_problem_wherever_it_stands(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "c.toml",
+        """
+        include = ["${NOPE}"]
+        [[transport]]
+        listen = "${NOPE}"
+        insecure = "${NOPE}"
+        [[transport]]
+        listen = "tcp://0.0.0.0:1"
+        insecure = "x${NOPE}"
+        [journal]
+        sync = "${NOPE}"
+        sync_interval = "5s"
+        [[topic]]
+        name = "${NOPE}"
+        validate = "${NOPE}"
+        [admin]
+        listen = "http://0.0.0.0:1"
+        insecure = "${NOPE}"
+        [logging]
+        level = "${NOPE}"
+        """,
+    )
+    found = problems_of(path)
+    assert [text.rpartition(": ")[2] for text in found] == ["the environment variable NOPE is not set"] * len(
+        found
+    )
+    assert [int(text.split(":")[1]) for text in found] == [2, 4, 5, 8, 10, 13, 14, 17, 19]
 
 
 def test_exact_12_includes_come_first_and_arrays_of_tables_are_joined(tmp_path: Path) -> None:
