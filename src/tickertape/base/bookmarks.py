@@ -40,10 +40,11 @@ _BOOKMARK: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})\|")
 _RANGE_MARKS: Final = re.compile(r"[\[\]():]")
 _BLANKS: Final = " \t"
 _NUMBER_MAX: Final = 2**64 - 1
-_ALLOWED: Final = (
-    f"a bookmark (publisher|sequence|), a comma-separated list of them, {EPOCH} (EPOCH), {NOW} (NOW), "
-    f"a timestamp ({TIMESTAMP_FORM}), or a range such as [begin:end)"
-)
+BOOKMARK_FORM: Final = "a bookmark (publisher|sequence|)"
+LIST_FORM: Final = "a comma-separated list of them"
+TIME_FORM: Final = f"a timestamp ({TIMESTAMP_FORM})"
+RANGE_FORM: Final = "a range such as [begin:end)"
+_ALLOWED: Final = f"{BOOKMARK_FORM}, {LIST_FORM}, {EPOCH} (EPOCH), {NOW} (NOW), {TIME_FORM}, or {RANGE_FORM}"
 
 
 class Bookmark(NamedTuple):
@@ -113,17 +114,24 @@ class Range(msgspec.Struct, frozen=True):
         return f"{opening}{self.begin}:{self.end}{']' if self.end_inclusive else ')'}"
 
 
-def parse_bookmark(text: str) -> StartPoint | Range:
+def parse_bookmark(text: str, allowed: str = _ALLOWED) -> StartPoint | Range:
     """Read what a subscription gives as its bookmark. `str()` of the result reads back to an equal value.
 
-    Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is allowed; and for
-    lists of more than `bookmarks_per_list_max` members.
-    Bookmarks that merely cannot exist do not raise: see `AtBookmarks.unknown`.
+    Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is `allowed`, for
+    callers who take less or more; and for lists of more than `bookmarks_per_list_max` members. Bookmarks that
+    merely cannot exist do not raise: see `AtBookmarks.unknown`.
     """
     if text.count(",") >= bookmarks_per_list_max:
         raise BadBookmark(
             f"a list of {text.count(',') + 1:,} bookmarks: at most {bookmarks_per_list_max:,} are looked up"
         )
+    try:
+        return _parse(text)
+    except BadBookmark as error:
+        raise BadBookmark(f"{error}; allowed are {allowed}") from None
+
+
+def _parse(text: str) -> StartPoint | Range:
     at, part = _trimmed(text, 0, len(text))
     if part[:1] in ("[", "("):
         return _parse_range(part, at)
@@ -225,7 +233,7 @@ def _parse_one(text: str, at: int) -> StartPoint:
     try:
         return AtTime(parse_timestamp(text))
     except BadBookmark as error:
-        raise BadBookmark(f"{error} (at position {at}); allowed are {_ALLOWED}") from None
+        raise BadBookmark(f"{error} (at position {at})") from None
 
 
 def _parse_list(text: str, at: int) -> tuple[tuple[Bookmark, ...], bool, bool, bool]:
@@ -273,4 +281,4 @@ def _trimmed(text: str, start: int, stop: int) -> tuple[int, str]:
 
 
 def _refuse(part: str, at: int, why: str) -> NoReturn:
-    raise BadBookmark(f"{why} (at position {at}, in {shown(part)}); allowed are {_ALLOWED}")
+    raise BadBookmark(f"{why} (at position {at}, in {shown(part)})")

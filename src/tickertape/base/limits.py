@@ -162,6 +162,9 @@ subscriptions_listed_max: Final = 500
 subscriptions_counted_max: Final = 2_000
 """Subscriptions that are looked at to count those of each topic; with more there is no such count."""
 
+watch_seconds_min: Final = 0.1
+"""The shortest time after which a command may show a server's statistics again."""
+
 # events and the end
 events_per_second_max: Final = 20
 """Log lines of one event and second; the others of that second are counted."""

@@ -11,17 +11,41 @@ from typing import Final
 
 import click
 
-from tickertape.base.bookmarks import EPOCH, NOW, parse_bookmark
+from tickertape.base.bookmarks import (
+    BOOKMARK_FORM,
+    EPOCH,
+    LIST_FORM,
+    NOW,
+    RANGE_FORM,
+    TIME_FORM,
+    parse_bookmark,
+)
 from tickertape.base.errors import BadBookmark, BadOption
 from tickertape.base.units import parse_interval
 
+START_WORDS: Final = {"epoch": EPOCH, "now": NOW}
+"""What may be written, in either case, for a start point that has a name."""
+_START_FORMS: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM}, or {RANGE_FORM}"
 SERVER_DEFAULT: Final = "tcp://127.0.0.1:9007"
+
+
+def _server(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+    """Callback of an option: a server's address, looked at before anything is done."""
+    from tickertape.client.link import parse_uri
+
+    try:
+        parse_uri(value)
+    except BadOption as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
 
 server_option = click.option(
     "--server",
     metavar="URI",
     default=SERVER_DEFAULT,
     show_default=True,
+    callback=_server,
     help="Where the server is: tcp://HOST:PORT or unix:///PATH.",
 )
 
@@ -40,9 +64,9 @@ def start(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     """Callback of an option: where to start, `epoch`, `now`, a bookmark, a timestamp, a range."""
     if value is None:
         return None
-    text = {"epoch": EPOCH, "now": NOW}.get(value.lower(), value)
+    text = START_WORDS.get(value.lower(), value)
     try:
-        parse_bookmark(text)
+        parse_bookmark(text, _START_FORMS)
     except BadBookmark as error:
         raise click.BadParameter(str(error)) from None
     return text

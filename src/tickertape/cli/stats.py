@@ -11,10 +11,19 @@ from collections.abc import Iterator
 
 import click
 
+from tickertape.base.limits import watch_seconds_min
+from tickertape.base.texts import shown
 from tickertape.cli.admin import admin_option, json_option, stats_of
 from tickertape.cli.options import interval
 from tickertape.cli.tables import counted, echo_table, number, safe
 from tickertape.server.admin.report import Rates, SessionState, Stats, Syncs
+
+
+def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    seconds = interval(ctx, param, value)
+    if seconds is not None and seconds < watch_seconds_min:
+        raise click.BadParameter(f"at least {watch_seconds_min:g} seconds, not {shown(value or '')}")
+    return seconds
 
 
 @click.command(short_help="Show what a running server does.")
@@ -23,8 +32,9 @@ from tickertape.server.admin.report import Rates, SessionState, Stats, Syncs
 @click.option(
     "--watch",
     metavar="S",
-    callback=interval,
-    help="Show it again and again, every S seconds, until Ctrl-C. With --json: an object a line.",
+    callback=_watched,
+    help="Show it again and again, every S seconds (at least 0.1), until Ctrl-C. With --json: an "
+    "object a line.",
 )
 def stats(admin: str, as_json: bool, watch: float | None) -> None:
     """Show what a running server does: its log, rates, syncs, memory, and who is connected.

@@ -1,8 +1,8 @@
 """Owns where a bookmark subscription begins and ends: from the value a client sent to positions and log
 times.
 
-Must never start silently elsewhere than asked: the answer says whether the bookmark was found. Semantics:
-seed 000, semantics.md 1.2 and 1.6, exact.md 1 to 6.
+Must never start silently elsewhere than asked: the answer says whether the bookmark was found. What each
+value means stands in docs/reference/behaviours.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, Epoch, FromNow, Range, StartPoint
 from tickertape.base.errors import BadOption, BookmarkUnknown
 from tickertape.base.ports import Buffer
+from tickertape.base.texts import shown
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark, find_time
 from tickertape.journal.reading import ReadRequest
@@ -66,7 +67,8 @@ def resolve(
     positions = yield from _positions(journal, point.end.bookmarks)
     if not positions:
         raise BookmarkUnknown(
-            "the bookmark at the end of the range is not in the log: where to stop is unknown"
+            f"the bookmark at the end of the range is not in the log{_named(point.end)}: "
+            "where to stop is unknown"
         )
     return extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))
 
@@ -87,9 +89,17 @@ def _begin(
         return Extent(min(positions) + (0 if inclusive else 1))
     if not_found == "fail":
         raise BookmarkUnknown(
-            "the log does not hold the bookmark: start from EPOCH or NOW, or say bookmark_not_found=now"
+            f"the log does not hold the bookmark{_named(point)}: start from EPOCH or NOW, or let the option "
+            "bookmark_not_found of the client decide"
         )
     return Extent(accepted_end if not_found == "now" else journal.view.first_position, found=False)
+
+
+def _named(point: AtBookmarks) -> str:
+    """What was looked for, to stand behind `the bookmark`."""
+    if not point.bookmarks:
+        return " (and none does: that is not publisher|sequence|, two numbers of 64 bits)"
+    return f" {shown(','.join(map(str, point.bookmarks)))}"
 
 
 def _positions(

@@ -104,6 +104,8 @@ def test_json_shows_an_expiration_where_there_is_nothing_else() -> None:
     [
         (["--until-caught-up"], "say with --bookmark where it starts"),
         (["--bookmark", "yesterday"], "'yesterday' is not a timestamp"),
+        (["--bookmark", "garbage"], "allowed are epoch, now, a bookmark (publisher|sequence|), a comma-sep"),
+        (["--server", "http://127.0.0.1:9007"], "use tcp://host:port or unix:///path"),
         (["--bookmark", "[0:1"], "a range ends with ] (inclusive) or ) (exclusive)"),
         (["--bookmark", "recent"], "looked up by a client with a bookmark store"),
         (["--count", "0"], "0"),

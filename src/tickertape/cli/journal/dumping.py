@@ -46,7 +46,7 @@ def dump(
 ) -> None:
     """Print the messages of the journal in DIR, in the order of the log.
 
-    POINT is a position (a number), a bookmark, a timestamp (UTC) or, with --from, a range of those two. Both
+    POINT is a position (a number), a bookmark or a timestamp (UTC); with --from also epoch or a range. Both
     ends belong to what is printed. The server's own control records are left out, so positions may have
     gaps. Damage ends the output with an error that names file and byte; what stands before it was printed.
 
@@ -59,6 +59,8 @@ def dump(
     if commits:
         if first is not None or last is not None or topic is not None or unsynced:
             raise click.UsageError("--commits shows every valid commit: leave the other options out")
+        if output != "json":
+            raise click.UsageError("--commits prints headers as JSON: leave --output out")
         _dump_commits(directory, count, sys.stdout.buffer)
         return
     extent = LogExtent(directory, first, last, topic, unsynced)

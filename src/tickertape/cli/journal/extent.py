@@ -8,12 +8,28 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, Epoch, Range, StartPoint, parse_bookmark
+from tickertape.base.bookmarks import (
+    BOOKMARK_FORM,
+    EPOCH,
+    LIST_FORM,
+    NOW,
+    RANGE_FORM,
+    TIME_FORM,
+    AtBookmarks,
+    AtTime,
+    Bookmark,
+    Epoch,
+    Range,
+    StartPoint,
+    parse_bookmark,
+)
 from tickertape.base.errors import BadBookmark
+from tickertape.base.texts import shown
 from tickertape.cli.group import Failure
 from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
@@ -33,13 +49,29 @@ _POSITION: Final = re.compile(r"[0-9]{1,20}")
 directory_argument = click.argument("directory", type=click.Path(exists=True, file_okay=False), metavar="DIR")
 
 
+class Role(Enum):
+    """What a point is for."""
+
+    FIRST = "first"
+    LAST = "last"
+    SINGLE = "single"
+
+
 class Point(ParamType):
-    """A position, a bookmark, a timestamp; with `ranges` a range too."""
+    """A position, a bookmark or a timestamp; as the first place `epoch`, `now`, a list or a range too, as the
+    last one a list, as a single one `epoch`.
+    """
 
     name = "point"
 
-    def __init__(self, *, ranges: bool = False) -> None:
-        self._ranges = ranges
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        first, last = role is Role.FIRST, role is Role.LAST
+        self._words = {"epoch": EPOCH, **({"now": NOW} if first else {})} if not last else {}
+        forms = ["a position (a number)", *self._words, BOOKMARK_FORM]
+        forms += [LIST_FORM] if first or last else []
+        forms += [TIME_FORM, RANGE_FORM] if first else [TIME_FORM]
+        self._allowed = f"{', '.join(forms[:-1])}, or {forms[-1]}"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -50,12 +82,20 @@ class Point(ParamType):
         if _POSITION.fullmatch(value):
             return int(value)
         try:
-            point = parse_bookmark(value)
+            point = parse_bookmark(self._words.get(value.lower(), value), self._allowed)
         except BadBookmark as error:
-            self.fail(f"{error}; or a position, a number", param, ctx)
-        if isinstance(point, Range) and not self._ranges:
-            self.fail("a range is no single place", param, ctx)
+            self.fail(str(error), param, ctx)
+        if isinstance(point, Range) and self._role is not Role.FIRST:
+            self.fail(f"a range is no single place; allowed are {self._allowed}", param, ctx)
+        if self._role is Role.SINGLE and not _is_one(point):
+            self.fail(f"{shown(value)} is no single message; allowed are {self._allowed}", param, ctx)
         return point
+
+
+def _is_one(point: StartPoint | Range) -> bool:
+    if isinstance(point, AtBookmarks):
+        return len(point.bookmarks) == 1 and not point.unknown
+    return isinstance(point, Epoch | AtTime)
 
 
 def extent_options(command: F) -> F:
@@ -68,16 +108,16 @@ def extent_options(command: F) -> F:
         click.option(
             "--to",
             "last",
-            type=Point(),
+            type=Point(Role.LAST),
             metavar="POINT",
             help="Last message: a position, a bookmark, or a timestamp (messages stamped just then belong).",
         ),
         click.option(
             "--from",
             "first",
-            type=Point(ranges=True),
+            type=Point(Role.FIRST),
             metavar="POINT",
-            help="First message: a position, a bookmark, a timestamp, or a range such as [A:B).",
+            help="First message: a position, epoch, a bookmark, a timestamp, or a range such as [A:B).",
         ),
     ):
         command = option(command)

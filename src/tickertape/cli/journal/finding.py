@@ -13,21 +13,21 @@ import msgspec
 from tickertape.base.bookmarks import AtBookmarks, AtTime, Epoch, StartPoint
 from tickertape.base.timestamps import format_timestamp
 from tickertape.cli.group import Failure
-from tickertape.cli.journal.extent import Point, directory_argument
+from tickertape.cli.journal.extent import Point, Role, directory_argument
 from tickertape.cli.tables import counted
 
 
 @click.command(short_help="Tell where a message lies.")
 @directory_argument
-@click.argument("point", type=Point())
+@click.argument("point", type=Point(Role.SINGLE))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 @click.option("--unsynced", is_flag=True, help="Also what was written but is not known to be on the disk.")
 def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool) -> None:
     """Tell in which file, commit and position of the journal in DIR a message lies.
 
-    POINT is a bookmark, a position (a number), or a timestamp (UTC): the first message stamped then or
-    later. Exit code 1, and a line that says why, when there is no such message: below the first, above the
-    last, a gap.
+    POINT is a bookmark, a position (a number), epoch (the first message), or a timestamp (UTC): the first
+    message stamped then or later. Exit code 1, and a line that says why, when there is no such message:
+    below the first, above the last, a gap.
 
     \b
     tickertape journal find data '4031722713208431|1700000000000|'
@@ -47,10 +47,9 @@ def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool)
             found = locate_time(reader, point.micros)
         elif isinstance(point, Epoch):
             found = locate(reader, reader.view.first_position)
-        elif isinstance(point, AtBookmarks) and len(point.bookmarks) == 1:
-            found = locate_bookmark(reader, point.bookmarks[0])
         else:
-            raise click.BadParameter("one bookmark, position or timestamp", param_hint="POINT")
+            assert isinstance(point, AtBookmarks)
+            found = locate_bookmark(reader, point.bookmarks[0])
     if isinstance(found, Absent):
         if snapshot.damage is not None:
             raise Failure(f"{found.reason}; but {snapshot.damage}")
