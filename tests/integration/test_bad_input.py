@@ -228,10 +228,33 @@ def test_a_directory_of_a_newer_format_refuses_the_start_and_changes_nothing(tmp
     assert refusal(tmp_path / "a") == "not_a_journal"
 
 
-def refusal(data: Path) -> str:
+def test_a_directory_of_another_instance_refuses_the_start_and_changes_nothing(tmp_path: Path) -> None:
+    with running_server(tmp_path / "a", config='[instance]\nname = "ny-1"\n'):
+        pass
+    assert msgspec.json.decode((tmp_path / "a" / IDENTITY_FILE).read_bytes())["instance"] == "ny-1"
+    assert refusal(tmp_path / "a", "--name", "ny-2") == "wrong_journal"
+    with running_server(tmp_path / "a", config='[instance]\nname = "ny-1"\n'):
+        pass
+
+
+def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for path in (file, tmp_path / "dangling"):
+        code, output, errors = run_tickertape("serve", "--data", str(path), "--listen", "tcp://127.0.0.1:0")
+        assert (code, output) == (EXIT_REFUSED, "")
+        assert f" start_refused code=not_a_journal data={path} text=" in errors
+        assert f"{path} is no directory" in errors
+    assert file.read_bytes() == b"mine"
+
+
+def refusal(data: Path, *options: str) -> str:
     """The code with which a start is refused; nothing but the lock was written."""
     before = files_of(data) | {data / "lock": b""}
-    code, output, errors = run_tickertape("serve", "--data", str(data), "--listen", "tcp://127.0.0.1:0")
+    arguments = "serve", "--data", str(data), "--listen", "tcp://127.0.0.1:0", *options
+    code, output, errors = run_tickertape(*arguments)
+    assert f" data={data} " in errors
     assert (code, output) == (EXIT_REFUSED, "")
     assert files_of(data) | {data / "lock": b""} == before
     return errors.split(" start_refused code=")[1].split()[0]

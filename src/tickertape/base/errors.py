@@ -116,7 +116,7 @@ class PublisherTakenOver(UsageError):
 
 
 class WrongJournal(UsageError):
-    """Positions belong to another journal than the one this server holds."""
+    """Positions, files or a data directory belong to another journal or instance than this server's."""
 
     code = "wrong_journal"
 

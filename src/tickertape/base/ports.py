@@ -27,6 +27,10 @@ class Disk(Protocol):
     Nothing is retried here: the caller decides. `tests/conformance/test_disk.py` says what a disk must do.
     """
 
+    @property
+    def where(self) -> str:
+        """How people call this tree: the path of its root."""
+
     def names(self, directory: str) -> list[str]:
         """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
 

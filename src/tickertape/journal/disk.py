@@ -51,6 +51,7 @@ class SystemDisk:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
+        self.where = str(root)
         self._files: dict[int, int] = {}
         self._locks: list[int] = []
         self._next_handle = itertools.count(1)

@@ -20,7 +20,7 @@ def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:
 
     Raises `NotAJournal`, `JournalCorrupt` (a sealed segment in which the headers break off), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
-        raise NotAJournal(f"no {IDENTITY_FILE} here: this is not the data directory of a journal")
+        raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
     seen, _ = look(disk, read_identity(disk).journal_id)
     for file in seen:
         if file.head is Head.VALID:

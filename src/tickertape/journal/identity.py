@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
-from tickertape.base.errors import JournalCorrupt, JournalLocked, JournalVersion, NotAJournal
+from tickertape.base.errors import JournalCorrupt, JournalLocked, JournalVersion, NotAJournal, WrongJournal
 from tickertape.base.ports import Disk
+from tickertape.base.texts import shown
 from tickertape.journal.format import FORMAT_VERSION, JOURNAL_DIRECTORY
 
 IDENTITY_FILE: Final = "identity.json"
@@ -20,12 +21,15 @@ _TEMPORARY: Final = "identity.json.new"
 _KNOWN: Final = frozenset({IDENTITY_FILE, LOCK_FILE, _TEMPORARY, JOURNAL_DIRECTORY, "lost+found"})
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a data directory is: written once, never changed."""
 
     journal: str
     """32 hexadecimal digits, random."""
     format: int
+    instance: str | None = None
+    """Name of the instance whose log it is: derived publisher ids follow from it. None in a directory that is
+    older than this field."""
 
     @property
     def journal_id(self) -> bytes:
@@ -33,12 +37,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return bytes.fromhex(self.journal)
 
 
-def open_identity(disk: Disk, *, owner: str, create: bool, new_id: bytes) -> Identity:
+def open_identity(
+    disk: Disk, *, owner: str, create: bool, new_id: bytes, instance: str | None = None
+) -> Identity:
     """Hold the directory and read its identity, creating it in an empty directory when `create`.
 
-    `owner` names this process to whoever tries next; `new_id` is 16 random bytes for a new journal. Raises
-    `NotAJournal`, `JournalLocked`, `JournalVersion`, `JournalCorrupt`; nothing of the directory is changed
-    then.
+    `owner` names this process to whoever tries next; `new_id` is 16 random bytes for a new journal, and
+    `instance` the name that is kept in it, or compared with the one that is kept (None: any). Raises
+    `NotAJournal`, `JournalLocked`, `JournalVersion`, `JournalCorrupt`, `WrongJournal` (of another instance);
+    nothing of the directory is changed then.
     """
     names = set(disk.names("."))
     if IDENTITY_FILE not in names:
@@ -57,8 +64,15 @@ def open_identity(disk: Disk, *, owner: str, create: bool, new_id: bytes) -> Ide
     except BlockingIOError as error:
         raise JournalLocked(f"the data directory is in use by {error}: stop that process first") from None
     if IDENTITY_FILE not in set(disk.names(".")):
-        _create(disk, Identity(journal=new_id.hex(), format=FORMAT_VERSION))
-    return read_identity(disk)
+        _create(disk, Identity(journal=new_id.hex(), format=FORMAT_VERSION, instance=instance))
+    identity = read_identity(disk)
+    kept = identity.instance
+    if instance is not None and kept is not None and kept != instance:
+        raise WrongJournal(
+            f"the data directory belongs to the instance {shown(kept)}, and this one is {shown(instance)}: "
+            "start it under that name, or give this instance a directory of its own"
+        )
+    return identity
 
 
 def _create(disk: Disk, identity: Identity) -> None:

@@ -129,9 +129,9 @@ def _journal_id(disk: Disk, journal: str) -> bytes:
     try:
         identity = read_identity(disk)
     except FileNotFoundError:
-        raise NotAJournal(f"no journal here: there is no {IDENTITY_FILE}") from None
+        raise NotAJournal(f"no journal in {disk.where}: there is no {IDENTITY_FILE}") from None
     if identity.journal != journal:
-        raise WrongJournal(f"the journal here is {identity.journal}, not {journal}")
+        raise WrongJournal(f"the journal in {disk.where} is {identity.journal}, not {journal}")
     return identity.journal_id
 
 

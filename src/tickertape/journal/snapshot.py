@@ -47,7 +47,7 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
     Damage of the last segments, or between segments, ends the view before it and is named. Raises
     `NotAJournal`, `WrongJournal`, `JournalVersion`, `JournalCorrupt` (identity), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
-        raise NotAJournal(f"no {IDENTITY_FILE} here: this is not the data directory of a journal")
+        raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
     for _ in range(_LOOKS_MAX):

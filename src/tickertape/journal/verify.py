@@ -65,7 +65,8 @@ class _Looking:
     def look(self) -> Report:
         names = self._disk.names(".")
         if IDENTITY_FILE not in names and JOURNAL_DIRECTORY not in names:
-            raise NotAJournal(f"no journal here: there is neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/")
+            neither = f"there is neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
+            raise NotAJournal(f"no journal in {self._disk.where}: {neither}")
         for name in names:
             if name not in _NAMES:
                 self._note(name, 0, "no name of ours; it is ignored")

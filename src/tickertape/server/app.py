@@ -56,7 +56,8 @@ def run_server(config: Config, ready: Ready) -> int:
         try:
             opened = open_instance(config)
         except (JournalError, WrongJournal) as error:
-            event("start_refused", logging.CRITICAL, code=error.code, text=str(error))
+            data = config.instance.data
+            event("start_refused", logging.CRITICAL, code=error.code, data=data, text=str(error))
             return EXIT_JOURNAL_REFUSED
         for line in opened.report:
             event("recovery", logging.WARNING, text=line)

@@ -56,11 +56,21 @@ def open_instance(config: Config) -> Opened:
     settings = config.journal
     disk = SystemDisk(config.instance.data)
     if not disk.root.is_dir():
+        if os.path.lexists(disk.root):
+            raise NotAJournal(
+                f"{disk.where} is no directory: point to the directory of a journal, or a new one"
+            )
         if not settings.create:
-            raise NotAJournal(f"{disk.root} does not exist and `create` is false: is the disk mounted?")
+            raise NotAJournal(f"{disk.where} does not exist and `create` is false: is the disk mounted?")
         disk.make_directory("")
     owner = f"instance {config.instance.name}, process {os.getpid()}"
-    identity = open_identity(disk, owner=owner, create=settings.create, new_id=os.urandom(16))
+    identity = open_identity(
+        disk,
+        owner=owner,
+        create=settings.create,
+        new_id=os.urandom(16),
+        instance=config.instance.name,
+    )
     recovered = recover(disk, identity.journal_id)
     journal = Journal(
         recovered,

@@ -56,6 +56,7 @@ class StrictDisk:
     def __init__(
         self, rng: Random, *, space_bytes: int | None = None, counts: Counter[str] | None = None
     ) -> None:
+        self.where = "memory"
         self.space_bytes = space_bytes
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.calls: Counter[str] = Counter()

@@ -144,5 +144,8 @@ def test_verify_as_json(directory: Path) -> None:
 def test_a_directory_without_a_journal_is_an_error(tmp_path: Path, command: str) -> None:
     result = run(command, tmp_path)
     assert result.exit_code == 1
-    assert result.stderr == "tickertape: no journal here: there is neither identity.json nor journal/\n"
+    assert (
+        result.stderr
+        == f"tickertape: no journal in {tmp_path}: there is neither identity.json nor journal/\n"
+    )
     assert run(command, tmp_path / "none").exit_code == 2

@@ -148,7 +148,9 @@ def test_every_kind_of_extent(log: Log) -> None:
         assert positions(run("dump", log.directory, "--from", f"[{first.bookmark}:{last.bookmark})")) == [
             at for at in between if at < high
         ]
-    assert positions(run("dump", log.directory, "--from", "0|1|")) == []
+    for now in ("0|1|", "now"):
+        assert positions(run("dump", log.directory, "--from", now)) == []
+    assert positions(run("dump", log.directory, "--from", "EPOCH")) == [at for at, _ in messages]
     assert len(positions(run("dump", log.directory, "--from", "0", "--count", 3))) == 3
 
 
@@ -159,7 +161,11 @@ def test_every_kind_of_extent(log: Log) -> None:
         (["--to", "[0:0|1|)"], "EPOCH and NOW"),
         (["--to", "[20261120T090000:20261120T090001)"], "no single place"),
         (["--from", "[20261120T090000:20261120T090001)", "--to", "7"], "leave --to out"),
+        (["--from", "garbage"], "allowed are a position (a number), epoch, now, a bookmark ("),
+        (["--to", "garbage"], "allowed are a position (a number), a bookmark ("),
+        (["--to", "epoch"], "'epoch' is not a timestamp"),
         (["--commits", "--topic", "orders"], "leave the other options out"),
+        (["--commits", "--output", "data"], "leave --output out"),
         (["--count", "0"], "--count"),
     ],
 )
@@ -319,8 +325,13 @@ def test_find_says_why_there_is_none(log: Log) -> None:
         assert (result.exit_code, result.stdout) == (1, ""), point
         assert what in result.stderr
         assert result.stderr.count("\n") == 1
-    for bad in ("x|y|", "7|1|,7|2|", "0|1|", "[0:7|1|)"):
-        assert run("find", log.directory, bad).exit_code == 2
+    takes = "allowed are a position (a number), epoch, a bookmark (publisher|sequence|), or a timestamp ("
+    for bad in ("x|y|", "7|1|,7|2|", "7|1|,x|y|", "0|1|", "now", "[0:7|1|)", "garbage"):
+        result = run("find", log.directory, bad)
+        assert result.exit_code == 2
+        assert takes in result.stderr
+        assert "range such as" not in result.stderr
+    assert run("find", log.directory, "epoch").stdout == run("find", log.directory, "0").stdout
 
 
 # -- what is no journal -------------------------------------------------------------------------------
@@ -332,7 +343,8 @@ def test_a_directory_that_is_no_journal_is_told(tmp_path: Path, command: list[st
     (tmp_path / "empty").mkdir()
     result = run(name, tmp_path / "empty", *rest)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "not the data directory of a journal" in result.stderr
+    told = f"no identity.json in {tmp_path / 'empty'}: this is not the data directory of a journal"
+    assert told in result.stderr
     log = make(tmp_path / "data", commits=3)
     linked = tmp_path / "linked"
     linked.mkdir()

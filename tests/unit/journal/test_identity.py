@@ -9,14 +9,24 @@ import pytest
 
 from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
-from tickertape.base.errors import JournalCorrupt, JournalError, JournalLocked, JournalVersion, NotAJournal
+from tickertape.base.errors import (
+    JournalCorrupt,
+    JournalError,
+    JournalLocked,
+    JournalVersion,
+    NotAJournal,
+    WrongJournal,
+)
+from tickertape.base.limits import client_name_bytes_max
 from tickertape.base.ports import Disk
 from tickertape.journal.identity import Identity, open_identity
 from tickertape.testing.disk import StrictDisk
 
 
-def opened(disk: Disk, *, create: bool = True, new_id: bytes = JOURNAL_ID) -> Identity:
-    return open_identity(disk, owner="first", create=create, new_id=new_id)
+def opened(
+    disk: Disk, *, create: bool = True, new_id: bytes = JOURNAL_ID, instance: str | None = None
+) -> Identity:
+    return open_identity(disk, owner="first", create=create, new_id=new_id, instance=instance)
 
 
 def put(disk: StrictDisk, path: str, data: bytes) -> None:
@@ -30,6 +40,32 @@ def test_it_is_made_once_and_read_back() -> None:
     disk.close_all()
     assert opened(disk, new_id=bytes(16)).journal_id == JOURNAL_ID
     assert disk.contents()["identity.json"] == b'{"journal":"000102030405060708090a0b0c0d0e0f","format":0}\n'
+
+
+def test_it_keeps_the_name_of_its_instance_and_refuses_another() -> None:
+    disk = StrictDisk(Random(1))
+    assert opened(disk, instance='ny "1"').instance == 'ny "1"'
+    disk.close_all()
+    before = disk.contents()
+    with pytest.raises(WrongJournal, match=r"""instance 'ny "1"', and this one is 'ny-2': start it under"""):
+        opened(disk, instance="ny-2")
+    assert disk.contents() == before
+    disk.close_all()
+    assert opened(disk, instance='ny "1"').journal_id == JOURNAL_ID
+
+
+def test_an_identity_without_a_name_is_taken_by_any_instance() -> None:
+    disk = StrictDisk(Random(1))
+    opened(disk)
+    for name in ("one", "two"):
+        disk.close_all()
+        assert opened(disk, instance=name).instance is None
+
+
+def test_the_longest_name_fits_the_file() -> None:
+    disk = StrictDisk(Random(1))
+    name = '"' * client_name_bytes_max
+    assert opened(disk, instance=name).instance == name
 
 
 def test_it_is_not_made_when_told_not_to() -> None:

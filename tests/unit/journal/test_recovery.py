@@ -185,8 +185,8 @@ ROWS = [
         "",
     ),
 ]
-ELSEWHERE = {"directory held by another process"}
-"""Rows that are about more than files, with tests of their own below."""
+ELSEWHERE = {"directory held by another process", "identity of another instance"}
+"""Rows that are about more than files, with tests of their own, below or in test_identity.py."""
 
 
 def _with_last(made: Files, change: Callable[[bytes], bytes]) -> Files:
