@@ -144,6 +144,24 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not [target for target in local if not (page.parent / target).exists()]
 
 
+def test_pages_that_the_source_names_exist() -> None:
+    named = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in [*(ROOT / "src").rglob("*.py"), *DOCS.rglob("*.md")]
+        for name in re.findall(r"(?<![\w/.-])[\w/-]+\.md\b", path.read_text(encoding="utf-8"))
+    }
+    assert named
+    known = {page.relative_to(ROOT).as_posix() for page in pages()}
+    known |= {page.name for page in (DOCS / "formats").glob("*.md")}
+    links = {(page.relative_to(ROOT).as_posix(), link) for page in DOCS.rglob("*.md") for link in local(page)}
+    assert not {(where, name) for where, name in named - links if name not in known}
+
+
+def local(page: Path) -> list[str]:
+    """Links of a page to files beside it."""
+    return re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+
 def test_every_page_is_reachable_from_the_index() -> None:
     waiting, reached = [DOCS / "README.md"], set()
     while waiting:

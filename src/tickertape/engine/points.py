@@ -2,7 +2,7 @@
 times.
 
 Must never start silently elsewhere than asked: the answer says whether the bookmark was found. What each
-value means stands in docs/reference/behaviours.md.
+value means stands in docs/reference/behaviours.md, 1 to 6.
 """
 
 from __future__ import annotations
