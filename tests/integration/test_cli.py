@@ -163,7 +163,7 @@ def test_ctrl_c_ends_a_subscription_without_a_traceback(server: RunningServer) -
 def test_errors_of_the_server_are_one_line(server: RunningServer) -> None:
     done = run("subscribe", "nothing", "--server", server.uri, "--bookmark", "1|1|", "--until-caught-up")
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(b"tickertape: the log does not hold the bookmark '1|1|': ")
+    assert done.stderr.startswith(b"tickertape: the log does not hold the bookmark: '1|1|'; start ")
     assert b"or let the option bookmark_not_found of the client decide" in done.stderr
     assert done.stderr.count(b"\n") == 1
 

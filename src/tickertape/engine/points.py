@@ -67,7 +67,7 @@ def resolve(
     positions = yield from _positions(journal, point.end.bookmarks)
     if not positions:
         raise BookmarkUnknown(
-            f"the bookmark at the end of the range is not in the log{_named(point.end)}: "
+            f"the bookmark at the end of the range is not in the log: {_named(point.end)}; "
             "where to stop is unknown"
         )
     return extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))
@@ -89,17 +89,17 @@ def _begin(
         return Extent(min(positions) + (0 if inclusive else 1))
     if not_found == "fail":
         raise BookmarkUnknown(
-            f"the log does not hold the bookmark{_named(point)}: start from EPOCH or NOW, or let the option "
+            f"the log does not hold the bookmark: {_named(point)}; start from EPOCH or NOW, or let the option "
             "bookmark_not_found of the client decide"
         )
     return Extent(accepted_end if not_found == "now" else journal.view.first_position, found=False)
 
 
 def _named(point: AtBookmarks) -> str:
-    """What was looked for, to stand behind `the bookmark`."""
+    """What was looked for."""
     if not point.bookmarks:
-        return " (and none does: that is not publisher|sequence|, two numbers of 64 bits)"
-    return f" {shown(','.join(map(str, point.bookmarks)))}"
+        return "what was given is no publisher|sequence|, two numbers of 64 bits"
+    return shown(",".join(map(str, point.bookmarks)))
 
 
 def _positions(
