@@ -175,7 +175,7 @@ def test_the_journal_of_a_running_server_is_listed_and_whole(server: RunningServ
     assert done.stdout.startswith(b"whole: ")
     report = json.loads(run("journal", "ls", str(server.data), "--json").stdout)
     assert [s["state"] for s in report["segments"] if s["state"] != "reserved"] == ["active"]
-    assert (report["damage"], report["notes"]) == ([], [])
+    assert (report["damage_outside_sealed_commits"], report["notes"]) == ([], [])
 
 
 # -- servers of their own -----------------------------------------------------------------------------

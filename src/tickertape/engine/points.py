@@ -89,8 +89,8 @@ def _begin(
         return Extent(min(positions) + (0 if inclusive else 1))
     if not_found == "fail":
         raise BookmarkUnknown(
-            f"the log does not hold the bookmark: {_named(point)}; start from EPOCH or NOW, or let the option "
-            "bookmark_not_found of the client decide"
+            f"the log does not hold the bookmark: {_named(point)}; start from EPOCH or NOW, or let the "
+            "option bookmark_not_found of the client decide"
         )
     return Extent(accepted_end if not_found == "now" else journal.view.first_position, found=False)
 
