@@ -59,8 +59,7 @@ def serve(
 
     Exit codes: 0 stopped as asked; 1 a configuration or an address that cannot be used; 4 the disk failed,
     and nothing more was acknowledged; 5 the data directory is damaged, in use, not ours, or of another
-    instance,
-    and nothing in it was changed.
+    instance, and nothing in it was changed.
     """
     settings = _settings(config, data, listen, admin, name)
     from tickertape.server.app import run_server

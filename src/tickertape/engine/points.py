@@ -43,6 +43,10 @@ _BOOKMARKS_AT_A_TIME: Final = 16
 """A list is looked up in steps of this many: the whole of it may take longer than others can wait."""
 
 
+_BOOKMARKS_NAMED: Final = 20
+"""Of those that are not in the log, more than a text has room for."""
+
+
 def resolve(
     journal: Journal, point: StartPoint | Range, accepted_end: int, not_found: str, log_time: int
 ) -> ExtentSearch:
@@ -99,7 +103,7 @@ def _named(point: AtBookmarks) -> str:
     """What was looked for."""
     if not point.bookmarks:
         return "what was given is no publisher|sequence|, two numbers of 64 bits"
-    return shown(",".join(map(str, point.bookmarks)))
+    return shown(",".join(map(str, point.bookmarks[:_BOOKMARKS_NAMED])))
 
 
 def _positions(
