@@ -115,9 +115,8 @@ def test_refusals_and_ends_are_counted(server: RunningServer, client: tt.Client)
     assert sum(after.refused.values()) == sum(before.refused.values()) + 1
     assert after.ended["name_in_use"] == before.ended.get("name_in_use", 0) + 1
     second.close()
-    log = server.errors()
-    assert " refused conn=" in log
-    assert " reason=name_in_use " in log
+    wait_until(lambda: " reason=name_in_use " in server.errors(), SECONDS)
+    assert " refused conn=" in server.errors()
 
 
 def test_counts_begin_with_the_start() -> None:

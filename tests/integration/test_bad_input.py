@@ -26,7 +26,7 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import KIB, MIB
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.journal.identity import IDENTITY_FILE
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import Ack, Flush, Goodbye, Persisted, Publish, Rejected, Resolve, Subscribe
 
 CONFIG = """
@@ -289,6 +289,7 @@ def test_a_damaged_segment_ends_the_reader_that_meets_it_and_nobody_else(tmp_pat
         code, output, _ = run_tickertape("stats", "--admin", damaged.admin_url)
         assert code == 0
         assert re.search(r"^subs ended +journal_corrupt 1$", output, re.MULTILINE)
+        wait_until(lambda: " subscription_ended " in damaged.errors(), SECONDS)
         told = [line for line in damaged.errors().splitlines() if " subscription_ended " in line]
         assert len(told) == 1
         assert " WARNING subscription_ended conn=" in told[0]
