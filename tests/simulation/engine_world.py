@@ -283,6 +283,9 @@ class EngineWorld:
         delivery.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
         delivery.dispatcher.backlog_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
         delivery._budget.bytes_max = self.rng.choice((9_000, 40_000, 1 << 20))
+        unrecorded = self.broker.subscribing.unrecorded
+        unrecorded.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
+        unrecorded.written()
 
     def positions(self) -> dict[int, Heard]:
         """Every persisted message that is no control record, by its position."""

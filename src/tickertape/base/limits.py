@@ -85,6 +85,17 @@ dispatch_backlog_bytes_max: Final = 8 * MIB
 """Commits waiting to be handed to those at the end of the log, before these read by themselves."""
 unrecorded_backlog_bytes_max: Final = 16 * MIB
 """Unrecorded messages held for one subscription without credit, before its connection is ended as slow."""
+unrecorded_held_bytes_max: Final = 64 * MIB
+"""Memory of unrecorded messages held for all subscriptions together, before the connections that wait for
+most are ended as slow; what many wait for counts once."""
+unrecorded_reference_bytes: Final = 64
+"""What each subscription that waits for a publish counts in it."""
+unrecorded_piece_bytes_max: Final = 256 * KIB
+"""An unrecorded publish is handed on in pieces of at most this cost, or of one message."""
+unrecorded_waiting_bytes_max: Final = 8 * MIB
+"""Unrecorded publishes that wait to be handed on, above which those who publish more are not read from."""
+known_topics_bytes_max: Final = 8 * MIB
+"""Memory of topic names that a server remembers as good; above it starts afresh."""
 
 # journal
 segment_bytes_first: Final = 4 * MIB
@@ -209,5 +220,8 @@ assert read_bytes_target >= batch_bytes_target
 assert batch_bytes_target <= step_bytes_max
 assert commit_bytes_max < dispatch_backlog_bytes_max <= tail_cache_bytes
 assert batch_bytes_max < read_ahead_bytes_max
+assert 4 * unrecorded_piece_bytes_max <= outbox_bytes_max < batch_bytes_max
+assert unrecorded_backlog_bytes_max + batch_bytes_max < unrecorded_held_bytes_max
+assert 4 * topic_bytes_max < known_topics_bytes_max
 assert index_block_bytes <= index_zone_bytes <= read_bytes_target
 assert index_bytes_max < indexes_bytes_max

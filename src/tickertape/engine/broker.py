@@ -32,9 +32,8 @@ from tickertape.engine.effects import (
     Effect,
     Fatal,
     LoggedOnNow,
-    PauseReading,
-    ResumeReading,
 )
+from tickertape.engine.pauses import Pauses
 from tickertape.engine.publishing import Publishing, last_sequence
 from tickertape.engine.registry import Registry
 from tickertape.engine.session import Session
@@ -89,10 +88,12 @@ class Broker:
         self._sessions = Sessions(instance, registry, self.statistics)
         self._publishing = Publishing(journal, registry, recorded)
         self._validation = Validation(validated)
-        self.subscribing = Subscribing(journal, self._publishing, self._effects, self._answers)
+        self.subscribing = Subscribing(
+            journal, self._publishing, self._effects, self._answers, self._too_slow
+        )
         self._delivery = self.subscribing.delivery
         self._strangers: set[int] = set()
-        self._paused: set[int] = set()
+        self._pauses = Pauses(self._effects)
         self._failed = False
         self.draining = False
         """A clean stop has begun."""
@@ -107,7 +108,7 @@ class Broker:
     def disconnected(self, conn: int) -> None:
         """The connection is gone; its subscriptions end."""
         self._strangers.discard(conn)
-        self._paused.discard(conn)
+        self._pauses.forget(conn)
         session = self._sessions.remove(conn)
         if session is not None:
             self.subscribing.drop(session)
@@ -177,6 +178,7 @@ class Broker:
         """Drain the effects, in order."""
         drained = self._effects[:]
         self._effects.clear()
+        self.subscribing.unrecorded.written()
         return drained
 
     @property
@@ -224,9 +226,7 @@ class Broker:
         if commits:
             self._delivery.dispatch()
             self._delivery.settle(now)
-            if self._paused and not self._crowded:
-                self._effects.extend(ResumeReading(conn) for conn in sorted(self._paused))
-                self._paused.clear()
+        self._pauses.review(journal=self._crowded, unrecorded=self.subscribing.unrecorded.congested)
         if self.journal.failure is not None and not self._failed:
             self._fail()
 
@@ -340,34 +340,47 @@ class Broker:
         session.published(batch)
         if not recorded:
             self.statistics.unrecorded(batch)
-            for slow in self.subscribing.unrecorded.publish(batch):
-                self._goodbye(slow.conn, SlowClient("it does not read what it subscribed to"))
-            self._answers.send(session.conn, Processed(frame=command.frame))
+            processed = Processed(frame=command.frame)
+            self.subscribing.unrecorded.publish(batch, lambda: self._answers.send(session.conn, processed))
+            self._pause_when_congested(session)
             return
         self._publishing.accept(session, command, batch, now)
         self._pause_when_crowded(session)
 
     def _pause_when_crowded(self, session: Session) -> None:
         """Who brings more than the disk takes is not read from until it has caught up."""
-        if self._crowded and session.conn not in self._paused:
-            self._paused.add(session.conn)
-            self._effects.append(PauseReading(session.conn))
+        if self._crowded:
+            self._pauses.pause(session.conn, "journal")
+
+    def _pause_when_congested(self, session: Session) -> None:
+        """Who publishes more than can be handed on is not read from until it has been."""
+        if self.subscribing.unrecorded.congested:
+            self._pauses.pause(session.conn, "unrecorded")
+
+    def _too_slow(self, session: Session) -> None:
+        self._goodbye(session.conn, SlowClient("it does not read what it subscribed to"))
 
     @property
     def _crowded(self) -> bool:
         return self.journal.congested or self._publishing.crowded
 
     def _flush(self, session: Session, command: Flush) -> None:
-        if command.level == "persisted":
-            self._publishing.owe(session, lambda: Ack(id=command.id))
+        answer = Ack(id=command.id)
+
+        def persisted() -> None:
+            self._publishing.owe(session, lambda: answer)
             self._pause_when_crowded(session)
-        elif command.level == "processed":
-            self._answers.send(session.conn, Ack(id=command.id))
-        else:
-            self._answers.send(
-                session.conn,
-                Ack(id=command.id, code="bad_option", text=f"no flush level {shown(command.level)}"),
-            )
+
+        def processed() -> None:
+            self._answers.send(session.conn, answer)
+
+        if command.level not in ("persisted", "processed"):
+            text = f"no flush level {shown(command.level)}"
+            self._answers.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
+            return
+        # What was published to unrecorded topics before may still have to be handed on.
+        self.subscribing.unrecorded.after(persisted if command.level == "persisted" else processed)
+        self._pause_when_congested(session)
 
     def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
         self._check_not_stopping()

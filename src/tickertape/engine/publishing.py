@@ -14,7 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
-from tickertape.base.limits import owed_max, publish_messages_max, publish_topics_max
+from tickertape.base.limits import (
+    known_topics_bytes_max,
+    owed_max,
+    publish_messages_max,
+    publish_topics_max,
+)
 from tickertape.base.names import check_topic
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, slice_batch
@@ -23,7 +28,8 @@ from tickertape.engine.session import Session
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Command, Persisted, Publish
 
-_KNOWN_TOPICS_MAX = 100_000
+_NAME_BYTES = 128
+"""What a name that is remembered counts beside its text: its place in the set, which has room to grow."""
 
 
 class _Owed(NamedTuple):
@@ -46,6 +52,7 @@ class Publishing:
         self._recorded = recorded
         self._owed: deque[_Owed] = deque()
         self._good_topics: set[str] = set()
+        self._good_topics_bytes = 0
         self._spaces: set[int] = set()
         self.duplicates = 0
         """Messages dropped by the duplicate filter since the start."""
@@ -91,8 +98,12 @@ class Publishing:
         if topic in self._good_topics:
             return
         check_topic(topic)
-        if len(self._good_topics) < _KNOWN_TOPICS_MAX:
-            self._good_topics.add(topic)
+        size = topic.__sizeof__() + _NAME_BYTES
+        if self._good_topics_bytes + size > known_topics_bytes_max:
+            self._good_topics.clear()
+            self._good_topics_bytes = 0
+        self._good_topics.add(topic)
+        self._good_topics_bytes += size
 
     def accept(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
         """Take a recorded frame into the log; its acknowledgement becomes owed."""

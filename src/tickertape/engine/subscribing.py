@@ -7,7 +7,7 @@ is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tickertape.base.errors import (
     BadCommand,
@@ -18,6 +18,7 @@ from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.engine.answers import Answers
+from tickertape.engine.backlogs import LiveSubscription
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.effects import Effect
 from tickertape.engine.points import Extent, close_extent
@@ -27,7 +28,7 @@ from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_sea
 from tickertape.engine.searches import Searches
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
-from tickertape.engine.unrecorded import LiveSubscription, Unrecorded
+from tickertape.engine.unrecorded import Unrecorded
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credit, Resolve, Resolved, Subscribe, Unsubscribe
 
@@ -62,10 +63,16 @@ _NOTHING = Held()
 
 
 class Subscribing:
-    """All subscriptions, by connection. Appends to the effects it is given."""
+    """All subscriptions, by connection. Appends to the effects it is given; `slow(session)` ends a connection
+    that does not take what is not recorded."""
 
     def __init__(
-        self, journal: Journal, publishing: Publishing, effects: list[Effect], answers: Answers
+        self,
+        journal: Journal,
+        publishing: Publishing,
+        effects: list[Effect],
+        answers: Answers,
+        slow: Callable[[Session], None],
     ) -> None:
         self._journal = journal
         self._publishing = publishing
@@ -74,12 +81,16 @@ class Subscribing:
         self._held: dict[int, Held] = {}
         budget = ReadBudget(read_ahead_bytes_max)
         self.delivery = Delivery(journal, effects, answers, self._new_token, budget, self._ended)
-        self.unrecorded = Unrecorded(effects)
+        self.unrecorded = Unrecorded(effects, slow)
         self.searches = Searches(effects, self._new_token, budget)
 
     def of(self, conn: int) -> Held:
         """What a connection subscribed to; not to be changed."""
         return self._held.get(conn, _NOTHING)
+
+    def owed(self, conn: int) -> bool:
+        """Whether something is still to be sent to a connection, as far as is known."""
+        return self.unrecorded.passing or self.of(conn).owed
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -156,17 +167,14 @@ class Subscribing:
         if sub is not None:
             self.delivery.credit(sub, command.bytes)
         elif command.sub_id in held.live:
-            live = held.live[command.sub_id]
-            live.credit += command.bytes
-            self.unrecorded.drain(live)
+            self.unrecorded.credit(held.live[command.sub_id], command.bytes)
 
     # -- connections ----------------------------------------------------------------------------------
 
     def writable(self, session: Session) -> None:
         """A connection has room for more."""
         self.delivery.writable(session)
-        for live in list(self.of(session.conn).live.values()):
-            self.unrecorded.drain(live)
+        self.unrecorded.writable(session)
 
     def drop(self, session: Session) -> None:
         """A connection is gone."""
@@ -180,11 +188,12 @@ class Subscribing:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return self.delivery.has_work or self.searches.has_work
+        return self.delivery.has_work or self.unrecorded.has_work or self.searches.has_work
 
     def step(self) -> None:
         """One bounded step of delivery, and of a search that let others go first."""
         self.delivery.step()
+        self.unrecorded.step()
         self.searches.step()
 
     # -- inside ---------------------------------------------------------------------------------------

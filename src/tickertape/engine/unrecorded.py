@@ -1,100 +1,264 @@
 """Owns plain subscriptions to topics that are not recorded: what is published goes to whoever is there.
 
-Must never keep more for one subscription than `unrecorded_backlog_bytes_max`: its connection is ended as slow
-instead, so that nothing is dropped in silence.
+A publish is cut and checksummed once for each topic, and handed to its subscribers one after the other, a
+bounded step at a time. Must never do more than `step_bytes_max` between two writes, wait for a subscriber
+(backlogs.py keeps what it cannot take), or give a subscription anything out of order.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from tickertape.base.limits import batch_bytes_max, outbox_bytes_max, unrecorded_backlog_bytes_max
-from tickertape.batch import MessageBatch, select_topic, slice_batch
+from tickertape.base.limits import (
+    batch_memory_bytes,
+    step_bytes_max,
+    step_delivery_bytes,
+    unrecorded_waiting_bytes_max,
+)
+from tickertape.batch import MessageBatch, slice_batch, split_topics
+from tickertape.engine.backlogs import Backlogs, LiveSubscription
 from tickertape.engine.effects import Effect, Send
+from tickertape.engine.pieces import Piece, Pieces, owned
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import affordable
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 
 
-class LiveSubscription:
-    """A subscription to an unrecorded topic."""
+class _Publish(NamedTuple):
+    """A publish that is to be handed on, or nothing but its turn."""
 
-    def __init__(self, session: Session, sub_id: str, topic: str, credit: int) -> None:
-        self.session = session
-        self.sub_id = sub_id
-        self.topic = topic
-        self.credit = credit
-        self.window = credit
-        self.backlog: deque[MessageBatch] = deque()
-        self.backlog_bytes = 0
+    number: int
+    batch: MessageBatch | None
+    topics: list[str]
+    """Those that somebody subscribed to."""
+    done: Callable[[], None]
+
+    @property
+    def waiting_bytes(self) -> int:
+        return batch_memory_bytes + (0 if self.batch is None else self.batch.nbytes)
 
 
 class Unrecorded:
-    """All subscriptions to unrecorded topics."""
+    """All subscriptions to unrecorded topics. `end(session)` ends a connection that is too slow.
 
-    def __init__(self, effects: list[Effect]) -> None:
+    What it does is appended to `effects`; `written` says that they were taken."""
+
+    def __init__(self, effects: list[Effect], end: Callable[[Session], None]) -> None:
+        self.step_bytes_max = step_bytes_max
+        """About what is sent between two writes."""
+        self.waiting_bytes_max = unrecorded_waiting_bytes_max
+        self.backlogs = Backlogs(end)
         self._effects = effects
         self._by_topic: dict[str, dict[LiveSubscription, None]] = {}
+        self._budget = self.step_bytes_max
+        self._number = 0
+        self._publishes: deque[_Publish] = deque()
+        self._waiting_bytes = 0
+        # What is left to do of the first publish: its topics, the subscribers of the one begun, and what of
+        # its pieces the next of them was sent.
+        self._topics: Iterator[tuple[str, MessageBatch]] | None = None
+        self._subs: list[LiveSubscription] = []
+        self._pieces: Pieces | None = None
+        self._reached = (0, 0)
+        self._lines: dict[Session, dict[LiveSubscription, None]] = {}
+        """Subscriptions that wait for nothing but their connection, and their turn there."""
+        self._runnable: dict[Session, None] = {}
+        """Connections whose line goes on, in turn."""
+
+    # -- coming and going -----------------------------------------------------------------------------
 
     def add(self, sub: LiveSubscription) -> None:
-        """Begin to deliver to it."""
+        """Begin to deliver to it what is published from now on."""
+        sub.since = self._number
         self._by_topic.setdefault(sub.topic, {})[sub] = None
 
     def remove(self, sub: LiveSubscription) -> None:
         """It is over."""
+        sub.over = True
+        self.backlogs.drop(sub)
+        self._unline(sub)
         subs = self._by_topic.get(sub.topic, {})
         subs.pop(sub, None)
         if not subs:
             self._by_topic.pop(sub.topic, None)
 
-    def publish(self, batch: MessageBatch) -> list[Session]:
-        """Hand a batch to its subscribers; returns the sessions that are too slow and must be ended."""
-        slow: dict[int, Session] = {}
-        for topic in batch.topics:
-            subs = self._by_topic.get(topic)
-            chosen = select_topic(batch, topic) if subs else None
-            if chosen is None:
-                continue
-            for sub in list(subs or ()):
-                rest = chosen if sub.backlog else self._send(sub, chosen)
-                if rest is None:
-                    continue
-                # A selection is a view of what was published: kept as it is, a few bytes would hold a whole
-                # frame.
-                sub.backlog.append(MessageBatch.parse(rest.encode()))
-                sub.backlog_bytes += rest.nbytes
-                if sub.backlog_bytes > unrecorded_backlog_bytes_max:
-                    slow[sub.session.conn] = sub.session
-        return list(slow.values())
+    def credit(self, sub: LiveSubscription, amount: int) -> None:
+        """The application consumed `amount` of cost."""
+        sub.credit += amount
+        if sub.backlog:
+            self._line(sub)
+            self.step()
 
-    def drain(self, sub: LiveSubscription) -> None:
-        """Send what credit and the connection allow."""
-        while sub.backlog:
-            batch = sub.backlog.popleft()
-            sub.backlog_bytes -= batch.nbytes
-            rest = self._send(sub, batch)
-            if rest is not None:
-                sub.backlog.appendleft(rest)
-                sub.backlog_bytes += rest.nbytes
+    def writable(self, session: Session) -> None:
+        """A connection has room again: its line goes on in the next step."""
+        if session in self._lines:
+            self._runnable[session] = None
+
+    # -- publishes ------------------------------------------------------------------------------------
+
+    def publish(self, batch: MessageBatch, done: Callable[[], None]) -> None:
+        """Hand a batch to its subscribers, and call `done` then: at once when it is little."""
+        self._append(batch, [topic for topic in batch.topics if topic in self._by_topic], done)
+
+    def after(self, done: Callable[[], None]) -> None:
+        """Call `done` when all that was published so far has been handed on."""
+        self._append(None, [], done)
+
+    def _append(self, batch: MessageBatch | None, topics: list[str], done: Callable[[], None]) -> None:
+        number = self._number
+        self._number += 1
+        if not topics:
+            batch = None
+            if not self._publishes:
+                done()
                 return
+        publish = _Publish(number, batch, topics, done)
+        self._publishes.append(publish)
+        self._waiting_bytes += publish.waiting_bytes
+        if len(self._publishes) == 1:
+            self.step()
 
-    def _send(self, sub: LiveSubscription, batch: MessageBatch) -> MessageBatch | None:
-        """Send as much of a batch as credit and the connection allow; what is left, or None."""
-        start = 0
-        while start < batch.count and sub.session.writable:
-            fitting = affordable(batch, start, batch.count, min(sub.credit, outbox_bytes_max))
-            if (
-                fitting == 0
-                and sub.credit < sub.window
-                and not affordable(batch, start, start + 1, sub.credit)
-            ):
+    @property
+    def passing(self) -> bool:
+        """Whether something published is not handed on yet."""
+        return bool(self._publishes)
+
+    @property
+    def congested(self) -> bool:
+        """More waits to be handed on than should: read nothing more from who publishes."""
+        return self._waiting_bytes > self.waiting_bytes_max
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._publishes or self._runnable)
+
+    def written(self) -> None:
+        """The effects were taken: whose connection is full now will be known before the next step."""
+        self._budget = self.step_bytes_max
+
+    def step(self) -> None:
+        """Go on for what is left of the bytes between two writes: publishes and lines in turn."""
+        while self._budget > 0 and self.has_work:
+            if self._publishes:
+                self._hand_on()
+            if self._runnable and self._budget > 0:
+                self._serve_line()
+
+    def _hand_on(self) -> None:
+        """Give the next subscriber what the first publish has for it."""
+        publish = self._publishes[0]
+        if not self._subs and not self._next_topic(publish):
+            self._publishes.popleft()
+            self._waiting_bytes -= publish.waiting_bytes
+            self._topics = self._pieces = None
+            publish.done()
+            return
+        assert self._pieces is not None
+        sub = self._subs[-1]
+        held = False
+        if not sub.over and sub.since <= publish.number:
+            if not sub.backlog:
+                self._reached = self._send(sub, self._pieces, *self._reached)
+            held = self._reached[0] < len(self._pieces)
+            if held and self._budget <= 0 and not sub.backlog and sub.session.writable:
+                return  # it is not slow: it goes on in the next step
+        self._budget -= step_delivery_bytes
+        reached, self._reached = self._reached, (0, 0)
+        self._subs.pop()
+        if held:
+            self._hold(sub, self._pieces, reached)
+
+    def _next_topic(self, publish: _Publish) -> bool:
+        if publish.batch is None:
+            return False
+        if self._topics is None:
+            self._topics = split_topics(publish.batch, publish.topics)
+        for topic, chosen in self._topics:
+            subs = self._by_topic.get(topic)
+            if subs:
+                self._subs = list(subs)
+                self._subs.reverse()
+                self._pieces = Pieces(chosen)
+                return True
+        return False
+
+    def _hold(self, sub: LiveSubscription, pieces: Pieces, reached: tuple[int, int]) -> None:
+        first = not sub.backlog
+        self.backlogs.hold(sub, pieces, *reached)
+        if first and not sub.over and not sub.session.writable:
+            self._line(sub)  # else it waits for credit
+
+    # -- lines ----------------------------------------------------------------------------------------
+
+    def _line(self, sub: LiveSubscription) -> None:
+        self._lines.setdefault(sub.session, {})[sub] = None
+        if sub.session.writable:
+            self._runnable[sub.session] = None
+
+    def _unline(self, sub: LiveSubscription) -> None:
+        line = self._lines.get(sub.session)
+        if line is not None:
+            line.pop(sub, None)
+            if not line:
+                del self._lines[sub.session]
+                self._runnable.pop(sub.session, None)
+
+    def _serve_line(self) -> None:
+        """Send to the first subscription in the line of a connection what it waits for."""
+        session = next(iter(self._runnable))
+        del self._runnable[session]
+        if not session.writable:
+            return
+        sub = next(iter(self._lines[session]))
+        self._unline(sub)
+        while sub.backlog:
+            pieces = sub.backlog[0]
+            piece, message = self._send(sub, pieces, sub.piece, sub.message)
+            self.backlogs.advance(sub, piece, message)
+            if piece < len(pieces):
                 break
-            part = slice_batch(batch, start, start + max(fitting, 1))
-            while part.nbytes > batch_bytes_max and part.count > 1:
-                part = slice_batch(batch, start, start + part.count // 2)
-            start += part.count
-            sub.credit -= part.cost
-            sub.session.sent(part)
-            self._effects.append(Send(sub.session.conn, encode_frame(Deliver(sub_id=sub.sub_id), part)))
-        return None if start == batch.count else slice_batch(batch, start, batch.count)
+        if sub.backlog and self._budget <= 0:
+            self._lines.setdefault(session, {})[sub] = None  # else it waits for credit
+        if session in self._lines:
+            self._runnable[session] = None
+        self._budget -= step_delivery_bytes
+
+    # -- sending --------------------------------------------------------------------------------------
+
+    def _send(self, sub: LiveSubscription, pieces: Pieces, piece: int, message: int) -> tuple[int, int]:
+        """Send from a message of a piece on what credit, connection and step allow; returns what is next."""
+        while piece < len(pieces) and self._budget > 0 and sub.session.writable:
+            part = pieces.pieces[piece]
+            sent = self._send_of(sub, part, message)
+            if not sent:
+                break
+            message += sent
+            if message == part.batch.count:
+                piece, message = piece + 1, 0
+        return piece, message
+
+    def _send_of(self, sub: LiveSubscription, piece: Piece, start: int) -> int:
+        """Send a piece, or what credit allows of it; returns the messages sent."""
+        batch = piece.batch
+        fitting = affordable(batch, start, batch.count, sub.credit)
+        if fitting == 0:
+            if sub.credit < sub.window:
+                return 0
+            fitting = 1  # nothing is outstanding: then one message may exceed the credit
+        if fitting == batch.count:
+            crc = piece.crc()
+        else:
+            batch = owned(slice_batch(batch, start, start + fitting))
+            crc = batch.crc()
+        sub.credit -= batch.cost
+        sub.session.sent(batch)
+        frame = encode_frame(Deliver(sub_id=sub.sub_id), batch, batch_crc=crc)
+        self._effects.append(Send(sub.session.conn, frame))
+        self._budget -= batch.nbytes + step_delivery_bytes
+        return fitting

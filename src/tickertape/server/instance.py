@@ -372,7 +372,7 @@ class Instance:
             if (
                 served_only
                 and session is not None
-                and (self.broker.subscribing.of(conn).owed or peer.outbox_bytes)
+                and (self.broker.subscribing.owed(conn) or peer.outbox_bytes)
             ):
                 continue
             self.broker.violated(conn, NotReady("the server stopped: connect again"))

@@ -17,11 +17,11 @@ import msgspec
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
+from tickertape.engine.backlogs import LiveSubscription
 from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.engine.session import Session
 from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
 from tickertape.engine.subscription import Phase, Subscription
-from tickertape.engine.unrecorded import LiveSubscription
 from tickertape.server.admin.report import (
     JournalState,
     Memory,
