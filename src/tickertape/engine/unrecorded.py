@@ -161,14 +161,14 @@ class Unrecorded:
             return
         assert self._pieces is not None
         sub = self._subs[-1]
-        held = False
+        held, budget = False, self._budget
         if not sub.over and sub.since <= publish.number:
             if not sub.backlog:
                 self._reached = self._send(sub, self._pieces, *self._reached)
             held = self._reached[0] < len(self._pieces)
             if held and self._budget <= 0 and not sub.backlog and sub.session.writable:
                 return  # it is not slow: it goes on in the next step
-        self._budget -= step_delivery_bytes
+        self._visited(budget)
         reached, self._reached = self._reached, (0, 0)
         self._subs.pop()
         if held:
@@ -215,7 +215,7 @@ class Unrecorded:
         del self._runnable[session]
         if not session.writable:
             return
-        sub = next(iter(self._lines[session]))
+        sub, budget = next(iter(self._lines[session])), self._budget
         self._unline(sub)
         while sub.backlog:
             pieces = sub.backlog[0]
@@ -227,7 +227,12 @@ class Unrecorded:
             self._lines.setdefault(session, {})[sub] = None  # else it waits for credit
         if session in self._lines:
             self._runnable[session] = None
-        self._budget -= step_delivery_bytes
+        self._visited(budget)
+
+    def _visited(self, budget: int) -> None:
+        """To look at a subscription counts as much as a delivery, unless something was sent."""
+        if self._budget == budget:
+            self._budget -= step_delivery_bytes
 
     # -- sending --------------------------------------------------------------------------------------
 

@@ -51,6 +51,10 @@ def _bodies(peer: Peer, sub_id: str = "s") -> list[bytes]:
     return [heard.body for heard in peer.heard[sub_id]]
 
 
+def _is_slow(peer: Peer) -> bool:
+    return peer.goodbye is not None and peer.goodbye.code == "slow_client"
+
+
 def _subscriber(world: EngineWorld, name: str, topic: str, *, stalled: bool = False) -> Peer:
     peer = world.connect(name)
     peer.subscribe("s", topic, credit=1 << 20)
@@ -98,7 +102,7 @@ def test_one_step_serves_so_many_and_the_publisher_hears_when_all_are_served() -
     assert world.broker.has_work
     assert not _count(publisher, Processed)
     world.work()
-    assert served < sum(_count(peer, Deliver) for peer in peers) <= 2 * served + 1
+    assert served < sum(_count(peer, Deliver) for peer in peers) <= 2 * served
     world.settle()
     assert [_bodies(peer) for peer in peers] == [[b"x"]] * 50
     assert _count(publisher, Processed) == 1
@@ -245,8 +249,7 @@ def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_ev
         publisher.publish("b", [b"%d" % number + bytes(8_000)], sequenced=False)
         world.settle()
         assert _unrecorded(world).backlogs.held_bytes <= 100_000
-    assert most.goodbye is not None
-    assert most.goodbye.code == "slow_client"
+    assert _is_slow(most)
     assert little.goodbye is None
     assert len(_bodies(reading)) == 20
     world.broker.writable(little.conn)
@@ -268,7 +271,8 @@ def test_a_connection_counts_what_its_subscriptions_share_once() -> None:
     publisher.publish("b", [bytes(30_000)], sequenced=False)
     publisher.publish("b", [bytes(10_000)], sequenced=False)
     world.settle()
-    assert (largest.goodbye is not None, many.goodbye is None) == (True, True)
+    assert _is_slow(largest)
+    assert not _is_slow(many)
 
 
 def test_a_subscription_that_waits_for_too_much_is_ended_whoever_else_waits_for_it() -> None:
@@ -284,12 +288,11 @@ def test_a_subscription_that_waits_for_too_much_is_ended_whoever_else_waits_for_
         world.collect()
         while world.broker.has_work:
             world.work()
-    assert slow.goodbye is None, "16 MiB may wait, and the first it was given"
+    assert not _is_slow(slow), "16 MiB may wait, and the first it was given"
     _publish(world, publisher, batch)
     world.collect()
     world.settle()
-    assert slow.goodbye is not None
-    assert slow.goodbye.code == "slow_client"
+    assert _is_slow(slow)
     assert len(_bodies(reading)) == 5
     assert _unrecorded(world).backlogs.held_bytes == 0
 
