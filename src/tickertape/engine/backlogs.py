@@ -75,7 +75,7 @@ class Backlogs:
         pieces = sub.backlog[0]
         sub.backlog_bytes -= pieces.left_bytes(sub.piece) - pieces.left_bytes(piece)
         sub.piece, sub.message = piece, message
-        if piece == len(pieces):
+        if piece == pieces.count:
             sub.backlog.popleft()
             sub.piece = 0
             self._release(sub.session, pieces)

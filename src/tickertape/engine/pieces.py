@@ -31,10 +31,11 @@ class Piece:
 class Pieces:
     """The messages of one publish to one topic, in order."""
 
-    __slots__ = ("_left", "holders", "memory_bytes", "pieces")
+    __slots__ = ("_left", "count", "holders", "memory_bytes", "pieces")
 
     def __init__(self, chosen: MessageBatch) -> None:
         self.pieces = _cut(chosen)
+        self.count = len(self.pieces)
         self.holders: dict[Session, int] = {}
         """How many subscriptions of each connection wait for it."""
         sizes = [piece.batch.nbytes for piece in self.pieces]
@@ -44,15 +45,14 @@ class Pieces:
         for size in reversed(sizes):
             self._left.append(self._left[-1] + size)
 
-    def __len__(self) -> int:
-        return len(self.pieces)
-
     def left_bytes(self, piece: int) -> int:
         """Encoded size from a piece on."""
-        return self._left[len(self.pieces) - piece]
+        return self._left[self.count - piece]
 
 
 def _cut(chosen: MessageBatch) -> list[Piece]:
+    if chosen.cost <= unrecorded_piece_bytes_max:
+        return [Piece(owned(chosen))]
     pieces = []
     start = 0
     while start < chosen.count:

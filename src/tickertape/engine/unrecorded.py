@@ -165,7 +165,7 @@ class Unrecorded:
         if not sub.over and sub.since <= publish.number:
             if not sub.backlog:
                 self._reached = self._send(sub, self._pieces, *self._reached)
-            held = self._reached[0] < len(self._pieces)
+            held = self._reached[0] < self._pieces.count
             if held and self._budget <= 0 and not sub.backlog and sub.session.writable:
                 return  # it is not slow: it goes on in the next step
         self._visited(budget)
@@ -221,7 +221,7 @@ class Unrecorded:
             pieces = sub.backlog[0]
             piece, message = self._send(sub, pieces, sub.piece, sub.message)
             self.backlogs.advance(sub, piece, message)
-            if piece < len(pieces):
+            if piece < pieces.count:
                 break
         if sub.backlog and self._budget <= 0:
             self._lines.setdefault(session, {})[sub] = None  # else it waits for credit
@@ -238,7 +238,7 @@ class Unrecorded:
 
     def _send(self, sub: LiveSubscription, pieces: Pieces, piece: int, message: int) -> tuple[int, int]:
         """Send from a message of a piece on what credit, connection and step allow; returns what is next."""
-        while piece < len(pieces) and self._budget > 0 and sub.session.writable:
+        while piece < pieces.count and self._budget > 0 and sub.session.writable:
             part = pieces.pieces[piece]
             sent = self._send_of(sub, part, message)
             if not sent:
@@ -251,19 +251,19 @@ class Unrecorded:
     def _send_of(self, sub: LiveSubscription, piece: Piece, start: int) -> int:
         """Send a piece, or what credit allows of it; returns the messages sent."""
         batch = piece.batch
-        fitting = affordable(batch, start, batch.count, sub.credit)
-        if fitting == 0:
-            if sub.credit < sub.window:
-                return 0
-            fitting = 1  # nothing is outstanding: then one message may exceed the credit
-        if fitting == batch.count:
+        if start == 0 and batch.cost <= sub.credit:
             crc = piece.crc()
         else:
+            fitting = affordable(batch, start, batch.count, sub.credit)
+            if fitting == 0:
+                if sub.credit < sub.window:
+                    return 0
+                fitting = 1  # nothing is outstanding: then one message may exceed the credit
             batch = owned(slice_batch(batch, start, start + fitting))
-            crc = batch.crc()
+            crc = piece.crc() if batch is piece.batch else batch.crc()
         sub.credit -= batch.cost
         sub.session.sent(batch)
         frame = encode_frame(Deliver(sub_id=sub.sub_id), batch, batch_crc=crc)
         self._effects.append(Send(sub.session.conn, frame))
         self._budget -= batch.nbytes + step_delivery_bytes
-        return fitting
+        return batch.count

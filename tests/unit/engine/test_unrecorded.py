@@ -77,6 +77,26 @@ def test_all_subscribers_are_sent_the_same_memory() -> None:
     assert sent[0] == sent[1] == sent[2]
 
 
+def test_one_message_above_everybodys_credit_is_checksummed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _world()
+    for number in range(5):
+        world.connect(f"s{number}").subscribe("s", "u", credit=100)
+    publisher = world.connect("p")
+    summed = []
+    whole = MessageBatch.crc
+
+    def crc(batch: MessageBatch) -> int:
+        summed.append(batch.nbytes)
+        return whole(batch)
+
+    monkeypatch.setattr(MessageBatch, "crc", crc)
+    _publish(world, publisher, batch_from_bodies("u", [bytes(100_000)]))
+    world.collect()
+    world.settle()
+    assert [_bodies(peer) for peer in world.peers.values() if "s" in peer.heard] == [[bytes(100_000)]] * 5
+    assert len(summed) == 1
+
+
 def test_what_is_sent_keeps_nothing_else_of_the_frame_in_memory() -> None:
     world = _world()
     peer, publisher = _subscriber(world, "s", "small"), world.connect("p")
