@@ -146,6 +146,36 @@ def test_between_two_writes_a_bounded_amount_is_queued_however_many_subscription
     assert 0 < _unrecorded(world).backlogs.held_bytes < once + references, "what all wait for is held once"
 
 
+def test_one_subscription_is_sent_no_more_than_a_step_between_two_writes() -> None:
+    world = _world()
+    peer, publisher = world.connect("s"), world.connect("p")
+    peer.subscribe("s", "u", credit=1 << 30)
+    _publish(world, publisher, batch_from_bodies("u", [bytes(10_000)] * 1000))
+    rounds = 0
+    while queued := _bytes_to(world.broker.effects(), peer):
+        assert queued <= limits.step_bytes_max + 2 * limits.unrecorded_piece_bytes_max
+        rounds += 1
+        world.broker.work(world.now())
+    assert rounds >= 8
+    assert not world.broker.has_work
+
+
+def test_a_backlog_larger_than_a_step_is_sent_in_several() -> None:
+    world = _world()
+    peer, publisher = world.connect("s"), world.connect("p")
+    peer.subscribe("s", "u", credit=1 << 30)
+    world.broker.blocked(peer.conn)
+    for number in range(4):
+        publisher.publish("u", [bytes([number]) * 100_000] * 10, sequenced=False)
+    world.broker.writable(peer.conn)
+    rounds = 0
+    while world.broker.has_work:
+        world.work()
+        rounds += 1
+    assert rounds >= 4
+    assert [body[0] for body in _bodies(peer)] == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 10
+
+
 def test_a_large_publish_to_who_takes_it_is_no_backlog() -> None:
     world = _world()
     peer, publisher = world.connect("s"), world.connect("p")
