@@ -1,7 +1,7 @@
-"""Owns which connections are not read from, and why: they bring more than the log takes, or than can be
-handed on of what is not recorded.
+"""Owns which connections are not read from because of what they publish, and why: it is more than the log
+takes, or than can be handed on of what is not recorded.
 
-Must never let one that waits for several reasons go on before all of them are over.
+Must never ask the driver twice for the same, or forget somebody when a reason is over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Reason = Literal["journal", "unrecorded"]
 
 
 class Pauses:
-    """Connections that are not read from. Appends to the effects it is given."""
+    """Connections that are not read from, by reason. Appends to the effects it is given."""
 
     def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
@@ -22,9 +22,10 @@ class Pauses:
 
     def pause(self, conn: int, reason: Reason) -> None:
         """Read nothing more from a connection until the reason is over."""
-        if not self._is_paused(conn):
-            self._effects.append(PauseReading(conn))
-        self._waiting[reason].add(conn)
+        waiting = self._waiting[reason]
+        if conn not in waiting:
+            waiting.add(conn)
+            self._effects.append(PauseReading(conn, reason))
 
     def forget(self, conn: int) -> None:
         """The connection is gone."""
@@ -32,7 +33,7 @@ class Pauses:
             waiting.discard(conn)
 
     def review(self, *, journal: bool, unrecorded: bool) -> None:
-        """Whether each reason still holds; who has none left is read from again."""
+        """Whether each reason still holds."""
         if not journal:
             self._lift("journal")
         if not unrecorded:
@@ -41,8 +42,5 @@ class Pauses:
     def _lift(self, reason: Reason) -> None:
         waiting = self._waiting[reason]
         if waiting:
-            self._waiting[reason] = set()
-            self._effects.extend(ResumeReading(conn) for conn in sorted(waiting) if not self._is_paused(conn))
-
-    def _is_paused(self, conn: int) -> bool:
-        return any(conn in waiting for waiting in self._waiting.values())
+            self._effects.extend(ResumeReading(conn, reason) for conn in sorted(waiting))
+            waiting.clear()

@@ -58,6 +58,8 @@ _STALLED: Final = (
     f"a large frame did not come on for {inbound_stall_seconds_max:g} seconds "
     "while others waited for the memory that it holds"
 )
+_OF_THE_ENGINE: Final = ("journal", "searches", "unrecorded")
+"""Reasons of the engine not to read from a connection: then it is not the peer that stands still."""
 _LATE_SECONDS_MAX: Final = 1.0
 """A timer that fires later than this says that the server itself stood still."""
 
@@ -183,7 +185,7 @@ class Instance:
         if now > due + _LATE_SECONDS_MAX:
             self.inbound.excuse_all(now)
         while (conn := self.inbound.stalled(now)) is not None:
-            if self._peers[conn].unread_for("journal") or self._peers[conn].unread_for("searches"):
+            if any(map(self._peers[conn].unread_for, _OF_THE_ENGINE)):
                 self.inbound.excuse(conn, now)
             else:
                 self.violated(conn, FrameStalled(_STALLED))

@@ -243,14 +243,15 @@ def test_who_publishes_more_than_is_handed_on_is_not_read_from_until_it_is() -> 
     _steps_of(world, 1)
     for _ in range(10):
         _publish(world, publisher, batch_from_bodies("u", [bytes(2_000)]))
-    other.publish("recorded", [b"x"])  # this drains the effects, too: look at what is left to resume
-    paused = _unrecorded(world).congested
-    assert paused
+    effects = world.broker.effects()
+    assert [e for e in effects if isinstance(e, PauseReading)] == [PauseReading(publisher.conn, "unrecorded")]
+    other.publish("recorded", [b"x"])
+    assert _unrecorded(world).congested
     resumed = []
     while world.broker.has_work:
         world.broker.work(world.now())
         resumed += [e for e in world.broker.effects() if isinstance(e, ResumeReading | PauseReading)]
-    assert resumed == [ResumeReading(publisher.conn)]
+    assert resumed == [ResumeReading(publisher.conn, "unrecorded")]
     assert not _unrecorded(world).congested
 
 
@@ -264,10 +265,10 @@ def test_flushes_that_wait_for_their_turn_count_too() -> None:
     _publish(world, publisher, batch_from_bodies("u", [b"x"]))
     for number in range(20):
         world.broker.received(publisher.conn, Flush(id=number + 1, level="processed"), None, world.now())
-    assert world.broker.effects().count(PauseReading(publisher.conn)) == 1
+    assert world.broker.effects().count(PauseReading(publisher.conn, "unrecorded")) == 1
 
 
-def test_who_is_paused_for_two_reasons_goes_on_when_both_are_over() -> None:
+def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
     effects: list[Effect] = []
     pauses = Pauses(effects)
     pauses.pause(1, "journal")
@@ -275,12 +276,20 @@ def test_who_is_paused_for_two_reasons_goes_on_when_both_are_over() -> None:
     pauses.pause(2, "journal")
     pauses.pause(3, "journal")
     pauses.forget(3)
-    assert effects == [PauseReading(1), PauseReading(2), PauseReading(3)]
+    pauses.pause(1, "journal")
+    assert effects == [
+        PauseReading(1, "journal"),
+        PauseReading(1, "unrecorded"),
+        PauseReading(2, "journal"),
+        PauseReading(3, "journal"),
+    ]
     effects.clear()
     pauses.review(journal=False, unrecorded=True)
-    assert effects == [ResumeReading(2)]
+    assert effects == [ResumeReading(1, "journal"), ResumeReading(2, "journal")]
+    effects.clear()
     pauses.review(journal=True, unrecorded=False)
-    assert effects == [ResumeReading(2), ResumeReading(1)]
+    pauses.review(journal=False, unrecorded=False)
+    assert effects == [ResumeReading(1, "unrecorded")]
 
 
 # -- what waits ---------------------------------------------------------------------------------------
