@@ -15,6 +15,7 @@ from tickertape.batch.payload import encode
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, sub_ids_of
 from tickertape.client.driver import FailedWriteHandler, extras
+from tickertape.client.lane import NOBODY
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.requests import refuse_not_built
 from tickertape.client.steps import PublishSteps
@@ -98,18 +99,20 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
             return self._publish_when_room(self._seconds(timeout), self._publish, topic, body, *extra)
         publishing = self._publishing
         run = publishing.run
-        bodies = run.bodies
-        index = len(bodies)
-        if (
-            index < run.count_max
-            and len(body) <= run.body_bytes_max
-            and topic == run.topic
-            and run.owner == get_ident()
-        ):
-            bodies.append(body)
-            if publishing.run is run:
-                return run.base if run.base is None else run.base + index
-            return self._publish_when_room(self._timeout, publishing.publish_again, run, index, body)
+        if len(body) <= run.body_bytes_max and topic == run.topic and (owner := run.owner) == get_ident():
+            # A signal handler that publishes here must not append too: nobody's run sends it the long way,
+            # which closes the run. So `index` is where this body comes to lie, whenever a handler runs.
+            run.owner = NOBODY
+            bodies = run.bodies
+            index = len(bodies)
+            if index < run.count_max:
+                bodies.append(body)
+                run.owner = owner
+                if publishing.run is run:
+                    base = run.base
+                    return None if base is None else base + index
+                return self._publish_when_room(self._timeout, publishing.publish_again, run, index, body)
+            run.owner = owner
         return self._publish_when_room(self._timeout, self._publish, topic, body, 0, "", "", get_ident())
 
     def publish_batch(

@@ -35,7 +35,8 @@ class Run:
 
     Only `owner` (a thread's identity, or what stands for an event loop) appends, and only bodies of at most
     `body_bytes_max` bytes to `topic` while there are fewer than `count_max`. Afterwards it looks whether the
-    run is still open. When it is not, `taken` says how many of `bodies` were included in what was sent.
+    run is still open. When it is not, `taken` says how many of `bodies` were included in what was sent. While
+    it appends, a thread sets `owner` to `NOBODY`: its own signal handlers must not come in between.
     """
 
     __slots__ = ("base", "bodies", "body_bytes_max", "count_max", "owner", "taken", "topic")

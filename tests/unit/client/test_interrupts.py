@@ -1,4 +1,5 @@
-"""A signal handler that raises at any bytecode in `Client.publish`: numbers, store and wire still agree.
+"""A signal handler that raises, or publishes, at any bytecode in `Client.publish`: numbers, store and wire
+still agree.
 
 The handler is a trace function, which is asked before each bytecode.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 
@@ -193,24 +194,38 @@ SCENES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
 }
 
 
+SAME: Final = b"the very same object"
+
+
 class Interrupt(BaseException):
     """What the signal handler raises."""
 
 
-def interrupted_at(step: int, act: Callable[[], None]) -> bool:
-    """Run `act`, raising at its bytecode number `step`; whether there was one."""
+def interrupt() -> None:
+    """A signal handler that raises."""
+    raise Interrupt
+
+
+def interrupted_at(
+    step: int,
+    act: Callable[[], None],
+    traced: tuple[str, ...] = TRACED,
+    handler: Callable[[], None] = interrupt,
+) -> bool:
+    """Run `act`, calling `handler` before its bytecode number `step`; whether there was one."""
     left = step
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith(TRACED):
+        if not frame.f_code.co_filename.endswith(traced):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
             left -= 1
             if left < 0:
                 sys.settrace(None)
-                raise Interrupt
+                handler()
+                return None
         return trace
 
     before = sys.gettrace()
@@ -221,7 +236,7 @@ def interrupted_at(step: int, act: Callable[[], None]) -> bool:
         return True
     finally:
         sys.settrace(before)
-    return False
+    return left < 0
 
 
 def check(world: World, interrupted: int) -> None:
@@ -256,6 +271,51 @@ def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene
             raise
         step += 4
     assert step > 40
+
+
+def the_same(world: World) -> None:
+    world.publish("orders", SAME)
+
+
+def another(world: World) -> None:
+    world.publish("orders", b"handled")
+
+
+def the_same_and_close(world: World) -> None:
+    the_same(world)
+    world.publish("trades", b"handled")
+
+
+def another_and_close(world: World) -> None:
+    another(world)
+    world.publish("trades", b"handled")
+
+
+@pytest.mark.parametrize("handle", [the_same, another, the_same_and_close, another_and_close])
+@pytest.mark.parametrize("gathered", [0, 1, 2, 4])
+def test_a_handler_that_publishes_at_any_bytecode_of_a_publish_loses_and_repeats_no_number(
+    handle: Callable[[World], None], gathered: int
+) -> None:
+    step, hit = 0, True
+    refused: list[int] = []
+
+    def handler() -> None:
+        try:
+            handle(world)
+        except UsageError:
+            refused.append(step)  # in the middle of a step of the machine: not published
+
+    while hit:
+        world = World()
+        begin(world, gathered)
+        hit = interrupted_at(step, lambda: the_same(world), handler=handler)  # noqa: B023 - called here
+        try:
+            check(world, 0)
+        except BaseException as error:
+            error.add_note(f"step {step}")
+            raise
+        step += 1
+    assert len(refused) < step - 30
 
 
 def test_a_publish_inside_an_interrupted_publish_is_refused_not_stuck() -> None:
