@@ -129,6 +129,8 @@ class Link:
         self._answers.register(connection, select.POLLIN)
         self._room = threading.Condition(threading.Lock())
         self._gone = False
+        self._begun = threading.Lock()
+        """Taken, once, by whoever decides that the receive thread runs, or that it never will."""
         self._thread = threading.Thread(target=self._run, name=f"tickertape {uri}", daemon=True)
 
     def start(self) -> None:
@@ -139,6 +141,11 @@ class Link:
     def thread(self) -> threading.Thread:
         """The receive thread."""
         return self._thread
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether somebody said why it has to end."""
+        return self._why is not None
 
     @property
     def congested(self) -> bool:
@@ -183,10 +190,16 @@ class Link:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._wake()
 
-    def discard(self) -> None:
-        """Close a link that was never started."""
+    def discard(self) -> bool:
+        """Close a link whose receive thread has not begun, and then never will; False when it has.
+
+        Only the thread itself can tell: an interrupted `start` may have started it.
+        """
+        if not self._begun.acquire(blocking=False):
+            return False
         for end in (self._socket, self._waker, self._wake_reader, self._poller):
             end.close()
+        return True
 
     def read_until(self, done: Callable[[], bool], deadline: float | None) -> None:
         """Read on the calling thread until `done()`, `deadline` (monotonic seconds), or the end.
@@ -244,6 +257,8 @@ class Link:
             self._waker.send(b"\0")
 
     def _run(self) -> None:
+        if not self._begun.acquire(blocking=False):
+            return
         error = Disconnected("the receive thread failed")
         try:
             error = self._receive()

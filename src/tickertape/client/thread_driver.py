@@ -58,25 +58,26 @@ class ThreadDriver(Driver):
         self._not_on_receive_thread("connect")
         self._not_in_a_fight(handling_loss=self._loss_handled_on == get_ident())
         with self._connecting:
+            if self._link is not None and self._core.logged_on is None:
+                # A second Ctrl-C came before the first one had ended it.
+                self._abandon(self._link, Disconnected("connecting was interrupted"))
             if self._core.logged_on is not None:
                 return
-            connection = dial(self._address, seconds)
-            link = Link(connection, self._address.uri, self)
             call = Call()
-            with self._lock:
-                if self._core.closed:
-                    link.discard()
-                    raise Closed("the client was closed")
-                self._link = link
-                self._core.receive(Opened(call), now())
-                later = self._sends()
-            link.start()
-            self._carry_out(link, later)
+            link = Link(dial(self._address, seconds), self._address.uri, self)
             try:
+                with self._lock:
+                    if self._core.closed:
+                        raise Closed("the client was closed")
+                    self._link = link
+                    self._core.receive(Opened(call), now())
+                    later = self._sends()
+                link.start()
+                self._carry_out(link, later)
                 call.wait(_left(deadline), "the logon", seconds)
-            except TimedOut as error:
-                link.hang_up(Disconnected(str(error)))
-                link.thread.join()
+            except BaseException as error:
+                why = str(error) if isinstance(error, TimedOut) else "connecting was interrupted"
+                self._abandon(link, Disconnected(why))
                 raise
 
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
@@ -194,6 +195,22 @@ class ThreadDriver(Driver):
             link.let_go()
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _abandon(self, link: Link, why: Disconnected) -> None:
+        """End a connection that nobody got to use, so that another one can be made; not one that logged on.
+
+        It waits for the loss, not for the thread, which may have to wait for the caller's handler.
+        """
+        if link.discard():
+            if self._link is link:
+                self.lost(why)
+            return
+        if self._core.logged_on is not None and not link.hung_up:
+            return  # just before the exception: connecting again finds it
+        link.hang_up(why)
+        with self._lock:
+            while self._link is link:
+                self._room.wait()
 
     def _sends(self) -> list[Effect]:
         # Under the lock, so that frames leave in the order in which they were made.

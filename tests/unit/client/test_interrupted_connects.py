@@ -1,0 +1,99 @@
+"""A Ctrl-C in `Client.connect`, at any bytecode: nothing of that connection stays, and the next works."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from tests.unit.client.socket_server import SocketServer, socket_server
+from tests.unit.client.test_interrupts import Interrupt, interrupted_at
+from tickertape.client.blocking import Client
+
+PARTS = 12
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGUSR1 raises, as a Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # interrupted before anybody held the socket
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_connect_interrupted_at_any_bytecode_can_be_made_again(part: int) -> None:
+    step, hit = part, True
+    with socket_server() as server:
+        while hit:
+            client = Client("pricing-1", server.uri, connect=False)
+            hit = interrupted_at(step, client.connect, ("client/thread_driver.py", "client/link.py"))
+            connect_again_and_publish(client, server, b"%d" % step, f"step {step}")
+            step += PARTS
+    gc.collect()
+    assert step > 40
+
+
+def connect_again_and_publish(client: Client, server: SocketServer, body: bytes, where: str) -> None:
+    client._connecting.acquire(blocking=False)  # a real signal does not come while `with` lets go of a lock
+    client._connecting.release()
+    while client._owns_lock():
+        client._lock.release()
+    try:
+        with client:
+            client.connect()
+            assert client.connected
+            client.publish("orders", body)
+            client.publish_flush()
+            assert server.bodies()[-1] == body
+    except BaseException as error:
+        error.add_note(where)
+        raise
+
+
+def test_a_connect_interrupted_while_the_server_says_nothing_can_be_made_again(interrupts: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Client("pricing-1", f"tcp://127.0.0.1:{silent.getsockname()[1]}", connect=False)
+        sessions = []
+
+        def interrupt() -> None:
+            connection, _ = silent.accept()
+            connection.recv(1)  # so it waits for the logon, or will in a moment
+            sessions.append(connection)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        for _ in range(3):
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(Interrupt):
+                client.connect()
+            thread.join()
+            assert not client.connected
+            assert client._link is None
+        for connection in sessions:
+            with connection:
+                while connection.recv(4096):
+                    pass  # the client has hung up
+        client.close()
+
+
+def test_a_connection_whose_logon_came_before_the_interrupt_is_kept(interrupts: None) -> None:
+    with socket_server() as server, Client("pricing-1", server.uri) as client:
+        link = client._link
+        assert link is not None
+        client._abandon(link, Interrupt)  # type: ignore[arg-type]  # it is not used
+        assert client.connected
+        client.connect()
+        client.publish("orders", b"1")
+        client.publish_flush()
+        assert server.bodies() == [b"1"]
