@@ -146,14 +146,15 @@ class AsyncMessageStream:
             seconds = None if timeout is None else parse_interval(timeout)
         self._check_not_forked()
         inbox = self._inbox
-        owed = inbox.begin_catch_up()
+        who = object()
+        owed = inbox.begin_catch_up(who)
         try:
             if owed:
                 self._report(self.sub_id, owed)
             await self._changed.wait_for(lambda: inbox.settled, seconds)
             inbox.check_caught_up(seconds)
         finally:
-            inbox.end_catch_up()
+            inbox.end_catch_up(who)
 
     async def close(self) -> None:
         """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""

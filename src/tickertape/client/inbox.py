@@ -1,6 +1,8 @@
 """Owns what a subscription delivered until the application takes it, and what of it was granted again.
 
-Must never wait, lock or call anyone: a stream of either front guards it and tells the client what it owes.
+Must never wait, lock or call anyone: a stream of either front guards it and tells the client what it owes. An
+exception that a signal handler raises may come between any two steps: what was taken is counted in one
+assignment, and stays at hand until `settle`.
 What lies here is bounded by the credit of the subscription, and by `catch_up_bytes_max` while somebody waits
 for the replay to catch up.
 """
@@ -9,6 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import repeat
+from operator import length_hint
+from typing import Final, NamedTuple
 
 from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut
 from tickertape.base.limits import catch_up_bytes_max
@@ -17,26 +22,61 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
 from tickertape.batch.select import slice_batch
 
+Taken = tuple[int, int, MessageBatch | None]
+"""What was taken of what came: how many batches, their cost, and the last one until it is settled."""
+
+
+class Place(NamedTuple):
+    """How far an application has come in the batch at hand; `batch` is that one, or the rest of it."""
+
+    at_hand: MessageBatch | None
+    batch: MessageBatch | None
+    messages: Iterator[Message]
+    indices: Iterator[int]
+
+    @staticmethod
+    def begin(at_hand: MessageBatch, rest: MessageBatch | None = None) -> Place:
+        """At the first message; of `rest`, where that is all there is to come."""
+        batch = at_hand if rest is None else rest
+        indices = iter(range(batch.count))
+        return Place(at_hand, batch, map(Message, batch.bodies_list(), repeat(batch), indices), indices)
+
+    @staticmethod
+    def end(at_hand: MessageBatch | None) -> Place:
+        """Behind the last message."""
+        return Place(at_hand, None, iter(()), iter(()))
+
+    def rest(self) -> MessageBatch | None:
+        """The messages not given yet, as a batch; they can still be given one by one."""
+        left = length_hint(self.indices)
+        if self.batch is None or not left:
+            return None
+        return _slice(self.batch, self.batch.count - left)
+
+
+NOWHERE: Final = Place.end(None)
+"""No batch was begun."""
+
 
 class Inbox:
     """The batches of one subscription, in log order. Costs are those of the subscription's credit."""
 
     __slots__ = (
-        "_at_hand",
         "_batches",
         "_catching_up",
         "_done",
-        "_held_bytes",
         "_notice",
-        "_prepaid_bytes",
+        "_prepaid_cost",
         "_pushed_batches",
-        "_taken_batches",
-        "_taken_bytes",
+        "_pushed_cost",
+        "_taken",
         "caught_up",
         "closed",
+        "early",
         "end_error",
         "end_reason",
         "limited",
+        "owed",
         "sub_id",
     )  # fmt: skip
 
@@ -50,14 +90,17 @@ class Inbox:
         self.closed = False
         """Whether the application wants no more; what comes then is dropped."""
         self._batches: deque[MessageBatch] = deque()
-        self._held_bytes = 0
-        self._prepaid_bytes = 0
-        self._taken_bytes = 0
-        self._catching_up = 0
-        self._at_hand: MessageBatch | None = None
-        self._done: MessageBatch | str | None = None
         self._pushed_batches = 0
-        self._taken_batches = 0
+        self._pushed_cost = 0
+        self._taken: Taken = (0, 0, None)
+        self._prepaid_cost = 0
+        """Up to where what came was granted again before it was taken."""
+        self.owed = 0
+        """The cost to report for the batch at hand once it is done with; who reports it sets it to 0."""
+        self.early = 0
+        """As `owed`, for what was granted again before it was taken, where a stream keeps that here."""
+        self._catching_up: set[object] = set()
+        self._done: MessageBatch | str | None = None
         self._notice: tuple[int, str] | None = None
 
     # -- what the client hands in -----------------------------------------------------------------------
@@ -68,7 +111,7 @@ class Inbox:
             return 0
         self._batches.append(batch)
         self._pushed_batches += 1
-        self._held_bytes += batch.cost
+        self._pushed_cost += batch.cost
         return self._prepay() if self._catching_up else 0
 
     def notice(self, bookmark: str) -> None:
@@ -88,14 +131,22 @@ class Inbox:
         """Whether `take` need not wait."""
         return bool(self._batches) or self.end_reason is not None
 
+    @property
+    def at_hand(self) -> MessageBatch | None:
+        """The batch taken last, until it is settled."""
+        return self._taken[2]
+
     def settle(self) -> int:
         """The cost to report for the batch taken last: asking for another one says that it is done with."""
-        taken, self._taken_bytes = self._taken_bytes, 0
-        if self._at_hand is not None:
-            self.done(self._at_hand)
-            self._at_hand = None
-            self._apply_notice()
-        return taken
+        owed, self.owed = self.owed, 0
+        batches, cost, batch = self._taken
+        if batch is not None:
+            if len(self._batches) > self._pushed_batches - batches:
+                self._batches.popleft()  # an exception came when it was just counted as taken
+            self.done(batch)
+            self._taken = (batches, cost, None)
+        self._apply_notice()
+        return owed
 
     def done(self, batch: MessageBatch) -> None:
         """The application is done with `batch` and everything before it."""
@@ -114,33 +165,31 @@ class Inbox:
             if self.limited and self.end_error is not None:
                 raise self.end_error
             return None
-        batch = self._at_hand = self._batches.popleft()
-        self._taken_batches += 1
-        cost = batch.cost
-        self._held_bytes -= cost
+        batch = self._batches[0]
+        batches, begin, _ = self._taken
+        end = begin + batch.cost
         # What was granted again while it lay here is not granted twice.
-        prepaid = min(cost, self._prepaid_bytes)
-        self._prepaid_bytes -= prepaid
-        self._taken_bytes = cost - prepaid
+        self.owed = end - min(end, max(begin, self._prepaid_cost))
+        self._taken = (batches + 1, end, batch)
+        self._batches.popleft()
         return batch
 
     def close(self) -> bool:
         """Drop what is here and what comes; whether the subscription was still running."""
         self.closed = True
         self._batches.clear()
-        self._held_bytes = self._prepaid_bytes = 0
         return self.end_reason is None
 
     # -- waiting for the replay to catch up -------------------------------------------------------------
 
-    def begin_catch_up(self) -> int:
+    def begin_catch_up(self, who: object) -> int:
         """Somebody waits, and perhaps does not consume: what is held is granted again; the cost to report."""
-        self._catching_up += 1
+        self._catching_up.add(who)
         return self._prepay()
 
-    def end_catch_up(self) -> None:
-        """They do not wait any more."""
-        self._catching_up -= 1
+    def end_catch_up(self, who: object) -> None:
+        """They do not wait any more, if they did."""
+        self._catching_up.discard(who)
 
     @property
     def settled(self) -> bool:
@@ -170,18 +219,19 @@ class Inbox:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _apply_notice(self) -> None:
-        if self._notice is not None and self._at_hand is None and self._taken_batches >= self._notice[0]:
-            self._done, self._notice = self._notice[1], None
+        notice = self._notice
+        if notice is not None and self._taken[2] is None and self._taken[0] >= notice[0]:
+            self._done, self._notice = notice[1], None
 
     @property
     def _full(self) -> bool:
-        return self._held_bytes >= catch_up_bytes_max
+        return not self.closed and self._pushed_cost - self._taken[1] >= catch_up_bytes_max
 
     def _prepay(self) -> int:
-        if self._full:
+        if self._full or self.closed:
             return 0
-        owed = self._held_bytes - self._prepaid_bytes
-        self._prepaid_bytes = self._held_bytes
+        owed = self._pushed_cost - max(self._prepaid_cost, self._taken[1])
+        self._prepaid_cost = self._pushed_cost
         return owed
 
 
@@ -192,7 +242,10 @@ def rest_of(current: Iterator[Message]) -> MessageBatch | None:
         return None
     for _ in current:
         pass
-    batch = first.batch
-    rest = slice_batch(batch, first.index, batch.count)
+    return _slice(first.batch, first.index)
+
+
+def _slice(batch: MessageBatch, begin: int) -> MessageBatch:
+    rest = slice_batch(batch, begin, batch.count)
     rest.context = batch.context
     return rest

@@ -2,16 +2,20 @@
 
 Must never block the receive thread: what may be waiting here is bounded by the credit of the subscription.
 What it means to hold, take and end is in `inbox.py`.
+
+An exception that a signal handler raises may come between any two steps of the application's thread. Locks
+are then given back by their owner; a batch that was taken stays at hand until its messages were begun, and
+its cost is owed until it was reported. So whoever catches the exception can go on reading.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from inspect import GEN_CLOSED, getgeneratorstate
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.base.units import parse_interval
@@ -20,12 +24,14 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
 from tickertape.client import forks
 from tickertape.client.handlers import Handlers
-from tickertape.client.inbox import Inbox, rest_of
+from tickertape.client.inbox import NOWHERE, Inbox, Place
 from tickertape.client.subscribing import Handler
 from tickertape.client.waiting import DEFAULT, Timeout
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 class MessageStream:
@@ -56,10 +62,13 @@ class MessageStream:
         self._client_seconds = client_seconds
         self._report = consumed
         self._unsubscribe = unsubscribe
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.RLock()
+        # Python's own conditions ask a lock this way; there is no public name for it.
+        self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        self._changed = threading.Condition(self._lock)
         self._inbox = Inbox(sub_id, limited=limited)
         self._forked = False
-        self._current: Iterator[Message] = iter(())
+        self._place = NOWHERE
         self._iterator = self._iterate()
         forks.register(self)
 
@@ -84,10 +93,14 @@ class MessageStream:
         return self._inbox.recovery_point
 
     def __iter__(self) -> Iterator[Message]:
+        if getgeneratorstate(self._iterator) == GEN_CLOSED:
+            self._iterator = self._iterate()  # an exception ends a generator, but not the stream
         return self._iterator
 
     def __next__(self) -> Message:
-        return next(self._iterator)
+        for message in self:  # unlike a call of `next`, it lets no signal handler in behind the message
+            return message
+        raise StopIteration
 
     def batches(self, timeout: Timeout = DEFAULT) -> Iterator[MessageBatch]:
         """Iterate whole batches, as they were delivered; ends as iteration of messages does.
@@ -96,10 +109,11 @@ class MessageStream:
         it runs; by default the stream's own `timeout`. A batch that iteration or `get` has begun comes first,
         without the messages given already.
         """
-        rest = rest_of(self._current)
+        rest = self._take_rest()
         if rest is not None:
             yield rest
         while (batch := self._next_batch(timeout)) is not None:
+            self._place = Place.end(batch)
             yield batch
 
     def to_arrow(self, columns: Sequence[str] | None = None, timeout: Timeout = DEFAULT) -> pa.Table:
@@ -119,13 +133,12 @@ class MessageStream:
         reading short.
         """
         while True:
-            message = next(self._current, None)
-            if message is not None:
+            for message in self._place.messages:  # no call: see `__next__`
                 return message
             batch = self._next_batch(timeout)
             if batch is None:
                 raise self._inbox.over()
-            self._current = iter(batch)
+            self._place = Place.begin(batch)
 
     def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until the replay has caught up with the log, or reached its stop: the `completed`
@@ -139,24 +152,19 @@ class MessageStream:
         if timeout is not DEFAULT:
             seconds = None if timeout is None else parse_interval(timeout)
         inbox = self._inbox
-        with self._changed:
-            owed = inbox.begin_catch_up()
+        who = object()
         try:
-            if owed:
-                self._report(self.sub_id, owed)
-            with self._changed:
-                self._changed.wait_for(lambda: inbox.settled, seconds)
-                inbox.check_caught_up(seconds)
+            self._locked(self._begin_catch_up, who)
+            self._pay(early=inbox.early)
+            self._locked(self._wait_caught_up, seconds)
         finally:
-            with self._changed:
-                inbox.end_catch_up()
+            self._locked(inbox.end_catch_up, who)
 
     def close(self) -> None:
         """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
         if self._forked:
             return
-        with self._changed:
-            running = self._inbox.close()
+        running = self._locked(self._inbox.close)
         self._drop_current()
         if running:
             self._unsubscribe(self.sub_id)
@@ -173,75 +181,119 @@ class MessageStream:
 
     def push(self, batch: MessageBatch) -> None:
         """Internal: a batch was delivered."""
-        with self._changed:
+        with self._lock:
             owed = self._inbox.push(batch)
-            self._changed.notify()
+            self._changed.notify_all()  # whoever was interrupted while it waited may still be on the list
         if owed:
             self._report(self.sub_id, owed)
 
     def caught_up(self) -> None:
         """Internal: the replay has caught up or reached its stop."""
-        with self._changed:
+        with self._lock:
             self._inbox.caught_up = True
             self._changed.notify_all()
 
     def noticed(self, bookmark: str) -> None:
         """Internal: everything up to `bookmark` was delivered."""
-        with self._changed:
+        with self._lock:
             self._inbox.notice(bookmark)
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
         """Internal: nothing more comes; what is here can still be taken."""
-        with self._changed:
+        with self._lock:
             self._inbox.end(reason, error)
             self._changed.notify_all()
 
     def forked(self) -> None:
         """Internal: this is a forked child, where the receive thread does not exist."""
         self._forked = True
-        self._changed = forks.ForkedLock()  # type: ignore[assignment]  # it refuses whoever would wait
+        refusing: Any = forks.ForkedLock()  # it refuses whoever would wait
+        self._lock = self._changed = refusing
+        self._owns_lock = forks.refuse
         self._drop_current()
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _iterate(self) -> Iterator[Message]:
-        try:
-            while True:
-                current = self._current
-                yield from current
-                if self._current is not current:
-                    continue  # get() has moved on to another batch
-                batch = self._next_batch(DEFAULT)
-                if batch is None:
-                    return
-                self._current = iter(batch)
-        except GeneratorExit:
-            raise
-        except BaseException:
-            self._iterator = self._iterate()  # an exception ends a generator, but not the stream
-            raise
+    def _iterate(self) -> Generator[Message, None, None]:
+        while True:
+            place = self._place
+            yield from place.messages
+            if self._place is not place:
+                continue  # get() has moved on to another batch
+            batch = self._next_batch(DEFAULT)
+            if batch is None:
+                return
+            self._place = Place.begin(batch)
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
+        """The batch that comes next. Whoever begins it says so in `_place`; until then it comes again."""
         inbox = self._inbox
-        owed = inbox.settle()
-        if owed:
-            self._report(self.sub_id, owed)
-        with self._changed:
-            if not inbox.ready:
-                self._wait(self.timeout if timeout is DEFAULT else timeout)
-            return inbox.take()
+        batch = inbox.at_hand
+        if batch is not None and self._place.at_hand is not batch:
+            return batch
+        self._pay(early=inbox.early, owed=inbox.owed)
+        self._locked(inbox.settle)
+        self._place = NOWHERE
+        if not inbox.ready:
+            self._locked(self._wait, self.timeout if timeout is DEFAULT else timeout)
+        return self._locked(inbox.take)
+
+    def _take_rest(self) -> MessageBatch | None:
+        place = self._place
+        rest = place.rest()
+        if rest is not None and place.at_hand is not None:
+            try:
+                deque(place.messages, maxlen=0)  # a loop may be in the middle of it
+                self._place = Place.end(place.at_hand)
+            except BaseException:
+                deque(place.messages, maxlen=0)
+                self._place = Place.begin(place.at_hand, rest)
+                raise
+        return rest
+
+    def _pay(self, *, early: int, owed: int = 0) -> None:
+        inbox = self._inbox
+        if early or owed:
+            self._report(self.sub_id, early + owed)
+            # Only now: an exception that comes out of the report says that nothing was reported.
+            inbox.early -= early
+            inbox.owed -= owed
+
+    def _locked(self, step: Callable[..., T], *arguments: object) -> T:
+        if self._owns_lock():
+            raise UsageError("a signal handler read a stream in the middle of a read that it interrupted")
+        try:
+            with self._lock:
+                return step(*arguments)
+        except BaseException:
+            if self._owns_lock():
+                self._lock.release()
+            raise
+
+    def _begin_catch_up(self, who: object) -> None:
+        inbox = self._inbox
+        inbox.early += inbox.begin_catch_up(who)
+
+    def _wait_caught_up(self, seconds: float | None) -> None:
+        self._wait_until(lambda: self._inbox.settled, seconds)
+        self._inbox.check_caught_up(seconds)
 
     def _wait(self, timeout: float | str | None) -> None:
         seconds = None if timeout is None else parse_interval(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._inbox.ready:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise self._inbox.late(seconds)
-            self._changed.wait(left)
+        if not self._wait_until(lambda: self._inbox.ready, seconds):
+            raise self._inbox.late(seconds)
+
+    def _wait_until(self, is_so: Callable[[], bool], seconds: float | None) -> bool:
+        try:
+            return self._changed.wait_for(is_so, seconds)
+        except BaseException:
+            if not self._owns_lock():
+                self._lock.acquire()  # it was given back for the wait, and the caller gives it back again
+            raise
 
     def _drop_current(self) -> None:
-        deque(self._current, maxlen=0)  # a loop may be in the middle of it
+        deque(self._place.messages, maxlen=0)  # a loop may be in the middle of it
+        self._place = Place.end(self._inbox.at_hand)
 
 
 class HandledStream(MessageStream):

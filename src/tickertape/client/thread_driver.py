@@ -263,12 +263,26 @@ class ThreadDriver(Driver):
         self._carry_out(link, later)
 
     def _consumed(self, sub_id: str, cost: int) -> None:
-        with self._lock:
+        """Report what a stream owes. When a signal handler raises in here, nothing was reported, or the
+        connection ends, as nobody knows what of it was; the stream then says so.
+        """
+        if self._owns_lock():
+            raise UsageError("a signal handler read a stream in the middle of a call that it interrupted")
+        begun = False
+        try:
+            self._lock.acquire()
+            begun = True
             self._core.consumed(sub_id, cost)
-            if not self._waiting:
-                return
-            link, later = self._link, self._sends()
-        self._carry_out(link, later)
+            link = self._link
+            later = self._sends() if self._waiting else ()
+            self._lock.release()
+            self._carry_out(link, later)
+        except BaseException:
+            if (begun or self._owns_lock()) and (link := self._link) is not None:
+                link.hang_up(Disconnected("reading a stream was interrupted"))
+            if self._owns_lock():
+                self._lock.release()
+            raise
 
     def _reads_answers(self) -> bool:
         # Handlers run on the receive thread, so it reads as soon as there may be something for one.

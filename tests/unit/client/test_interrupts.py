@@ -291,6 +291,7 @@ def another_and_close(world: World) -> None:
     world.publish("trades", b"handled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handle", [the_same, another, the_same_and_close, another_and_close])
 @pytest.mark.parametrize("gathered", [0, 1, 2, 4])
 def test_a_handler_that_publishes_at_any_bytecode_of_a_publish_loses_and_repeats_no_number(
