@@ -1,7 +1,7 @@
 """Owns one HTTP connection of the admin address: h11 reads and writes the protocol, this feeds it.
 
-Must never hold more of a request than `admin_request_bytes_max`, take a request body, or keep a connection
-whose request or answer does not get on within `admin_request_seconds_max`.
+Must never hold more of a request than `admin_request_bytes_max` or more than one answer, take a request body,
+or keep a connection whose request or answer does not get on within `admin_request_seconds_max`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,14 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._request: h11.Request | None = None
         self._task: asyncio.Task[None] | None = None
+        self._untaken = False
+        """Something of the last answer waits to be written."""
 
     # -- called by the event loop ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=0)
         self._peers.add(self)
         self._set_timer()
         if len(self._peers) > admin_connections_max:
@@ -64,7 +67,15 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._http.receive_data(b"")
         self._read_on()
-        return self._task is not None  # the answer still goes out
+        return self._task is not None or self._untaken  # the answers still go out
+
+    def pause_writing(self) -> None:
+        self._untaken = True
+
+    def resume_writing(self) -> None:
+        self._untaken = False
+        if self._answered:
+            self._next_request()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (no error of ours)
         self._peers.discard(self)
@@ -77,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _read_on(self) -> None:
         """Take what has come, up to the end of one request."""
-        if self._task is not None or self._closing:
+        if self._task is not None or self._untaken or self._closing:
             return
         try:
             while True:
@@ -111,9 +122,19 @@ class HttpConnection(asyncio.Protocol):
         self._task = None
         self._set_timer()
         self._send(answer, head_only=request.method == b"HEAD")
-        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+        if not self._answered:
             self._close()
-            return
+        elif not self._untaken:
+            self._next_request()
+
+    @property
+    def _answered(self) -> bool:
+        """The answer is complete, and another request may follow on this connection."""
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    def _next_request(self) -> None:
+        """Go on, the last answer being written: else answers would pile up for a peer that reads none."""
+        self._set_timer()
         self._http.start_next_cycle()
         self._request = None
         assert self._transport is not None
@@ -124,7 +145,8 @@ class HttpConnection(asyncio.Protocol):
     def _refuse(self, status: int, text: str) -> None:
         """Say why and close."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._send(Answer(status, text.encode()), head_only=False, last=True)
+            head_only = self._request is not None and self._request.method == b"HEAD"
+            self._send(Answer(status, text.encode()), head_only=head_only, last=True)
         self._close()
 
     def _send(self, answer: Answer, *, head_only: bool, last: bool = False) -> None:
@@ -165,9 +187,11 @@ class HttpConnection(asyncio.Protocol):
         """The request is not complete, its answer is not taken, or nothing is asked: the time is over."""
         assert self._transport is not None
         unfinished = self._request is not None or self._http.trailing_data[0]
-        if unfinished and self._task is None and not self._closing:
-            self._refuse(408, "the request was not complete in time\n")
-        self.abort()
+        try:
+            if unfinished and self._task is None and not self._untaken and not self._closing:
+                self._refuse(408, "the request was not complete in time\n")
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """Close now; what can be written without waiting was."""

@@ -16,7 +16,12 @@ GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+made: list[str] = []
+"""Targets that were answered; for the one test that empties it."""
+
+
 async def answer(target: str, accept: str) -> Answer:
+    made.append(target)
     if target == "/large":
         return Answer(200, bytes(32 * 2**20))
     if target == "/slow":
@@ -34,7 +39,7 @@ def talk(with_server: Talk, seconds_max: float = SECONDS_MAX) -> set[HttpConnect
             lambda: HttpConnection(answer, peers, seconds_max=seconds_max), "127.0.0.1", 0
         )
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        await with_server(reader, writer)
+        await asyncio.wait_for(with_server(reader, writer), 20)
         writer.close()
         for _ in range(100):
             await asyncio.sleep(0)
@@ -66,6 +71,36 @@ def test_a_request_a_byte_at_a_time_has_no_more_time_than_another() -> None:
     assert talk(drip) == set()
 
 
+BODY = b"HEAD /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"
+
+
+@pytest.mark.parametrize(("said", "status"), [(BODY, b"408"), (BODY + b"12345", b"413")])
+def test_a_refused_head_has_no_body_and_its_connection_ends(said: bytes, status: bytes) -> None:
+    async def head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        heard = await reader.read()
+        assert heard.startswith(b"HTTP/1.1 " + status)
+        assert heard.endswith(b"\r\n\r\n")
+
+    assert talk(head) == set()
+
+
+def test_a_connection_ends_in_time_even_when_the_refusal_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: HttpConnection, status: int, text: str) -> None:
+        raise ZeroDivisionError
+
+    async def partial(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["exception"]))
+        writer.write(GET[:-2])
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+    seen: list[BaseException] = []
+    monkeypatch.setattr(HttpConnection, "_refuse", broken)
+    assert talk(partial) == set()
+    assert [type(error) for error in seen] == [ZeroDivisionError]
+
+
 @pytest.mark.parametrize("first", [b"", GET])
 def test_an_idle_connection_is_closed_without_a_word(first: bytes) -> None:
     async def idle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,6 +122,41 @@ def test_an_answer_that_is_not_taken_is_given_up() -> None:
         assert got < 32 * 2**20, "what was in the buffers, and then the end"
 
     assert talk(deaf) == set()
+
+
+def test_the_next_answer_is_made_only_when_the_last_one_was_taken() -> None:
+    made.clear()
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        began = time.monotonic()
+        writer.write(GET.replace(b"/a", b"/large") * 100)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await asyncio.sleep(SECONDS_MAX / 10)
+                writer.write(GET)
+                await writer.drain()
+                assert time.monotonic() - began < 50 * SECONDS_MAX, (
+                    "it gets no more time than the first needs"
+                )
+        assert made == ["/large"]
+
+    assert talk(deaf) == set()
+
+
+def test_requests_that_come_together_are_answered_though_answers_wait_to_be_written() -> None:
+    async def pipeline(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GET.replace(b"/a", b"/large") * 2 + GET)
+        writer.write_eof()
+        await asyncio.sleep(0.05)  # the buffers of the system are full by now, which is all it is for
+        got = 0
+        tail = b""
+        while more := await reader.read(2**20):
+            got += len(more)
+            tail = (tail + more)[-2:]
+        assert got > 2 * 32 * 2**20
+        assert tail == b"/a"
+
+    assert talk(pipeline, 20) == set()
 
 
 def test_requests_that_come_together_are_answered_in_order() -> None:
