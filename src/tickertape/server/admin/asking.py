@@ -31,12 +31,17 @@ class Asking(Generic[T]):
         self._look = look
         self._interval = interval
         self._next: asyncio.Task[T] | None = None
+        self._answer: Future[T] = Future()
+        """What `_next` waits for: pending until the server begins to look."""
         self._looked_at = float("-inf")
 
     async def __call__(self) -> T:
         """What `look` says, at some moment from now on. Raises `ServerStuckError`."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._ask())
+        if self._next is None or self._next.done() or self._answer.running() or self._answer.done():
+            # One that the server has not begun to look at is shared, however long it takes: while the server
+            # is stuck no more than one waits for it.
+            self._answer = Future()
+            self._next = asyncio.get_running_loop().create_task(self._ask(self._answer))
         try:
             return await asyncio.wait_for(asyncio.shield(self._next), admin_answer_seconds_max)
         except TimeoutError:
@@ -44,14 +49,10 @@ class Asking(Generic[T]):
                 f"the event loop has not answered for {admin_answer_seconds_max:g} seconds"
             ) from None
 
-    async def _ask(self) -> T:
+    async def _ask(self, answer: Future[T]) -> T:
         loop = asyncio.get_running_loop()
-        try:
-            await asyncio.sleep(self._looked_at + self._interval - loop.time())
-        finally:
-            self._next = None
+        await asyncio.sleep(self._looked_at + self._interval - loop.time())
         self._looked_at = loop.time()
-        answer: Future[T] = Future()
 
         def look() -> None:
             if answer.set_running_or_notify_cancel():

@@ -86,6 +86,27 @@ def test_a_stuck_loop_is_noticed(server: asyncio.AbstractEventLoop, monkeypatch:
     asyncio.run(ask())
 
 
+def test_a_stuck_loop_is_left_one_look_however_many_waves_ask(
+    server: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "admin_answer_seconds_max", 0.01)
+    free = threading.Event()
+    server.call_soon_threadsafe(free.wait)
+    look = Look()
+
+    async def ask() -> int:
+        question = Asking(server, look, 0)
+        for _ in range(5):
+            with pytest.raises(ServerStuckError):
+                await question()
+        free.set()
+        monkeypatch.setattr(asking, "admin_answer_seconds_max", 10)
+        assert await question() in (1, 2), "the one that waited, or a new one behind it"
+        return await question()
+
+    assert asyncio.run(ask()) in (2, 3)
+
+
 def test_a_loop_that_has_ended_is_noticed() -> None:
     ended = asyncio.new_event_loop()
     ended.close()
