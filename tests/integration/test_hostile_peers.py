@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import struct
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -24,6 +29,8 @@ from tickertape.wire.commands import PREFACE, Ack, Command, Credit, Flush, Goodb
 LOGON = frame(Logon(name="stranger"))
 GIGABYTE = 2**30
 CROWD = 200
+FEW_FILES = 128
+"""As many files as one server may have open."""
 CONNECTION_BYTES_MAX = 64 * KIB
 """What a connection takes beside the frame that it has begun."""
 
@@ -215,6 +222,28 @@ def test_a_crowd_of_strangers_whose_frames_never_end_takes_little(
         last.until(Ack)
         grown = anonymous_bytes(server.pid) - before
     assert grown < CROWD * (frame_bytes_before_logon_max + CONNECTION_BYTES_MAX)
+
+
+def test_strangers_cannot_take_the_descriptors_that_the_log_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "few.toml"
+    config.write_text('[journal]\nsegment_size = "1MB"\n')
+    few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (FEW_FILES, FEW_FILES))
+    monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, preexec_fn=few))
+    with running_server(tmp_path / "data", config) as server, ExitStack() as strangers:
+        assert f"connections_max={FEW_FILES // 2}" in server.errors()
+        publisher = tt.Client("publisher", server.uri, timeout=SECONDS)
+        for _ in range(FEW_FILES // 2 - 1):
+            strangers.enter_context(Peer(server.uri))
+        for _ in range(FEW_FILES):
+            with Peer(server.uri) as one_too_many:
+                check_goodbye(one_too_many.until(Goodbye), "not_ready")
+        for _ in range(20):
+            publisher.publish("t", bytes(200_000))
+            publisher.publish_flush()
+        assert len(list((tmp_path / "data" / "journal").iterdir())) > 3, "over several segments"
+        publisher.close()
 
 
 @pytest.mark.full

@@ -85,7 +85,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
             f"positions {journal.first_position:,} to {journal.persisted_end:,}, "
             f"{counted(journal.segments, 'segment')}, {counted(journal.bytes, 'byte')}, "
             f"{counted(journal.publishers, 'publisher')}"
-            f"{', DISK FULL' if journal.full else ''}"
+            f"{', NO ROOM FOR THE NEXT SEGMENT' if journal.full else ''}"
         ),
     )
     persisted = f"{counted(totals.persisted_messages, 'message')}, {counted(totals.persisted_bytes, 'byte')}"

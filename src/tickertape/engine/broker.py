@@ -315,9 +315,8 @@ class Broker:
         try:
             recorded = self._publishing.inspect(session, command, batch)
             if recorded and not self.journal.can_accept(batch.nbytes):
-                raise JournalFull(
-                    "no room to prepare the next segment: free disk space; retried every second"
-                )
+                why = self.journal.full_reason
+                raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
         except (BadBatch, CorruptBatch, BadCommand):
             raise
         except (BadTopic, JournalFull) as error:

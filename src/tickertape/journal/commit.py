@@ -204,6 +204,11 @@ class GroupCommit:
         return self._reserve.full
 
     @property
+    def full_reason(self) -> str:
+        """What there is no room of while it is `full`, and what to do."""
+        return self._reserve.full_reason
+
+    @property
     def epoch(self) -> int:
         """The epoch of this run."""
         return self._end.epoch

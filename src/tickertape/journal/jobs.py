@@ -15,12 +15,23 @@ import msgspec
 from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
-"""Nothing was written, and room may come back: space, a quota, or descriptors."""
+_NO_ROOM: Final = {
+    errno.ENOSPC: "free disk space",
+    errno.EDQUOT: "free disk space, or raise the quota",
+    errno.EMFILE: "let the server have more open files",
+    errno.ENFILE: "let the system have more open files",
+}
+"""Nothing was written, and room may come back: space, a quota, or descriptors; and what brings it."""
 
 
 class NoRoom(OSError):
     """There is no room to reserve a segment. Nothing was written, so it may be tried again."""
+
+    @property
+    def reason(self) -> str:
+        """What there is none of, and what to do."""
+        remedy = _NO_ROOM.get(self.errno or 0, "make room")
+        return f"{self.strerror}: {remedy}"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -135,6 +135,11 @@ class Journal:
         return self._commit.full
 
     @property
+    def full_reason(self) -> str:
+        """What there is no room of while it is `full`, and what to do."""
+        return self._commit.full_reason
+
+    @property
     def closed(self) -> bool:
         """The journal is sealed after `close`."""
         return self._commit.closed

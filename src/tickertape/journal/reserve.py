@@ -34,6 +34,8 @@ class Reserve:
         self.preparing: PrepareSegment | None = None
         self.full = False
         """Not even the smallest segment that would do has room; tried again at `retry_at`."""
+        self.full_reason = ""
+        """What there was no room of when it became full, and what to do."""
         self.retry_at: float | None = None
         """Monotonic second."""
         self._segment_bytes = segment_bytes
@@ -65,6 +67,7 @@ class Reserve:
             self._next_bytes = max(job.bytes // 2, least)
             return self._asked(job.number, self._next_bytes)
         self.full = True
+        self.full_reason = error.reason
         self.retry_at = now.mono + _RETRY_SECONDS
         return None
 

@@ -35,7 +35,7 @@ EXIT_DISK_FAILED: Final = 4
 EXIT_JOURNAL_REFUSED: Final = 5
 
 _FILES_BESIDE: Final = 1_000
-"""Files beside connections: segments, sockets, what Python opens."""
+"""Files beside connections: segments, sockets, what Python opens; of few, half are kept for these."""
 _PERSIST_SECONDS_MAX: Final = 15.0
 _GOODBYE_SECONDS_MAX: Final = 2.0
 _DRAIN_LOOK_SECONDS: Final = 0.02
@@ -61,32 +61,44 @@ def run_server(config: Config, ready: Ready) -> int:
             return EXIT_JOURNAL_REFUSED
         for line in opened.report:
             event("recovery", logging.WARNING, text=line)
-        _raise_open_files()
+        connections = connections_for(_raise_open_files())
         # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of
         # a publish.
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.collect()
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            code = runner.run(_serve(opened, config, ready, time.monotonic() - began))
+            code = runner.run(_serve(opened, config, ready, connections, time.monotonic() - began))
         opened.executor.close()
         opened.disk.close_all()
         return code
 
 
-def _raise_open_files() -> None:
-    """Allow as many open files as the system lets us: each connection and segment is one."""
+def connections_for(open_files: int) -> int:
+    """How many connections there may be when the process may have so many files open: they must not take
+    what the log needs."""
+    return min(connections_max, open_files - min(_FILES_BESIDE, open_files // 2))
+
+
+def _raise_open_files() -> int:
+    """Allow as many open files as the system lets us, each connection and segment being one; says how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + _FILES_BESIDE
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft >= wanted:
+        return soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
-async def _serve(opened: Opened, config: Config, ready: Ready, recovery_seconds: float) -> int:
+async def _serve(
+    opened: Opened, config: Config, ready: Ready, connections: int, recovery_seconds: float
+) -> int:
     loop = asyncio.get_running_loop()
-    instance = Instance(opened, loop)
+    instance = Instance(opened, loop, connections=connections)
     loop.set_exception_handler(instance.crashed)
     servers: list[asyncio.Server] = []
     uris: list[str] = []
@@ -107,7 +119,8 @@ async def _serve(opened: Opened, config: Config, ready: Ready, recovery_seconds:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, stop, instance, signal.Signals(number).name)
     instance.flush()
-    _tell_start(opened, config, uris, admin, recovery_seconds)
+    _tell_start(config, connections)
+    _tell_ready(opened, config, uris, admin, recovery_seconds)
     ready(uris, admin.url if admin is not None else None)
     if admin is not None:
         admin.start()
@@ -129,11 +142,16 @@ async def _serve(opened: Opened, config: Config, ready: Ready, recovery_seconds:
     return code
 
 
-def _tell_start(
+def _tell_start(config: Config, connections: int) -> None:
+    fewer = connections if connections < connections_max else None
+    name = config.instance.name
+    event("start", version=__version__, instance=name, pid=os.getpid(), connections_max=fewer)
+
+
+def _tell_ready(
     opened: Opened, config: Config, uris: list[str], admin: AdminServer | None, recovery_seconds: float
 ) -> None:
     journal = opened.broker.journal
-    event("start", version=__version__, instance=config.instance.name, pid=os.getpid())
     event(
         "recovered",
         data=config.instance.data,

@@ -68,14 +68,20 @@ class Instance:
     """A running instance on the current event loop.
 
     `inbound` bounds the unfinished large frames of its connections; None stands for the product's bounds.
+    `connections` bounds the connections, where descriptors allow fewer than `connections_max`.
     """
 
     def __init__(
-        self, opened: Opened, loop: asyncio.AbstractEventLoop, inbound: Inbound | None = None
+        self,
+        opened: Opened,
+        loop: asyncio.AbstractEventLoop,
+        inbound: Inbound | None = None,
+        connections: int = connections_max,
     ) -> None:
         self.broker = opened.broker
         self.inbound = Inbound() if inbound is None else inbound
         """Who may go on sending a large frame."""
+        self._connections_max = connections
         self._inbound_timer: asyncio.TimerHandle | None = None
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
         """Done when the instance is finished: None after a clean stop, else what ended it."""
@@ -108,8 +114,8 @@ class Instance:
         self._peers[conn] = peer
         self.empty.clear()
         self.broker.connected(conn)
-        if len(self._peers) > connections_max:
-            self.violated(conn, NotReady(f"more than {connections_max} connections"))
+        if len(self._peers) > self._connections_max:
+            self.violated(conn, NotReady(f"more than {self._connections_max} connections"))
         else:
             event("connection_open", conn=conn, address=peer.address or None)
             peer.logon_timer = self._loop.call_later(logon_seconds_max, self._logon_late, conn)
@@ -206,7 +212,10 @@ class Instance:
         self.broker.disk_done(job, error, salt, clock())
         if self.broker.journal.full is not self._full:
             self._full = not self._full
-            event("journal_full" if self._full else "journal_resumed", logging.WARNING)
+            if self._full:
+                event("journal_full", logging.WARNING, text=self.broker.journal.full_reason)
+            else:
+                event("journal_resumed", logging.WARNING)
         self.flush()
 
     def _read_answered(self, token: int, data: Buffer | OSError) -> None:
@@ -317,7 +326,7 @@ class Instance:
         if peer is not None:
             peer.ended = effect.reason, effect.text
             # Who is one too many must not hold a descriptor any longer.
-            peer.close(linger=len(self._peers) <= connections_max)
+            peer.close(linger=len(self._peers) <= self._connections_max)
             self.large_frame_ended(effect.conn)
             self._loop.call_later(_CLOSE_SECONDS_MAX, peer.abort)
 

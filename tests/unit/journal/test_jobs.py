@@ -92,14 +92,24 @@ def test_a_reserve_left_by_an_earlier_run_is_taken() -> None:
     assert Executor(disk, lambda: 43).run(PREPARE) == 43
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "disk space"),
+        (errno.EDQUOT, "the quota"),
+        (errno.EMFILE, "server have more open files"),
+    ],
+)
 @pytest.mark.parametrize("operation", ["open", "preallocate"])
-def test_no_room_for_a_reserve_may_be_tried_again(operation: str, number: int) -> None:
+def test_no_room_for_a_reserve_may_be_tried_again_and_its_cause_is_told(
+    operation: str, number: int, remedy: str
+) -> None:
     disk, executor, _ = bench()
     disk.fail(operation, 1, number)
     with pytest.raises(NoRoom) as caught:
         executor.run(PREPARE)
     assert caught.value.errno == number
+    assert remedy in caught.value.reason
     assert executor.run(PREPARE) == 42
 
 

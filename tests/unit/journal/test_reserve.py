@@ -63,6 +63,7 @@ def test_never_below_what_the_next_commit_needs() -> None:
     assert job.bytes == 5 * MIB + 4096
     assert reserve.done(job, NO_ROOM, 0, now(0)) is None
     assert is_full(reserve)
+    assert reserve.full_reason == "no room: free disk space"
 
 
 def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:

@@ -1,4 +1,4 @@
-"""The end of a server process by a second signal."""
+"""The start and the end of a server process: its descriptors, and a second signal."""
 
 from __future__ import annotations
 
@@ -28,3 +28,10 @@ def test_a_second_signal_ends_the_process_and_says_whether_the_log_was_sealed(
     with pytest.raises(SystemExit) as ended:
         app._stop_now(instance, signal.SIGTERM.name)
     assert ended.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("open_files", "connections"), [(64, 32), (1024, 512), (4096, 3096), (11_000, 10_000), (2**20, 10_000)]
+)
+def test_connections_leave_the_log_its_descriptors(open_files: int, connections: int) -> None:
+    assert app.connections_for(open_files) == connections
