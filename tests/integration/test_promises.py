@@ -366,6 +366,22 @@ def test_promise_8_a_damaged_body_is_reported_and_never_served(stopped: Callable
 # -- 9: the disk fails --------------------------------------------------------------------------------
 
 
+def test_promise_8_a_log_without_its_end_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running_server(data) as server, tt.Client("a", server.uri, timeout=SECONDS) as client:
+        for body in numbered(20, size=300):
+            client.publish("orders", body)
+            client.publish_flush()
+        server.stop()
+    (segment,) = (data / "journal").glob("*.segment")
+    os.truncate(segment, segment.stat().st_size // 2)
+    before = files_of(data)
+    code, _, errors = run_tickertape("serve", "--data", str(data), "--listen", "tcp://127.0.0.1:0")
+    assert code == EXIT_REFUSED
+    assert "a clean stop sealed it, and the seal is gone" in errors
+    assert {**files_of(data), data / "lock": b""} == {**before, data / "lock": b""}
+
+
 def test_promise_9_when_the_disk_fails_acknowledging_stops(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_server(data) as server:

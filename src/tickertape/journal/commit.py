@@ -41,6 +41,7 @@ from tickertape.journal.jobs import (
     SyncSegment,
     WriteCommit,
 )
+from tickertape.journal.reached import Reached
 from tickertape.journal.reserve import Reserve
 
 _COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
@@ -192,6 +193,13 @@ class GroupCommit:
         retry_at = self._reserve.retry_at
         times = [retry_at] if self._in_flight else [retry_at, self._mark_at, self._sync_at]
         return min([time for time in times if time is not None], default=None)
+
+    @property
+    def reached(self) -> Reached | None:
+        """Where the seal of `close` ended the log, once it is `closed`; None when there was none."""
+        if not self.closed or self.active is None:
+            return None
+        return Reached(segment=self.active.header.number, commit=self._commit - 1, position=self._written_end)
 
     @property
     def ready(self) -> bool:

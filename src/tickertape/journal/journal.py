@@ -15,6 +15,7 @@ from tickertape.journal.commit import GroupCommit, Persisted, SyncPolicy
 from tickertape.journal.index import publisher_spans
 from tickertape.journal.jobs import Job
 from tickertape.journal.lookup import next_block_with
+from tickertape.journal.reached import Reached
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import LogView
 from tickertape.journal.recovery import Recovered
@@ -143,6 +144,11 @@ class Journal:
     def closed(self) -> bool:
         """The journal is sealed after `close`."""
         return self._commit.closed
+
+    @property
+    def reached(self) -> Reached | None:
+        """Where the seal of `close` ended the log, once it is `closed`; None when there was none."""
+        return self._commit.reached
 
     @property
     def pending_bytes(self) -> int:

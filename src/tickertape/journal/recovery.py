@@ -8,7 +8,7 @@ what was durable refuses the start and changes nothing.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
 from tickertape.base.limits import MIB, segment_header_bytes
@@ -23,6 +23,7 @@ from tickertape.journal.format import (
 )
 from tickertape.journal.heads import Heads
 from tickertape.journal.index import SegmentIndex
+from tickertape.journal.reached import END_FILE, Reached, read_reached
 from tickertape.journal.rebuild import IndexRebuild
 from tickertape.journal.seen import Head, Indexes, Seen, look, refuse
 from tickertape.journal.segment import Ending, SegmentScan, Verdict
@@ -112,6 +113,24 @@ def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
         refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
 
 
+def check_reached(steps: list[tuple[Seen, Step]], reached: Reached | None) -> None:
+    """Refuse a log that ends before where a clean stop has sealed it; pure. Whether a last segment without a
+    seal at its end has one in it is seen when it is read."""
+    if reached is None:
+        return
+    path = segment_path(reached.segment)
+    used = {file.number: file for file, step in steps if step in (Step.USE, Step.FINISH)}
+    last = used.get(reached.segment)
+    if last is None and max(used, default=0) < reached.segment:
+        _refuse_lost(path, 0, "a clean stop sealed it, and now it is missing or empty")
+    if last is not None and last.seal is not None and last.seal.number != reached.commit:
+        _refuse_lost(path, last.seal.offset, f"its seal is not that of the clean stop, {reached.commit}")
+
+
+def _refuse_lost(path: str, offset: int, what: str) -> NoReturn:
+    refuse(path, offset, f"{what}. To go on without what is lost, remove {END_FILE}")
+
+
 # -- do -----------------------------------------------------------------------------------------------
 
 
@@ -120,9 +139,11 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
     indexes = Indexes()
     seen, unknown = look(disk, journal_id, indexes)
     steps = decide(seen)
+    report: list[str] = []
+    reached = _reached(disk, report)
+    check_reached(steps, reached)
     _make_durable(disk, steps)
     segments: list[Segment] = []
-    report: list[str] = []
     used = [file for file, step in steps if step in (Step.USE, Step.FINISH)]
     last_number = used[-1].number if used else 0
     for file, step in steps:
@@ -131,7 +152,8 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
             report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
         elif step is Step.FINISH:
             log_time = segments[-1].seal.timestamp if segments else 0
-            segments.append(_finish(disk, file, log_time, indexes, report))
+            sealed = reached is not None and reached.segment == file.number
+            segments.append(_finish(disk, file, log_time, indexes, report, sealed=sealed))
         elif step is Step.USE:
             segments.append(use_sealed(disk, file, indexes))
             if file.number == last_number:
@@ -150,6 +172,14 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
             timestamp=last.seal.timestamp,
         )
     return Recovered(segments, end, indexes.publishers, report, unknown)
+
+
+def _reached(disk: Disk, report: list[str]) -> Reached | None:
+    try:
+        return read_reached(disk)
+    except ValueError as error:
+        report.append(f"{error}; whether the log has lost its end is not known")
+        return None
 
 
 def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]]) -> None:
@@ -219,14 +249,18 @@ def read_through(disk: Disk, file: Seen) -> Through:
         disk.close(handle)
 
 
-def _finish(disk: Disk, file: Seen, log_time: int, indexes: Indexes, report: list[str]) -> Segment:
+def _finish(
+    disk: Disk, file: Seen, log_time: int, indexes: Indexes, report: list[str], *, sealed: bool
+) -> Segment:
     """The segment that was active when the last run ended without a clean stop; `log_time` is that before
-    it."""
+    it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
     header = file.header
     assert header is not None
     index, ending, highest, unproven = read_through(disk, file)
     if ending.verdict is Verdict.CORRUPT:
         refuse(segment_path(file.number), ending.end, ending.detail)
+    if sealed and ending.verdict is not Verdict.SEALED:
+        _refuse_lost(segment_path(file.number), ending.end, "a clean stop sealed it, and the seal is gone")
     indexes.count(highest)
     _write_back(disk, file.number, unproven, ending.end)
     buffers: list[Buffer] = []
@@ -244,7 +278,7 @@ def _finish(disk: Disk, file: Seen, log_time: int, indexes: Indexes, report: lis
             _copy_tail(disk, handle, file.number, ending)
             report.append(
                 f"segment {file.number}: {ending.tail_end - ending.end} bytes of an unfinished write at "
-                f"{ending.end}, never acknowledged, set aside in {QUARANTINE_DIRECTORY}/"
+                f"{ending.end}, not proven to have been acknowledged, set aside in {QUARANTINE_DIRECTORY}/"
             )
         elif ending.verdict is Verdict.CLEAN:
             report.append(f"segment {file.number}: no clean stop; everything up to {ending.end} is whole")

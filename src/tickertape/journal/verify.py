@@ -21,11 +21,14 @@ from tickertape.journal.format import (
     segment_path,
 )
 from tickertape.journal.identity import IDENTITY_FILE, LOCK_FILE, read_identity
+from tickertape.journal.reached import END_FILE, Reached, read_reached
 from tickertape.journal.report import Finding, Report, SegmentSummary
 from tickertape.journal.seen import Head, Seen, look
 from tickertape.journal.walk import Progress, SegmentWalk, opened
 
-_NAMES: Final = frozenset({IDENTITY_FILE, LOCK_FILE, JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, "lost+found"})
+_NAMES: Final = frozenset(
+    {IDENTITY_FILE, LOCK_FILE, END_FILE, JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, "lost+found"}
+)
 
 
 def survey(disk: Disk) -> Report:
@@ -75,12 +78,31 @@ class _Looking:
                 path = f"{QUARANTINE_DIRECTORY}/{name}"
                 self._note(path, 0, f"{_size(self._disk, path)} bytes set aside by an earlier recovery")
         if JOURNAL_DIRECTORY in names:
+            # Asked first: a server that stops meanwhile seals, and only then says so.
+            reached = self._reached()
             self._segments(self._journal_id(names))
+            self._check_end(reached)
         else:
             self._damage(JOURNAL_DIRECTORY, 0, "the directory is missing")
         self._report.damage.sort()
         self._report.notes.sort()
         return self._report
+
+    def _reached(self) -> Reached | None:
+        try:
+            return read_reached(self._disk)
+        except ValueError as error:
+            self._note(END_FILE, 0, str(error))
+            return None
+
+    def _check_end(self, reached: Reached | None) -> None:
+        """The segment that a clean stop sealed is there, and sealed."""
+        if reached is None:
+            return
+        found = {segment.number: segment for segment in self._report.segments}.get(reached.segment)
+        if found is None or found.state != "sealed" or found.end_position != reached.position:
+            what = f"a clean stop sealed it at position {reached.position}, and that is gone"
+            self._damage(segment_path(reached.segment), found.used if found else 0, what)
 
     def _journal_id(self, names: list[str]) -> bytes:
         """The id that segments must carry; when the identity does not say it, the first segment's."""

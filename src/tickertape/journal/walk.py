@@ -215,7 +215,10 @@ class SegmentWalk:
             self._damaged(ending.end, "no valid seal, though a later segment was begun")
         elif ending.verdict is Verdict.TORN:
             size = ending.tail_end - ending.end
-            what = f"{size} bytes of an unfinished write, never acknowledged; the next start sets them aside"
+            what = (
+                f"{size} bytes of an unfinished write, not proven to have been acknowledged; "
+                "the next start sets them aside"
+            )
             self.notes.append(Finding(self.path, ending.end, what))
         return False
 

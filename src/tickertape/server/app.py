@@ -22,12 +22,13 @@ import uvloop
 from tickertape.base.errors import JournalError, TickertapeError, WrongJournal
 from tickertape.base.limits import connections_max, drain_idle_seconds
 from tickertape.base.version import __version__
+from tickertape.journal.reached import END_FILE
 from tickertape.server.admin.server import AdminServer, admin_server
 from tickertape.server.config import Config
 from tickertape.server.events import event, logging_to
 from tickertape.server.instance import Instance
 from tickertape.server.listener import listen
-from tickertape.server.opening import Opened, open_instance
+from tickertape.server.opening import Opened, open_instance, record_end
 
 EXIT_STOPPED: Final = 0
 EXIT_ERROR: Final = 1
@@ -70,6 +71,10 @@ def run_server(config: Config, ready: Ready) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(_serve(opened, config, ready, connections, time.monotonic() - began))
         opened.executor.close()
+        try:
+            record_end(opened)
+        except OSError as error:  # the log is whole; a later loss of its end would only not be noticed
+            event("end_not_recorded", logging.WARNING, text=f"{END_FILE}: {error}")
         opened.disk.close_all()
         return code
 
@@ -81,7 +86,7 @@ def connections_for(open_files: int) -> int:
 
 
 def _raise_open_files() -> int:
-    """Allow as many open files as the system lets us, each connection and segment being one; says how many."""
+    """Allow as many open files as the system lets us: each connection and segment is one. Says how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + _FILES_BESIDE
     if hard != resource.RLIM_INFINITY:

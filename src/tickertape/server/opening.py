@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Generator
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tickertape.base.errors import NotAJournal
 from tickertape.base.ports import Buffer, Disk, Now
@@ -19,14 +19,20 @@ from tickertape.engine.registry import load_registry
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
-from tickertape.journal.identity import open_identity
+from tickertape.journal.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
+from tickertape.journal.reached import write_reached
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.server.config import Config
 
 T = TypeVar("T")
+
+_NO_SEGMENT: Final = (
+    "the directory was made by an earlier start, and no segment in it is begun: that start was interrupted "
+    "or had no room, or the log was removed or emptied; it begins at position 0"
+)
 
 
 class Opened(NamedTuple):
@@ -64,6 +70,7 @@ def open_instance(config: Config) -> Opened:
             raise NotAJournal(f"{disk.where} does not exist and `create` is false: is the disk mounted?")
         disk.make_directory("")
     owner = f"instance {config.instance.name}, process {os.getpid()}"
+    fresh = IDENTITY_FILE not in disk.names(".")
     identity = open_identity(
         disk,
         owner=owner,
@@ -91,9 +98,18 @@ def open_instance(config: Config) -> Opened:
         validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
     )
     report = list(recovered.report)
+    if not fresh and not recovered.segments:
+        report.append(_NO_SEGMENT)
     report.extend(f"{error}; everything else is served" for error in registry.damage)
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
     return Opened(broker, disk, executor, report)
+
+
+def record_end(opened: Opened) -> None:
+    """After a clean stop, record how far the log goes (see `reached.py`). Raises `OSError`."""
+    reached = opened.broker.journal.reached
+    if reached is not None:
+        write_reached(opened.disk, reached)
 
 
 def begin_run(journal: Journal, executor: Executor) -> None:

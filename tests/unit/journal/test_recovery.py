@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -34,6 +35,7 @@ from tickertape.journal.format import (
     segment_path,
 )
 from tickertape.journal.identity import open_identity
+from tickertape.journal.reached import END_FILE, Reached
 from tickertape.journal.recovery import Step, decide, recover
 from tickertape.journal.seen import look
 from tickertape.testing.disk import StrictDisk
@@ -48,11 +50,7 @@ EVERYTHING = LOG.sealed + [message for _, messages in LOG.commits for message in
 
 def stopped() -> Files:
     """The same log after a clean stop."""
-    disk = disk_with(LOG.files)
-    driver = Driver(disk)
-    driver.journal.close(driver.now())
-    driver.run()
-    return {path: data for path, data in disk.contents().items() if not path.startswith("quarantine")}
+    return _stopped()[0]
 
 
 def patched(data: bytes, at: int, new: bytes) -> bytes:
@@ -168,6 +166,26 @@ ROWS = [
         JournalCorrupt,
     ),
     Row("last segment sealed but not cut", lambda: _with_last(stopped(), lambda data: data + bytes(900)), ""),
+    *(
+        Row(
+            "the segment that `end.json` names is missing, empty, or not sealed as it says",
+            make,
+            JournalCorrupt,
+        )
+        for make in (
+            lambda: _ended(lambda _: None),
+            lambda: _ended(lambda _: b""),
+            lambda: _ended(lambda _: bytes(4096)),
+            lambda: _ended(lambda data: data[:100]),
+            lambda: _ended(lambda data: data[: len(data) // 2]),
+            lambda: _ended(lambda data: data[:-1]),
+            lambda: _ended(lambda data: data, commit=1),
+            lambda: {"identity.json": LOG.files["identity.json"], END_FILE: stopped_at()},
+        )
+    ),
+    Row("`end.json` unreadable", lambda: {**stopped(), END_FILE: b'{"segment":'}, "end.json cannot be read"),
+    Row("last segment sealed but not cut", lambda: _ended(lambda data: data + bytes(900)), ""),
+    Row("sealed segment: header, link, seal and length agree", lambda: _ended(lambda data: data), ""),
     Row("last file all zeros", lambda: {**files(reserved=bytes(8192))}, "no clean stop"),
     Row(
         "last file without a valid header and without commits",
@@ -187,6 +205,34 @@ ROWS = [
 ]
 ELSEWHERE = {"directory held by another process", "identity of another instance"}
 """Rows that are about more than files, with tests of their own, below or in test_identity.py."""
+
+
+def _stopped() -> tuple[Files, Reached]:
+    disk = disk_with(LOG.files)
+    driver = Driver(disk)
+    driver.journal.close(driver.now())
+    driver.run()
+    reached = driver.journal.reached
+    assert reached is not None
+    return {
+        path: data for path, data in disk.contents().items() if not path.startswith("quarantine")
+    }, reached
+
+
+def stopped_at(commit: int | None = None) -> bytes:
+    """What is recorded of the end of the log after that stop."""
+    reached = _stopped()[1]
+    return msgspec.json.encode(reached if commit is None else msgspec.structs.replace(reached, commit=commit))
+
+
+def _ended(change: Callable[[bytes], bytes | None], commit: int | None = None) -> Files:
+    """The log after a clean stop that recorded its end, the segment that was sealed changed since."""
+    made, reached = _stopped()
+    path = segment_path(reached.segment)
+    data = change(made.pop(path))
+    if data is not None:
+        made[path] = data
+    return {**made, END_FILE: stopped_at(commit)}
 
 
 def _with_last(made: Files, change: Callable[[bytes], bytes]) -> Files:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
+import pytest
+
+from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC
+from tickertape.journal.reached import END_FILE
 from tickertape.server.config import Config, Instance
-from tickertape.server.opening import Opened, clock, open_instance
+from tickertape.server.opening import Opened, clock, open_instance, record_end
 
 
 def persisted(opened: Opened) -> None:
@@ -37,3 +43,28 @@ def test_a_malformed_record_does_not_keep_an_instance_from_starting(tmp_path: Pa
     assert line.endswith("everything else is served")
     assert not again.broker.draining
     persisted(again)
+
+
+def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    config = Config(instance=Instance(data=str(data)))
+    for _ in range(2):
+        opened = open_instance(config)
+        assert opened.report == []
+        persisted(opened)
+        record_end(opened)
+    os.truncate(sorted((data / "journal").glob("*.segment"))[1], 0)
+    refused = tmp_path / "refused"  # in this process its lock stays held
+    shutil.copytree(data, refused)
+    with pytest.raises(JournalCorrupt, match=f"segment at 0: a clean stop sealed it.*remove {END_FILE}"):
+        open_instance(Config(instance=Instance(data=str(refused))))
+    (data / END_FILE).unlink()
+    opened = open_instance(config)
+    assert opened.report == []
+    persisted(opened)
+    for segment in (data / "journal").iterdir():
+        segment.unlink()
+    opened = open_instance(config)
+    (line,) = opened.report
+    assert "no segment in it is begun" in line
+    persisted(opened)

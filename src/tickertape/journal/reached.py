@@ -1,0 +1,55 @@
+"""Owns `end.json`: how far the log went when it was last sealed by a clean stop.
+
+Without it a log whose end was cut off or taken away looks like a shorter one, and its positions would be
+given again. It is a lower bound, which stays true whatever happens later. Must never be written before the
+seal is durable, or be needed to read the log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tickertape.base.ports import Disk
+
+END_FILE: Final = "end.json"
+_TEMPORARY: Final = "end.json.new"
+_BYTES_MAX: Final = 4096
+
+
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the log ended at a clean stop."""
+
+    segment: int
+    """The segment that was sealed."""
+    commit: int
+    """Number of its seal."""
+    position: int
+    """Position after its last message."""
+
+
+def write_reached(disk: Disk, reached: Reached) -> None:
+    """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
+    handle = disk.open(_TEMPORARY, create=_TEMPORARY not in disk.names("."))
+    try:
+        disk.truncate(handle, 0)
+        disk.write(handle, 0, [msgspec.json.encode(reached) + b"\n"])
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(_TEMPORARY, END_FILE)
+    disk.sync_directory(".")
+
+
+def read_reached(disk: Disk) -> Reached | None:
+    """What is recorded; None when nothing is. Raises `ValueError` when it cannot be understood."""
+    if END_FILE not in disk.names("."):
+        return None
+    handle = disk.open(END_FILE, write=False)
+    try:
+        return msgspec.json.decode(disk.read(handle, 0, _BYTES_MAX), type=Reached)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{END_FILE} cannot be read: {error}") from None
+    finally:
+        disk.close(handle)
