@@ -91,7 +91,7 @@ def decide(seen: list[Seen]) -> list[tuple[Seen, Step]]:
             _check_link(previous, file, path)
             sealed = file.seal is not None
             if not sealed and any(f.head is Head.VALID for f in later):
-                refuse(path, file.size, "it has no valid seal though a later segment was begun")
+                _refuse_unsealed(path, file, next(f for f in later if f.head is Head.VALID))
             steps.append((file, Step.USE if sealed else Step.FINISH))
             previous = file
         elif any(f.head in (Head.VALID, Head.LOST) for f in later) or file.head is Head.LOST:
@@ -99,6 +99,18 @@ def decide(seen: list[Seen]) -> list[tuple[Seen, Step]]:
         else:
             steps.append((file, Step.ADOPT if file.head is Head.BLANK else Step.ASIDE))
     return steps
+
+
+def _refuse_unsealed(path: str, file: Seen, later: Seen) -> NoReturn:
+    """Say what is wrong with a segment that does not end with its seal though a later one was begun."""
+    assert later.header is not None
+    what = "it does not end with a valid seal though a later segment was begun"
+    sealed = later.header.previous_end if later.number == file.number + 1 else file.size
+    if file.size > sealed:
+        refuse(path, sealed, f"{what}: there are {file.size - sealed} bytes behind where it was sealed")
+    if file.size < sealed:
+        refuse(path, file.size, f"{what}: the last {sealed - file.size} bytes of it are missing")
+    refuse(path, file.size, what)
 
 
 def _check_link(previous: Seen | None, file: Seen, path: str) -> None:

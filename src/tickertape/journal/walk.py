@@ -212,7 +212,7 @@ class SegmentWalk:
             self._damaged(ending.end, self._what_stands(ending, file))
             return ending.last is None or ending.last.kind is not CommitKind.SEAL
         if self._begun_after:
-            self._damaged(ending.end, "no valid seal, though a later segment was begun")
+            self._damaged(ending.end, "it does not end with a valid seal, though a later segment was begun")
         elif ending.verdict is Verdict.TORN:
             size = ending.tail_end - ending.end
             what = (

@@ -288,6 +288,22 @@ def test_every_row_of_the_document_has_a_test() -> None:
     assert {row.seen for row in ROWS} | ELSEWHERE == set(rows)
 
 
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda data: data + b"x" * 50, "there are 50 bytes behind where it was sealed"),
+        (lambda data: data[:-30], "the last 30 bytes of it are missing"),
+        (lambda data: data[:-30] + bytes(30), "later segment was begun"),
+    ],
+)
+def test_a_segment_that_does_not_end_with_its_seal_is_told_as_it_is(
+    change: Callable[[bytes], bytes], what: str
+) -> None:
+    disk = disk_with(files(first=change(LOG.files[FIRST])))
+    with pytest.raises(JournalCorrupt, match=f"does not end with a valid seal.*{what}"):
+        Driver(disk)
+
+
 def test_a_directory_held_by_another_process() -> None:
     disk = disk_with(LOG.files)
     Driver(disk)
