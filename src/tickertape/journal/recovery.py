@@ -281,6 +281,12 @@ def _finish(
         if ending.verdict is Verdict.SEALED:
             assert ending.last is not None
             seal = ending.last
+            if ending.tail_end > ending.end:
+                _copy_tail(disk, handle, file.number, ending)
+                report.append(
+                    f"segment {file.number}: {ending.tail_end - ending.end} bytes behind its seal, set aside "
+                    f"in {QUARANTINE_DIRECTORY}/"
+                )
         else:
             buffers, seal = _make_seal(file, index, ending, log_time)
         if ending.verdict is Verdict.TORN:

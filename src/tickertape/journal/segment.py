@@ -171,13 +171,8 @@ class SegmentScan:
         tail_end = offset
         proof: CommitHeader | None = None
         salt = self._header.salt.to_bytes(8, "little")
-        zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
-        for at in range(offset, self._size, _SEARCH_BYTES):
-            data = self._read(at, len(zeros))
-            # Nearly all of a reserved segment is zeros, and comparing costs a tenth of looking at each byte.
-            if data == zeros or not (stripped := data.rstrip(b"\x00")):
-                continue
-            tail_end = max(tail_end, at + len(stripped))
+        for at, data in self._not_zeros(offset):
+            tail_end = max(tail_end, at + len(data.rstrip(b"\x00")))
             proof = proof or self._later_commit(data, at, salt, number)
         if proof is not None:
             later = f"commit {proof.number} at offset {proof.offset}"
@@ -185,6 +180,16 @@ class SegmentScan:
             return Ending(Verdict.CORRUPT, offset, self._chain, last, tail_end, detail)
         verdict = Verdict.CLEAN if tail_end == offset else Verdict.TORN
         return Ending(verdict, offset, self._chain, last, tail_end)
+
+    def _not_zeros(self, offset: int) -> Iterator[tuple[int, bytes]]:
+        """What stands from `offset` on, a stretch at a time and where it begins, but for zeros; stretches
+        overlap by a header."""
+        zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
+        for at in range(offset, self._size, _SEARCH_BYTES):
+            data = self._read(at, len(zeros))
+            # Nearly all of a reserved segment is zeros, and comparing costs a tenth of looking at each byte.
+            if data != zeros and data.strip(b"\x00"):
+                yield at, data
 
     def _later_commit(self, data: bytes, start: int, salt: bytes, number: int) -> CommitHeader | None:
         """A valid later header of this segment which says that commit `number` was durable when it was
@@ -205,10 +210,9 @@ class SegmentScan:
             return Ending(
                 Verdict.CORRUPT, seal.offset, self._chain, seal, seal.end, "seal without its footer"
             )
-        if self._size != seal.end:
-            # The cut to the used length was not durable yet: a crash between seal and truncation.
-            return Ending(Verdict.SEALED, seal.end, self._chain, seal, self._size)
-        return Ending(Verdict.SEALED, seal.end, self._chain, seal, seal.end)
+        # After a crash between seal and truncation there are zeros behind; anything else is not ours to drop.
+        ends = [at + len(data.rstrip(b"\x00")) for at, data in self._not_zeros(seal.end)]
+        return Ending(Verdict.SEALED, seal.end, self._chain, seal, max(ends, default=seal.end))
 
 
 def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> Commit | None:

@@ -201,12 +201,13 @@ class SegmentWalk:
     def _ended(self, ending: Ending, file: OpenFile) -> bool:
         """Note how a walk ended; True when there is damage, behind which something may be left."""
         if ending.verdict is Verdict.SEALED:
-            if ending.tail_end > ending.end:
-                what = f"{ending.tail_end - ending.end} bytes behind the seal"
+            if file.size > ending.end:
+                what = f"{file.size - ending.end} bytes behind the seal"
+                how = "cuts them off" if ending.tail_end == ending.end else "sets them aside"
                 if self._begun_after:
                     self._damaged(ending.end, what)
                 else:
-                    self.notes.append(Finding(self.path, ending.end, f"{what}; the next start cuts them off"))
+                    self.notes.append(Finding(self.path, ending.end, f"{what}; the next start {how}"))
             return False
         if ending.verdict is Verdict.CORRUPT:
             self._damaged(ending.end, self._what_stands(ending, file))

@@ -166,6 +166,11 @@ ROWS = [
         JournalCorrupt,
     ),
     Row("last segment sealed but not cut", lambda: _with_last(stopped(), lambda data: data + bytes(900)), ""),
+    Row(
+        "last segment sealed, other bytes than zeros behind its seal",
+        lambda: _with_last(stopped(), lambda data: data + bytes(90) + b"of somebody" + bytes(900)),
+        "101 bytes behind its seal, set aside in quarantine/",
+    ),
     *(
         Row(
             "the segment that `end.json` names is missing, empty, or not sealed as it says",
