@@ -130,6 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not benches:
         print("script/bench: no bench has such a name; --list shows them", file=sys.stderr)
         return 2
+    if chosen.peers is not None and Path(chosen.peers).is_file() and measure_peers(chosen.peers)[1]:
+        return 2  # said now, not after a quarter of an hour
     chosen.directory.mkdir(parents=True, exist_ok=True)
     machine = describe(chosen.directory)
     print("\n".join(machine), flush=True)

@@ -31,7 +31,10 @@ def read_peers(source: str) -> Peers:
     Raises `ValueError` when it says no figure, `OSError` or `subprocess.SubprocessError` when it cannot run.
     """
     if Path(source).is_file():
-        return parse_peers(Path(source).read_text(encoding="utf-8"))
+        text = Path(source).read_text(encoding="utf-8")
+        if text.startswith("#!"):
+            raise ValueError(f"that is a program: give the command that runs it, such as 'sh {source}'")
+        return parse_peers(text)
     command = shlex.split(source)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PEERS_SECONDS_MAX, check=True)
     return parse_peers(done.stdout)

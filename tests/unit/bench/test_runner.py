@@ -128,6 +128,9 @@ def test_the_peers_figures_get_a_table_with_their_versions(tmp_path: Path) -> No
     (tmp_path / "peers").write_text(PEERS)
     peers = read_peers(str(tmp_path / "peers"))
     assert peers == read_peers(f"cat {tmp_path / 'peers'}")
+    (tmp_path / "program").write_text("#!/bin/sh\ncat peers\n")
+    with pytest.raises(ValueError, match=f"such as 'sh {tmp_path / 'program'}'"):
+        read_peers(str(tmp_path / "program"))
     text = table([Outcome(a_bench([]), [5.0])], [], peers)
     assert "* some-broker 1.2.3" in text
     assert "* other failed: ConnectionError nobody" in text
