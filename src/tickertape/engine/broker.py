@@ -88,12 +88,12 @@ class Broker:
         self._sessions = Sessions(instance, registry, self.statistics)
         self._publishing = Publishing(journal, registry, recorded)
         self._validation = Validation(validated)
+        self._pauses = Pauses(self._effects)
         self.subscribing = Subscribing(
-            journal, self._publishing, self._effects, self._answers, self._too_slow
+            journal, self._publishing, self._effects, self._answers, self._pauses, self._too_slow
         )
         self._delivery = self.subscribing.delivery
         self._strangers: set[int] = set()
-        self._pauses = Pauses(self._effects)
         self._failed = False
         self.draining = False
         """A clean stop has begun."""
@@ -226,7 +226,10 @@ class Broker:
         if commits:
             self._delivery.dispatch()
             self._delivery.settle(now)
-        self._pauses.review(journal=self._crowded, unrecorded=self.subscribing.unrecorded.congested)
+        if self._pauses.of("journal") and not self._crowded:
+            self._pauses.lift("journal")
+        if self._pauses.of("unrecorded") and not self.subscribing.unrecorded.congested:
+            self._pauses.lift("unrecorded")
         if self.journal.failure is not None and not self._failed:
             self._fail()
 

@@ -5,7 +5,7 @@ Must never carry behaviour. `conn` is the number under which the driver announce
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
@@ -50,18 +50,22 @@ class SubscriptionEnded(NamedTuple):
     error: TickertapeError
 
 
+PauseReason = Literal["journal", "unrecorded", "searches"]
+"""Why a connection is not read from: ahead of the disk, of what is handed on, or of what is looked up."""
+
+
 class PauseReading(NamedTuple):
     """Read nothing more from a connection until `ResumeReading` for the same reason."""
 
     conn: int
-    why: str = "journal"
+    why: PauseReason
 
 
 class ResumeReading(NamedTuple):
     """Read from a connection again, unless there is another reason not to."""
 
     conn: int
-    why: str = "journal"
+    why: PauseReason
 
 
 class DiskJob(NamedTuple):

@@ -17,7 +17,8 @@ from tickertape.base.limits import (
     searches_per_connection_max,
 )
 from tickertape.base.ports import Buffer
-from tickertape.engine.effects import Effect, PauseReading, Read, ResumeReading
+from tickertape.engine.effects import Effect, Read
+from tickertape.engine.pauses import Pauses
 from tickertape.engine.points import Extent, ExtentSearch
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.session import Session
@@ -46,7 +47,9 @@ class _Search:
 class Searches:
     """All searches in progress. Appends its reads to the effects it is given."""
 
-    def __init__(self, effects: list[Effect], new_token: Callable[[], int], budget: ReadBudget) -> None:
+    def __init__(
+        self, effects: list[Effect], new_token: Callable[[], int], budget: ReadBudget, pauses: Pauses
+    ) -> None:
         self._effects = effects
         self._new_token = new_token
         self._budget = budget
@@ -56,8 +59,7 @@ class Searches:
         self._by_conn: dict[int, dict[_Search, None]] = {}
         self.bookmarks = 0
         """Bookmarks that are being looked up."""
-        self._paused: set[int] = set()
-        """Connections that are not read from because of what they look up."""
+        self._pauses = pauses
 
     def begin(
         self,
@@ -80,9 +82,8 @@ class Searches:
         self._by_conn.setdefault(session.conn, own)[search] = None
         self.bookmarks += bookmarks
         self._advance(search, None)
-        if session.conn not in self._paused and self._crowded(session.conn):
-            self._paused.add(session.conn)
-            self._effects.append(PauseReading(session.conn, "searches"))
+        if self._crowded(session.conn):
+            self._pauses.pause(session.conn, "searches")
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> None:
         """The answer to a read; ignored when its search was dropped."""
@@ -94,7 +95,6 @@ class Searches:
     def drop(self, session: Session) -> None:
         """The connection is gone."""
         reading = set(self._reading.values())
-        self._paused.discard(session.conn)
         for search in self._by_conn.pop(session.conn, {}):
             search.dropped = True
             self.bookmarks -= search.bookmarks
@@ -143,9 +143,8 @@ class Searches:
         self.bookmarks -= search.bookmarks
         if not own:
             self._by_conn.pop(conn, None)
-        if conn in self._paused and not self._crowded(conn):
-            self._paused.discard(conn)
-            self._effects.append(ResumeReading(conn, "searches"))
+        if not self._crowded(conn):
+            self._pauses.resume(conn, "searches")
 
     def _crowded(self, conn: int) -> bool:
         """Whether so many bookmarks of a connection are looked up that it should ask for no more."""

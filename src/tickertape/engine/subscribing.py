@@ -21,6 +21,7 @@ from tickertape.engine.answers import Answers
 from tickertape.engine.backlogs import LiveSubscription
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.effects import Effect
+from tickertape.engine.pauses import Pauses
 from tickertape.engine.points import Extent, close_extent
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.read_budget import ReadBudget
@@ -72,6 +73,7 @@ class Subscribing:
         publishing: Publishing,
         effects: list[Effect],
         answers: Answers,
+        pauses: Pauses,
         slow: Callable[[Session], None],
     ) -> None:
         self._journal = journal
@@ -82,7 +84,7 @@ class Subscribing:
         budget = ReadBudget(read_ahead_bytes_max)
         self.delivery = Delivery(journal, effects, answers, self._new_token, budget, self._ended)
         self.unrecorded = Unrecorded(effects, slow)
-        self.searches = Searches(effects, self._new_token, budget)
+        self.searches = Searches(effects, self._new_token, budget, pauses)
 
     def of(self, conn: int) -> Held:
         """What a connection subscribed to; not to be changed."""

@@ -25,6 +25,7 @@ from tickertape.journal.reading import (
     commit_parts,
     corrupt,
     decode_commits,
+    mismatch,
 )
 
 Search = Generator[ReadRequest, Buffer, int]
@@ -71,7 +72,7 @@ def _in_place(
     damaged: list[JournalCorrupt],
 ) -> MaybeSearch:
     def excuse(header: CommitHeader, _: memoryview) -> bool:
-        damaged.append(corrupt(segment, header.offset, f"commit {header.number} does not match its checksum"))
+        damaged.append(mismatch(segment, header))
         return True
 
     at = view.tail_at(place.first_position)

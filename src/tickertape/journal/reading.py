@@ -212,11 +212,20 @@ def decode_commits(
                 commits.append((header, _NOTHING))
                 at = end
                 continue
-            problem = f"commit {header.number} does not match its checksum"
+            problem = _mismatch(header)
         if commits and up_to_damage:
             break
         raise corrupt(segment, offset + at, problem or "no valid commit header")
     return commits, commit_header_bytes
+
+
+def mismatch(segment: LogSegment, header: CommitHeader) -> JournalCorrupt:
+    """The error of a commit whose body is damaged."""
+    return corrupt(segment, header.offset, _mismatch(header))
+
+
+def _mismatch(header: CommitHeader) -> str:
+    return f"commit {header.number} does not match its checksum"
 
 
 def header_problem(segment: LogSegment, offset: int, header: CommitHeader | None) -> str | None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from tickertape.base.errors import (
     FrameStalled,
@@ -35,6 +35,7 @@ from tickertape.engine.effects import (
     Fatal,
     LoggedOnNow,
     PauseReading,
+    PauseReason,
     Read,
     Refused,
     ResumeReading,
@@ -58,7 +59,7 @@ _STALLED: Final = (
     f"a large frame did not come on for {inbound_stall_seconds_max:g} seconds "
     "while others waited for the memory that it holds"
 )
-_OF_THE_ENGINE: Final = ("journal", "searches", "unrecorded")
+_OF_THE_ENGINE: Final[tuple[PauseReason, ...]] = get_args(PauseReason)
 """Reasons of the engine not to read from a connection: then it is not the peer that stands still."""
 _LATE_SECONDS_MAX: Final = 1.0
 """A timer that fires later than this says that the server itself stood still."""

@@ -79,7 +79,7 @@ def test_who_asks_for_more_answers_than_may_wait_is_not_read_from(monkeypatch: p
     for number in range(1, 30):
         world.broker.received(peer.conn, Flush(id=number), None, Now(200.0, world.wall))
     effects = world.broker.effects()
-    assert effects.count(PauseReading(peer.conn)) == 1
+    assert effects.count(PauseReading(peer.conn, "journal")) == 1
     assert not any(isinstance(effect, ResumeReading) for effect in effects)
     world.jobs.extend(effect.job for effect in effects if isinstance(effect, DiskJob))
     resumed = False
@@ -88,7 +88,7 @@ def test_who_asks_for_more_answers_than_may_wait_is_not_read_from(monkeypatch: p
         salt = world._executor.run(job)
         world.broker.disk_done(job, None, salt, Now(201.0, world.wall))
         for effect in world.broker.effects():
-            resumed |= effect == ResumeReading(peer.conn)
+            resumed |= effect == ResumeReading(peer.conn, "journal")
             if isinstance(effect, DiskJob):
                 world.jobs.append(effect.job)
     assert resumed

@@ -284,12 +284,15 @@ def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
         PauseReading(3, "journal"),
     ]
     effects.clear()
-    pauses.review(journal=False, unrecorded=True)
+    pauses.lift("journal")
     assert effects == [ResumeReading(1, "journal"), ResumeReading(2, "journal")]
     effects.clear()
-    pauses.review(journal=True, unrecorded=False)
-    pauses.review(journal=False, unrecorded=False)
+    pauses.resume(2, "unrecorded")
+    pauses.resume(1, "unrecorded")
+    pauses.lift("journal")
+    pauses.lift("unrecorded")
     assert effects == [ResumeReading(1, "unrecorded")]
+    assert not pauses.of("unrecorded")
 
 
 # -- what waits ---------------------------------------------------------------------------------------

@@ -15,9 +15,7 @@ import click
 
 from tickertape.base.bookmarks import (
     BOOKMARK_FORM,
-    EPOCH,
     LIST_FORM,
-    NOW,
     RANGE_FORM,
     TIME_FORM,
     AtBookmarks,
@@ -31,6 +29,7 @@ from tickertape.base.bookmarks import (
 from tickertape.base.errors import BadBookmark
 from tickertape.base.texts import shown
 from tickertape.cli.group import Failure
+from tickertape.cli.options import START_WORDS
 from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
@@ -67,7 +66,8 @@ class Point(ParamType):
     def __init__(self, role: Role) -> None:
         self._role = role
         first, last = role is Role.FIRST, role is Role.LAST
-        self._words = {"epoch": EPOCH, **({"now": NOW} if first else {})} if not last else {}
+        words = {Role.FIRST: ("epoch", "now"), Role.LAST: (), Role.SINGLE: ("epoch",)}[role]
+        self._words = {word: START_WORDS[word] for word in words}
         forms = ["a position (a number)", *self._words, BOOKMARK_FORM]
         forms += [LIST_FORM] if first or last else []
         forms += [TIME_FORM, RANGE_FORM] if first else [TIME_FORM]
