@@ -199,4 +199,25 @@ MUTATIONS: Final = (
         'np.uint64(sequence), side="right")) + 1',
         ("unit/client/publish_store", "property/test_client_reconnects.py"),
     ),
+    Mutation(
+        "a damaged body denies the commits after it",
+        "journal/reading.py",
+        "            if excuse is not None and excuse(header, body):",
+        "            if excuse is not None and not header:",
+        ("unit/journal/test_reading.py",),
+    ),
+    Mutation(
+        "a log that lost its end starts as if nothing were missing",
+        "journal/recovery.py",
+        "    if reached is None:\n        return\n",
+        "    if reached is None or reached:\n        return\n",
+        ("unit/server/test_opening.py",),
+    ),
+    Mutation(
+        "who has many bookmarks looked up is read from all the same",
+        "engine/searches.py",
+        "        if self._crowded(session.conn):\n            self._pauses.pause",
+        "        if self._crowded(-1):\n            self._pauses.pause",
+        ("unit/engine/test_searches.py",),
+    ),
 )
