@@ -22,15 +22,27 @@ LINE_CHARACTERS_MAX = 110
 # Which layers of ours a layer may import. "tickertape" is the package itself: the public names, nothing else.
 LAYERS: dict[str, set[str]] = {
     "base": set(),
-    "batch": {"base"},
+    "payload": {"base"},
+    "batch": {"base", "payload"},
     "wire": {"base", "batch"},
     "journal": {"base", "batch"},
-    "engine": {"base", "batch", "wire", "journal"},
-    "server": {"base", "batch", "wire", "journal", "engine"},
-    "client": {"base", "batch", "wire", "journal"},
-    "spark": {"base", "batch", "wire", "journal", "client"},
-    "cli": {"tickertape", "base", "batch", "wire", "journal", "engine", "server", "client", "spark"},
-    "testing": {"tickertape", "base", "batch", "wire", "journal", "engine", "server", "client"},
+    "engine": {"base", "payload", "batch", "wire", "journal"},
+    "server": {"base", "payload", "batch", "wire", "journal", "engine"},
+    "client": {"base", "payload", "batch", "wire", "journal"},
+    "spark": {"base", "payload", "batch", "wire", "journal", "client"},
+    "cli": {
+        "tickertape",
+        "base",
+        "payload",
+        "batch",
+        "wire",
+        "journal",
+        "engine",
+        "server",
+        "client",
+        "spark",
+    },
+    "testing": {"tickertape", "base", "payload", "batch", "wire", "journal", "engine", "server", "client"},
     "tickertape": {"base", "batch", "client"},
     "pyspark_tickertape": {"spark"},
 }
@@ -38,6 +50,7 @@ LAYERS: dict[str, set[str]] = {
 # Packages of others, by layer; the standard library is open to all but the pure layers.
 OTHERS: dict[str, set[str]] = {
     "base": {"msgspec"},
+    "payload": {"msgspec", "bson"},
     "batch": {"msgspec", "numpy", "pyarrow", "crc32c"},
     "wire": {"msgspec", "numpy", "crc32c"},
     "journal": {"msgspec", "numpy", "crc32c"},
@@ -59,7 +72,7 @@ IMPURE = frozenset({
     "tempfile", "threading", "time", "uuid", "uvloop",
 })
 # fmt: on
-PURE_LAYERS = {"base", "batch", "wire", "engine", "journal"}
+PURE_LAYERS = {"base", "payload", "batch", "wire", "engine", "journal"}
 IMPURE_BY_NATURE = {"journal/disk.py"}
 PURE_BY_DUTY = {"client/core.py"}
 IMPURE_CALLS = {"open", "input", "print", "breakpoint"}

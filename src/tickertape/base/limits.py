@@ -27,6 +27,21 @@ label_bytes_max: Final = 4 * KIB
 batch_bytes_max: Final = message_bytes_max + 256 * KIB
 """Largest encoded batch on the wire: one message of the largest size and its columns."""
 
+# fields of bodies
+path_characters_max: Final = 1024
+"""Longest text of one path to a field."""
+path_steps_max: Final = 32
+"""Names and subscripts of one path: how deep into a body anybody looks."""
+path_subscript_max: Final = message_bytes_max
+"""Largest subscript in a path: no array has more elements than its body has bytes."""
+paths_per_reader_max: Final = 256
+"""Different fields that one filter, or one set of keys, reads of a message."""
+path_forms_max: Final = 3
+"""Ways to write subscripts between the same names (`/a/b`, `/a[0]/b`) in one set of paths: each of them may
+walk through the same arrays again."""
+select_entries_max: Final = 256
+"""Entries of one select list."""
+
 # wire
 frame_prefix_bytes: Final = 16
 header_bytes_max: Final = 256 * KIB

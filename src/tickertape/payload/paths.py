@@ -1,0 +1,100 @@
+"""Owns the path: where in a body a value is found, `/parent/child`, `/data[0]`, `/a/b/@attr`, `/35`.
+
+Must never look into a body. What a path finds there is the same for every message type: a name goes into an object; a name at an array goes into each of its objects, and what is
+found there is one array; a subscript takes one element, counted from 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tickertape.base.errors import BadPath
+from tickertape.base.limits import (
+    path_characters_max,
+    path_forms_max,
+    path_steps_max,
+    path_subscript_max,
+    paths_per_reader_max,
+)
+from tickertape.base.texts import shown
+
+NAME: Final = r"[^\s\x00-\x1f\x7f/\[\](){}<>,;'\"`=!+*%&|\\]+"
+"""A name in a path, as a regular expression: no blanks, no brackets, quotes or operators but the hyphen."""
+
+_STEP: Final = re.compile(rf"/({NAME})|\[([0-9]+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A place in a body. `steps` are names (`str`) and subscripts (`int`, from 0); none is the whole body."""
+
+    steps: tuple[str | int, ...]
+
+    def __str__(self) -> str:
+        """The text that `parse_path` reads back to an equal path."""
+        return "".join(f"[{s}]" if isinstance(s, int) else f"/{s}" for s in self.steps) or "/"
+
+
+def parse_path(text: str) -> Path:
+    """The path that all of `text` is, `/a/b[0]/@attr`; it begins with a name.
+
+    Raises `BadPath`, with the position in `text`, for anything else, and above `path_characters_max` or
+    `path_steps_max`.
+    """
+    if len(text) > path_characters_max:
+        raise BadPath(f"a path of {len(text):,} characters: at most {path_characters_max:,} are read")
+    steps: list[str | int] = []
+    at = 0
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None or (found[1] is None and not steps):
+            raise BadPath(f"{shown(text)} is no path: {_wanted(text, at, steps)} (position {at})", at)
+        if len(steps) == path_steps_max:
+            raise BadPath(f"{shown(text)} has more than {path_steps_max} names and subscripts", at)
+        steps.append(_subscript(found[2], text, at) if found[1] is None else found[1])
+        at = found.end()
+    if not steps:
+        raise BadPath("an empty text is no path: a path is /name, /parent/child or /name[0]")
+    return Path(tuple(steps))
+
+
+def check_paths(paths: Sequence[Path]) -> None:
+    """Raise `BadPath` when reading `paths` together could cost more than the length of a body explains.
+
+    That is above `paths_per_reader_max`, and when the same names are written with subscripts at more than
+    `path_forms_max` different places (`/a/b`, `/a[0]/b`): each of those walks through the same arrays again.
+    """
+    if len(paths) > paths_per_reader_max:
+        raise BadPath(f"{len(paths):,} fields: at most {paths_per_reader_max} are read of one message")
+    forms: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for path in paths:
+        form = tuple("[]" if isinstance(step, int) else f"/{step}" for step in path.steps)
+        for end in range(1, len(form) + 1):
+            if end == len(form) or form[end] != "[]":
+                names = tuple(step for step in form[:end] if step != "[]")
+                forms.setdefault(names, set()).add(form[:end])
+    for names, seen in forms.items():
+        if len(seen) > path_forms_max:
+            raise BadPath(
+                f"{shown(''.join(names))} is used with subscripts at different places, in more than "
+                f"{path_forms_max} ways"
+            )
+
+
+def _subscript(digits: str, text: str, at: int) -> int:
+    if len(digits) > len(str(path_subscript_max)) or int(digits) > path_subscript_max:
+        raise BadPath(f"the subscript in {shown(text)} is above {path_subscript_max:,} (position {at})", at)
+    return int(digits)
+
+
+def _wanted(text: str, at: int, steps: list[str | int]) -> str:
+    if not steps:
+        return "it begins with / and a name"
+    if text[at] == "[":
+        return "a subscript is a number in brackets, counted from 0"
+    if text[at] == "/":
+        return "a name follows each /"
+    return f"{text[at]!r} is not part of a name"
