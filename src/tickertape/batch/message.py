@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from tickertape.batch.payload import decode
+from tickertape.payload.bodies import decode
 
 if TYPE_CHECKING:
     from tickertape.batch.layout import MessageBatch

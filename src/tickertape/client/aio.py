@@ -13,7 +13,6 @@ from typing import Any, Final
 from tickertape.base.errors import Closed, Disconnected, StoreFull, SubscriptionUnknown, TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.base.units import within
-from tickertape.batch.payload import encode
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, sub_ids_of
@@ -24,6 +23,7 @@ from tickertape.client.requests import refuse_not_built
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
+from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Resolved
 
 EVERY_TASK: Final = 1

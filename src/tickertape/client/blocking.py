@@ -11,7 +11,6 @@ from typing import Any
 
 from tickertape.base.errors import Disconnected, SubscriptionUnknown, TimedOut
 from tickertape.base.limits import client_timeout_seconds
-from tickertape.batch.payload import encode
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, sub_ids_of
 from tickertape.client.driver import FailedWriteHandler, extras
@@ -24,6 +23,7 @@ from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.thread_driver import ThreadDriver
 from tickertape.client.waiting import DEFAULT, Timeout, now
+from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Resolved
 
 

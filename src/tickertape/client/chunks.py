@@ -14,8 +14,8 @@ from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.arrow import array_pieces, body_arrays, encode_array
 from tickertape.batch.builder import EncodedBodies, encode_bodies, lengths_in
 from tickertape.batch.format import I8
-from tickertape.batch.payload import encode, encode_all
 from tickertape.client.publishing import MakeBatch
+from tickertape.payload.bodies import encode, encode_all
 
 LOOKED_AT_ONCE: Final = 2048
 """Messages of a list that are encoded and measured together."""

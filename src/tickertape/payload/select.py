@@ -39,7 +39,7 @@ class Select:
 
 
 def parse_select(text: str) -> Select:
-    """The select list in `text`, with or without its brackets: entries `+/path` and `-/path`, and `/` for all.
+    """The select list in `text`, with or without brackets: entries `+/path` and `-/path`, where `/` is all.
 
     The first entry sets what is begun with: `-/` or `+/field` with nothing, `+/` or `-/field` with everything.
     Later entries win over earlier ones, for all below their path. Raises `BadOption`, with the position in
@@ -84,8 +84,8 @@ def _entry(item: str, at: int, text: str) -> tuple[bool, Path]:
         raise BadOption(f"position {at + 1 + error.position} of the select list: {error}") from error
     if not all(isinstance(step, str) for step in path.steps):
         raise BadOption(
-            f"{shown(item)} at position {at} of the select list has a subscript: fields are selected by name, "
-            f"and within an array in each of its objects"
+            f"{shown(item)} at position {at} of the select list has a subscript: fields are selected by "
+            f"name, and within an array in each of its objects"
         )
     return item[0] == "+", path
 

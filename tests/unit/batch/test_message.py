@@ -9,7 +9,7 @@ import pytest
 
 from tickertape.base.errors import BadMessage
 from tickertape.batch import BatchBuilder, Message, MessageBatch
-from tickertape.batch.payload import decode, encode
+from tickertape.payload.bodies import decode, encode
 
 
 class Context:
