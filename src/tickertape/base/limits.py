@@ -42,6 +42,11 @@ walk through the same arrays again."""
 select_entries_max: Final = 256
 """Entries of one select list."""
 
+fix_searched_tags_max: Final = 8
+"""Up to so many tags are sought one by one in a FIX message; for more it is taken apart as a whole."""
+readers_remembered_max: Final = 512
+"""Sets of paths of one message type whose compiled readers are kept for the next who asks for the same."""
+
 # wire
 frame_prefix_bytes: Final = 16
 header_bytes_max: Final = 256 * KIB

@@ -41,7 +41,7 @@ class Select:
 def parse_select(text: str) -> Select:
     """The select list in `text`, with or without brackets: entries `+/path` and `-/path`, where `/` is all.
 
-    The first entry sets what is begun with: `-/` or `+/field` with nothing, `+/` or `-/field` with everything.
+    The first entry sets what is begun with: `-/` or `+/field` with nothing, `+/` or `-/field` with all.
     Later entries win over earlier ones, for all below their path. Raises `BadOption`, with the position in
     `text`, for entries that are none, subscripts, and more than `select_entries_max`.
     """

@@ -53,9 +53,25 @@ class MessageType(Protocol):
     def check(self, body: bytes) -> None:
         """Raise `Unreadable`, with the reason, unless all of `body` is one document of this type."""
 
+    def unreadable(self, bodies: Sequence[bytes]) -> tuple[list[int], str]:
+        """Indexes of the bodies that `check` refuses, and the reason of the first; quicker for many."""
+
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
         """A function that leaves of a body what `select` selects.
 
-        What it leaves keeps its order and its values exactly. A body that is not of the type, or is no object
-        at its top, comes back unchanged. Raises `BadPath` for paths that this type cannot have.
+        What it leaves keeps its order and its values exactly. A body that is not of the type, or has no
+        fields at all, comes back unchanged. Raises `BadPath` for paths that this type cannot have.
         """
+
+
+def unreadable_by(check: Callable[[bytes], None], bodies: Sequence[bytes]) -> tuple[list[int], str]:
+    """`MessageType.unreadable` for a type that has no quicker way than `check`."""
+    bad: list[int] = []
+    reason = ""
+    for at, body in enumerate(bodies):
+        try:
+            check(body)
+        except Unreadable as error:
+            reason = reason or str(error)
+            bad.append(at)
+    return bad, reason

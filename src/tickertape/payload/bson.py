@@ -1,0 +1,147 @@
+"""Owns the message type BSON, read with the `bson` package that pymongo brings (extra `bson`).
+
+Must never be imported where that package may be missing, but by `registry`, which says what to install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.decimal128 import Decimal128
+from bson.errors import BSONError
+from bson.objectid import ObjectId
+from bson.raw_bson import RawBSONDocument
+from bson.regex import Regex
+from bson.timestamp import Timestamp
+
+from tickertape.base.limits import readers_remembered_max
+from tickertape.payload.paths import Path, check_paths
+from tickertape.payload.plain import plain_by, timestamp_text
+from tickertape.payload.prune import projector
+from tickertape.payload.select import Select
+from tickertape.payload.types import Unreadable, unreadable_by
+from tickertape.payload.walk import Walker
+
+_ERRORS: Final[tuple[type[Exception], ...]] = (
+    BSONError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
+# Times as numbers: a document may hold some that are out of the range of Python's own.
+_VALUES: Final[CodecOptions[Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+_RAW: Final[CodecOptions[Any]] = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Bson:
+    """BSON, one document; fields are its own and those of the documents in it."""
+
+    name: Final = "bson"
+
+    def reader(self, paths: Sequence[Path]) -> BsonReader:
+        """See `MessageType`."""
+        return _reader(tuple(paths))
+
+    def check(self, body: bytes) -> None:
+        """See `MessageType`."""
+        _decode(body)
+
+    def unreadable(self, bodies: Sequence[bytes]) -> tuple[list[int], str]:
+        """See `MessageType`."""
+        return unreadable_by(self.check, bodies)
+
+    def projector(self, select: Select) -> Callable[[bytes], bytes]:
+        """See `MessageType`. The deprecated types symbol, undefined and DBPointer come out as those that
+        replaced them: string, null and DBRef."""
+        return projector(select, _Documents())
+
+
+class BsonReader:
+    """Reads paths from BSON (a `FieldReader`)."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._walker = Walker([path.steps for path in paths], _plain)
+        self.access: tuple[str, ...] = tuple(f"[{slot}]" for slot in self._walker.slots)
+        self.quick: Callable[[bytes], Any] = self.decode
+        self.doubts: tuple[type[Exception], ...] = ()
+
+    def decode(self, body: bytes) -> list[Any]:
+        """See `FieldReader`."""
+        return self._walker.read(_decode(body))
+
+
+class _Documents:
+    """BSON taken apart for `prune`: documents within stay as they are written."""
+
+    def opened(self, body: bytes) -> Any:
+        _decode(body)
+        return RawBSONDocument(body, _RAW)
+
+    def members(self, document: Any) -> Mapping[Any, Any] | None:
+        return document if isinstance(document, RawBSONDocument) else None
+
+    def elements(self, document: Any) -> Sequence[Any] | None:
+        return document if type(document) is list else None
+
+    def assemble(self, parts: Mapping[Any, Any] | Sequence[Any]) -> Any:
+        if isinstance(parts, Mapping):
+            return RawBSONDocument(bson.encode(parts, codec_options=_RAW), _RAW)
+        return parts
+
+    def body(self, document: Any) -> bytes:
+        return bytes(document.raw)
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    try:
+        return bson.decode(body, _VALUES)
+    except _ERRORS as error:
+        raise Unreadable(str(error)) from None
+
+
+def _convert(value: Any) -> Any:
+    """What a value of a type of BSON's own is shown as."""
+    if isinstance(value, int):  # Int64
+        return int(value)
+    if isinstance(value, DatetimeMS):
+        return _moment(int(value))
+    if isinstance(value, (ObjectId, Decimal128)):
+        return str(value)
+    if isinstance(value, bytes):  # Binary, of any subtype
+        return bytes(value)
+    if isinstance(value, str):  # Code
+        return str(value)
+    if isinstance(value, Timestamp):
+        return _moment(value.time * 1000)
+    if isinstance(value, Regex):
+        return value.pattern
+    return {}  # MinKey, MaxKey and references: something is there, and it is no scalar
+
+
+def _moment(milliseconds: int) -> str | int:
+    """A time as text, or its milliseconds since 1970 where Python knows no such year."""
+    try:
+        return timestamp_text(_EPOCH + timedelta(milliseconds=milliseconds))
+    except OverflowError:
+        return milliseconds
+
+
+_plain: Final = plain_by(_convert)
+
+
+@lru_cache(maxsize=readers_remembered_max)
+def _reader(paths: tuple[Path, ...]) -> BsonReader:
+    check_paths(paths)
+    return BsonReader(paths)

@@ -1,0 +1,95 @@
+"""Owns the reader of fields that JSON and MessagePack share: decode into a shape, else walk the document.
+
+Must never let an error of a decoder out: a body is read, or it is `Unreadable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from tickertape.payload.paths import Path
+from tickertape.payload.shapes import Shape, shape_of, walk_field
+from tickertape.payload.types import Unreadable
+from tickertape.payload.walk import Walker
+
+DECODE_ERRORS: Final[tuple[type[Exception], ...]] = (msgspec.DecodeError, ValueError, RecursionError)
+"""What msgspec raises for a body that it cannot decode; `ValueError` is for text that is not UTF-8."""
+
+_T = TypeVar("_T")
+
+
+class MakeDecoder(Protocol):
+    """Gives the decoding function of one format for a type."""
+
+    def __call__(
+        self, kind: Any, dec_hook: Callable[[type[Any], Any], Any] | None
+    ) -> Callable[[bytes], Any]: ...
+
+
+class DecodedReader:
+    """Reads paths with a decoder of msgspec. `plain` is as for `Walker`."""
+
+    def __init__(
+        self, paths: Sequence[Path], decoder: MakeDecoder, plain: Callable[[Any], Any] | None = None
+    ) -> None:
+        self._paths = tuple(paths)
+        self._decoder = decoder
+        self._plain = plain
+        self.shape: Final[Shape] = shape_of(paths, plain)
+        self.access: tuple[str, ...] = self.shape.access
+        self.quick: Callable[[bytes], Any] = decoder(self.shape.kind, walk_field)
+        self.doubts: tuple[type[Exception], ...] = DECODE_ERRORS
+
+    def decode(self, body: bytes) -> Any:
+        """See `FieldReader`."""
+        try:
+            return self.quick(body)
+        except msgspec.ValidationError:
+            return self.walk(body)
+        except DECODE_ERRORS as error:
+            raise Unreadable(str(error)) from None
+
+    def walk(self, body: bytes) -> Any:
+        """As `decode`, for a body of another shape than the usual one; slower."""
+        try:
+            try:
+                values: Sequence[Any] = self._from_object(body)
+            except msgspec.ValidationError:  # no object at its top, or a number that is out of range
+                values = self._from_document(body)
+        except DECODE_ERRORS as error:
+            raise Unreadable(str(error)) from None
+        return self.shape.make(values)
+
+    # Both are needed for few sets of paths: they are made when they are.
+
+    @cached_property
+    def _from_object(self) -> Callable[[bytes], Sequence[Any]]:
+        """Values of the paths from any object; what they do not need is skipped, as in the usual shape."""
+        shape = shape_of(self._paths, self._plain, nested=False)
+        decode = self._decoder(shape.kind, walk_field)
+        values = shape.values()
+        return lambda body: values(decode(body))
+
+    @cached_property
+    def _from_document(self) -> Callable[[bytes], Sequence[Any]]:
+        """Values of the paths from any document."""
+        walker = Walker([path.steps for path in self._paths], self._plain)
+        decode = self._decoder(Any, None)
+
+        def read(body: bytes) -> Sequence[Any]:
+            found = walker.read(decode(body))
+            return [found[slot] for slot in walker.slots]
+
+        return read
+
+
+def taken_apart(decode: Callable[[Any], _T], document: Any) -> _T:
+    """What `decode` gives, or `Unreadable`."""
+    try:
+        return decode(document)
+    except DECODE_ERRORS as error:
+        raise Unreadable(str(error)) from None

@@ -1,0 +1,167 @@
+"""Owns the message types FIX and NVFIX: fields `tag=value` in a row, each ended by a separator.
+
+Must never interpret a value: all of them are text, and what is a number is the reader's business. Lengths and
+checksums that a FIX message carries about itself are not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tickertape.base.errors import BadPath
+from tickertape.base.limits import fix_searched_tags_max
+from tickertape.payload.paths import Path, check_paths
+from tickertape.payload.select import Select
+from tickertape.payload.types import Unreadable, unreadable_by
+
+_TAG: Final = re.compile(r"[0-9]+")
+
+
+class Fix:
+    """`35=D<SOH>55=IBM<SOH>`; for NVFIX with names for tags. `separator` is one byte; that of the last field
+    may be missing, and a body without any field is one, too."""
+
+    def __init__(self, name: str, *, numbered: bool, separator: bytes = b"\x01") -> None:
+        self.name: Final = name
+        self._numbered = numbered
+        self._separator = separator
+        end = re.escape(separator)
+        tag = rb"[0-9]+" if numbered else rb"[^=" + end + rb"]+"
+        self._wrong = re.compile(end + rb"(?!" + tag + rb"=|\Z)").search
+
+    def reader(self, paths: Sequence[Path]) -> FixReader:
+        """See `MessageType`."""
+        check_paths(paths)
+        wanted = [(self._tag(path), path.steps[1] if len(path.steps) == 2 else None) for path in paths]
+        return FixReader(wanted, self._framed, self._separator)
+
+    def check(self, body: bytes) -> None:
+        """See `MessageType`."""
+        self._framed(body)
+
+    def unreadable(self, bodies: Sequence[bytes]) -> tuple[list[int], str]:
+        """See `MessageType`."""
+        return unreadable_by(self.check, bodies)
+
+    def projector(self, select: Select) -> Callable[[bytes], bytes]:
+        """See `MessageType`."""
+        for _, path in select.entries:
+            if path.steps:
+                self._tag(path)
+        chosen = {tag.encode(): choice.keep for tag, choice in select.root.below.items()}
+        others = select.root.keep
+        separator = self._separator
+
+        def project(body: bytes) -> bytes:
+            try:
+                self._framed(body)
+            except Unreadable:
+                return body
+            kept = [f for f in body.split(separator) if f and chosen.get(f[: f.index(b"=")], others)]
+            if kept and body.endswith(separator):
+                kept.append(b"")
+            return separator.join(kept)
+
+        return project
+
+    def _framed(self, body: bytes) -> bytes:
+        """The body with a separator before its first field; raises `Unreadable`."""
+        framed = self._separator + body
+        wrong = self._wrong(framed)
+        if wrong is not None:
+            tag = "a number" if self._numbered else "a name"
+            raise Unreadable(
+                f"{self.name}: the field at byte {wrong.start()} has not {tag} and = at its begin"
+            )
+        return framed
+
+    def _tag(self, path: Path) -> bytes:
+        """The tag that `path` names."""
+        name, *more = path.steps
+        if len(more) > 1 or not isinstance(name, str) or any(isinstance(step, str) for step in more):
+            raise BadPath(
+                f"{path}: fields of {self.name} have none within them: /tag, or /tag[0] of repeated ones"
+            )
+        if self._numbered and _TAG.fullmatch(name) is None:
+            raise BadPath(f"{path}: a field of fix is named by its tag's number, /35")
+        return name.encode()
+
+
+class FixReader:
+    """Reads tags from FIX (a `FieldReader`)."""
+
+    def __init__(
+        self, wanted: Sequence[tuple[bytes, Any]], framed: Callable[[bytes], bytes], separator: bytes
+    ) -> None:
+        tags = list(dict.fromkeys(tag for tag, _ in wanted))
+        picks = [(tags.index(tag), element) for tag, element in wanted if element is not None]
+        self._framed = framed
+        self._find = _searched if len(tags) <= fix_searched_tags_max else _split
+        self._tags = [separator + tag + b"=" for tag in tags]
+        self._separator = separator
+        self._elements = picks
+        at = iter(range(len(tags), len(tags) + len(picks)))
+        self.access: tuple[str, ...] = tuple(
+            f"[{tags.index(tag) if element is None else next(at)}]" for tag, element in wanted
+        )
+        self.quick: Callable[[bytes], Any] = self.decode
+        self.doubts: tuple[type[Exception], ...] = ()
+
+    def decode(self, body: bytes) -> list[Any]:
+        """See `FieldReader`."""
+        values = self._find(self._framed(body), self._tags, self._separator)
+        if self._elements:
+            values += [_element(values[at], n) for at, n in self._elements]
+        return values
+
+
+def _searched(framed: bytes, tags: Sequence[bytes], separator: bytes) -> list[Any]:
+    """The values of a few tags, each sought by itself: the rest is not taken apart."""
+    values: list[Any] = []
+    for tag in tags:
+        at = framed.find(tag)
+        if at < 0:
+            values.append(None)
+            continue
+        several = []
+        while at >= 0:
+            end = framed.find(separator, at + len(tag))
+            several.append(_text(framed[at + len(tag) : end if end >= 0 else None]))
+            at = framed.find(tag, end) if end >= 0 else -1
+        values.append(several if len(several) > 1 else several[0])
+    return values
+
+
+def _split(framed: bytes, tags: Sequence[bytes], separator: bytes) -> list[Any]:
+    """The values of many tags, in one pass through all fields."""
+    found: dict[bytes, Any] = dict.fromkeys(tags)
+    several: dict[bytes, list[Any]] = {}
+    seen: set[bytes] = set()
+    for field in framed.split(separator):
+        tag, _, value = field.partition(b"=")
+        tag = separator + tag + b"="
+        if tag not in found:
+            continue
+        if tag in seen:
+            found[tag] = several.setdefault(tag, [found[tag]])
+            several[tag].append(_text(value))
+        else:
+            seen.add(tag)
+            found[tag] = _text(value)
+    return [found[tag] for tag in tags]
+
+
+def _text(value: bytes) -> str | None:
+    """A value as text: UTF-8, or Latin-1 where it is not, so that all bytes are some; empty is none."""
+    try:
+        return value.decode() or None
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _element(value: Any, n: int) -> Any:
+    """Element `n` of a tag; one that is not repeated is its own first."""
+    several = value if type(value) is list else [value]
+    return several[n] if n < len(several) else None

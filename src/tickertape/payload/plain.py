@@ -1,0 +1,38 @@
+"""Owns what becomes of values that only some message types can write: each is shown as one that all have.
+
+Must never give anything but None, bool, int, float, str, bytes, list and dict, and an element of a list the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
+_PLAIN: Final = SCALARS | {list, dict}
+
+
+def plain_by(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function that gives plain values as they are, and what `convert` makes of others, in lists too.
+
+    Lists within lists are left as they are: only what a path ends at, and its elements, is looked at.
+    """
+
+    def plain(value: Any) -> Any:
+        kind = type(value)
+        if kind in SCALARS or kind is dict:
+            return value
+        if kind is list:
+            if _PLAIN.issuperset(map(type, value)):
+                return value
+            return [element if type(element) in _PLAIN else convert(element) for element in value]
+        return convert(value)
+
+    return plain
+
+
+def timestamp_text(moment: datetime) -> str:
+    """An aware time as text in UTC that sorts by time, `2026-11-20T10:00:00.000000Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")

@@ -1,0 +1,60 @@
+"""Owns the names of the message types.
+
+Must never import a type that nobody names: one of them needs a package that is not always installed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from tickertape.base.errors import BadOption
+from tickertape.base.texts import shown
+from tickertape.payload.types import MessageType
+
+MESSAGE_TYPES: Final = ("json", "messagepack", "nvfix", "fix", "bson", "binary")
+"""The types by their names."""
+MESSAGE_TYPE_ALIASES: Final = {"msgpack": "messagepack"}
+
+
+def message_type(name: str) -> MessageType:
+    """The message type called `name`, one of `MESSAGE_TYPES` or an alias; the same object each time.
+
+    Raises `BadOption` for any other name, and for `bson` where its package is not installed.
+    """
+    known = MESSAGE_TYPE_ALIASES.get(name, name)
+    if known not in MESSAGE_TYPES:
+        raise BadOption(f"{shown(name)} is no message type; there are {', '.join(MESSAGE_TYPES)}")
+    return _made(known)
+
+
+@cache
+def _made(name: str) -> MessageType:
+    if name == "json":
+        from tickertape.payload.json import Json
+
+        return Json()
+    if name == "messagepack":
+        from tickertape.payload.messagepack import MessagePack
+
+        return MessagePack()
+    if name in {"fix", "nvfix"}:
+        from tickertape.payload.fix import Fix
+
+        return Fix(name, numbered=name == "fix")
+    if name == "bson":
+        return _bson()
+    from tickertape.payload.binary import Binary
+
+    return Binary()
+
+
+def _bson() -> MessageType:
+    try:
+        from tickertape.payload.bson import Bson
+    except ImportError as error:
+        raise BadOption(
+            f"message type bson needs the bson package of pymongo ({error}): "
+            f"install it with pip install 'tickertape[bson]'"
+        ) from error
+    return Bson()

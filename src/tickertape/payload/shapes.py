@@ -1,0 +1,103 @@
+"""Owns the typed shape of a set of paths: structures into which msgspec decodes what the paths need, and
+skips the rest.
+
+Must never give another value than the walk through the whole document would (`walk`). Where a body has not
+the shape, an array where an object is expected or a number where a path goes on, it is read that other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tickertape.payload.paths import Path
+from tickertape.payload.walk import Walker
+
+Values = Callable[[Sequence[Any]], Any]
+_Wanted = list[tuple[Sequence[str | int], int]]
+"""Paths by their steps, each with its number."""
+
+
+class Found(list[Any]):
+    """What a walk below one field found, an element for each path that goes through it."""
+
+    walker: Walker
+
+
+def walk_field(kind: type[Any], value: Any) -> Any:
+    """Reads the fields that need a walk: the `dec_hook` of decoders of shapes."""
+    return kind(kind.walker.read(value))
+
+
+class Shape(NamedTuple):
+    """How a set of paths is decoded."""
+
+    kind: type[Any]
+    """The structure to decode into."""
+    access: tuple[str, ...]
+    """Of each path, in it (see `FieldReader`)."""
+    make: Values
+    """The same structure from the values of the paths, given in their order."""
+
+    def values(self) -> Callable[[Any], tuple[Any, ...]]:
+        """A function that gives the values of all paths from the structure."""
+        source = "".join(f"it{access}," for access in self.access)
+        made: Callable[[Any], tuple[Any, ...]] = eval(f"lambda it: ({source})")
+        return made
+
+
+def shape_of(
+    paths: Sequence[Path], plain: Callable[[Any], Any] | None = None, *, nested: bool = True
+) -> Shape:
+    """The shape of `paths`, each of which begins with a name. `plain` is as for `Walker`.
+
+    With `nested=False` whatever is below a field at the top is found by a walk, so that every object fits.
+    """
+    access: dict[int, str] = {}
+    kind, make = _structure([(path.steps, n) for n, path in enumerate(paths)], "", access, plain, nested)
+    return Shape(kind, tuple(access[n] for n in range(len(paths))), make)
+
+
+def _structure(
+    wanted: _Wanted, prefix: str, access: dict[int, str], plain: Callable[[Any], Any] | None, nested: bool
+) -> tuple[type[Any], Values]:
+    """A structure for what is wanted of one object, and how it is made from values; fills in `access`."""
+    by_name: dict[str, _Wanted] = {}
+    for steps, n in wanted:
+        by_name.setdefault(str(steps[0]), []).append((steps[1:], n))
+    fields: list[tuple[str, Any, Any]] = []
+    makes: list[Values] = []
+    for at, below in enumerate(by_name.values()):
+        place = f"{prefix}.f{at}"
+        kind: Any
+        if not any(steps for steps, _ in below):
+            access.update((n, place) for _, n in below)
+            kind, make = Any, _getter(below[0][1])
+            default = None
+        elif nested and all(steps and isinstance(steps[0], str) for steps, _ in below):
+            kind, make = _structure(below, place, access, plain, nested)
+            default = kind()
+        else:
+            kind, make = _walked(below, place, access, plain)
+            default = kind([None] * len(below))
+        fields.append((f"f{at}", kind, default))
+        makes.append(make)
+    names = {f"f{at}": name for at, name in enumerate(by_name)}
+    structure = msgspec.defstruct("Fields", fields, rename=names, frozen=True, gc=False)
+    return structure, lambda values: structure(*[make(values) for make in makes])
+
+
+def _walked(
+    below: _Wanted, place: str, access: dict[int, str], plain: Callable[[Any], Any] | None
+) -> tuple[type[Found], Values]:
+    walker = Walker([steps for steps, _ in below], plain)
+    kind = type("Walked", (Found,), {"walker": walker, "__slots__": ()})
+    numbers = [n for _, n in below]
+    access.update((n, f"{place}[{slot}]") for n, slot in zip(numbers, walker.slots, strict=True))
+    return kind, lambda values: kind([values[n] for n in numbers])
+
+
+def _getter(n: int) -> Values:
+    return lambda values: values[n]
