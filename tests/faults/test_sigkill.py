@@ -140,7 +140,9 @@ class Cycles:
         assert all(len(subscriber.heard) == total for subscriber in self.subscribers)
         assert min(subscriber.resumed for subscriber in self.subscribers) > 1
         code, output, _ = run_tickertape("journal", "verify", str(self.victim.data))
-        assert (code, output[:6]) == (0, "whole:"), output
+        # A torn end that a recovery set aside is told before it.
+        assert code == 0, output
+        assert any(line.startswith("whole:") for line in output.splitlines()), output
 
 
 def run_cycles(directory: Path, seed: int, cycles: int) -> Counter[str]:
