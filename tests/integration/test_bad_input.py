@@ -75,7 +75,7 @@ def test_a_body_that_is_not_what_its_topic_says_goes_back_to_its_publisher_alone
 
     def failed(error: TickertapeError, batch: MessageBatch | None) -> None:
         assert isinstance(error.__cause__, tt.BadBody)
-        assert "is not JSON" in str(error)
+        assert "is not json: " in str(error)
         assert batch is not None
         refused.extend(
             (error.code, int(sequence), body)

@@ -77,6 +77,7 @@ class Broker:
         software: str,
         recorded: frozenset[str] | None = None,
         validated: Mapping[str, str] | None = None,
+        message_types: Mapping[str, str] | None = None,
     ) -> None:
         self.journal = journal
         self.statistics = Statistics()
@@ -88,6 +89,8 @@ class Broker:
         self._sessions = Sessions(instance, registry, self.statistics)
         self._publishing = Publishing(journal, registry, recorded)
         self._validation = Validation(validated)
+        self.topic_types: Mapping[str, str] = dict(message_types or {})
+        """Topic to the name of its message type; topics that are not in it are JSON."""
         self._pauses = Pauses(self._effects)
         self.subscribing = Subscribing(
             journal, self._publishing, self._effects, self._answers, self._pauses, self._too_slow

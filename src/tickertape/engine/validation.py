@@ -7,23 +7,16 @@ with good and bad messages is split here, and publishing goes on with the good o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from tickertape.base.errors import BadBody
 from tickertape.base.limits import refused_per_command_messages_max
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, merge, select
+from tickertape.payload import MessageType, message_type
 from tickertape.wire.commands import Publish, Rejected
-
-# A document is walked through and checked, not made into objects: a third of the time. What this leaves
-# unchecked is whether its strings are UTF-8.
-_walk_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
-
-MESSAGE_TYPES: Final = ("json", "binary")
-"""What a topic can be said to hold. Every body is binary, so that only JSON is ever refused."""
 
 
 class Split(NamedTuple):
@@ -35,21 +28,23 @@ class Split(NamedTuple):
 
 
 class Validation:
-    """The validated topics. `topics` is name to one of `MESSAGE_TYPES`; none by default."""
+    """The validated topics. `topics` is name to message type; none by default. Raises `BadOption` for a type
+    that does not exist."""
 
     def __init__(self, topics: Mapping[str, str] | None = None) -> None:
-        self._json = frozenset(name for name, kind in (topics or {}).items() if kind == "json")
-        self.topics: tuple[str, ...] = tuple(sorted(self._json))
+        # Every body is binary: such topics refuse nothing, and are not looked at.
+        self._types = {name: message_type(kind) for name, kind in (topics or {}).items() if kind != "binary"}
+        self.topics: tuple[str, ...] = tuple(sorted(self._types))
         """Names of the topics that can refuse a message for its body."""
 
     def split(self, command: Publish, batch: MessageBatch) -> Split | None:
         """The bad messages of a frame told apart from the good ones; None, the usual case, without any."""
-        if not self._json or self._json.isdisjoint(batch.topics):
+        if not self._types or self._types.keys().isdisjoint(batch.topics):
             return None
-        bad, reason = _bad_json(batch, self._judged(batch))
+        bad, reason = self._bad(batch)
         if not bad:
             return None
-        text = _text(command, batch, bad, reason)
+        text = _text(command, batch, bad, f"{self._types[batch.topic(bad[0])].name}: {reason}")
         code = BadBody.code
         last = int(batch.sequences[bad[-1]]) if command.sequenced else 0
         if len(bad) == batch.count:
@@ -69,32 +64,28 @@ class Validation:
             rest = merge([rest], [Stamp(run.publisher ^ 1, run.first_sequence, run.timestamp)])
         return Split(rejections, MessageBatch.parse(rest.encode()))
 
-    def _judged(self, batch: MessageBatch) -> Sequence[int]:
-        """Indexes of the messages whose topic is validated."""
-        judged = [topic in self._json for topic in batch.topics]
+    def _bad(self, batch: MessageBatch) -> tuple[list[int], str]:
+        """Indexes of the messages that are not of their topic's type, and why the first of them is not."""
+        offsets = batch.offsets.tolist()
+        bodies = batch.bodies.tobytes()
+        bad: list[int] = []
+        first, reason = batch.count, ""
+        for kind in dict.fromkeys(self._types[topic] for topic in batch.topics if topic in self._types):
+            which = self._judged(batch, kind)
+            found, why = kind.unreadable([bodies[offsets[i] : offsets[i + 1]] for i in which])
+            if found and which[found[0]] < first:
+                first, reason = which[found[0]], why
+            bad.extend(which[i] for i in found)
+        bad.sort()
+        return bad, reason
+
+    def _judged(self, batch: MessageBatch, kind: MessageType) -> Sequence[int]:
+        """Indexes of the messages whose topic is validated as of type `kind`."""
+        judged = [self._types.get(topic) is kind for topic in batch.topics]
         if batch.topic_index is None or all(judged):
             return range(batch.count)
         found: list[int] = np.array(judged)[batch.topic_index].nonzero()[0].tolist()
         return found
-
-
-def _bad_json(batch: MessageBatch, which: Sequence[int]) -> tuple[list[int], str]:
-    """Which of the messages `which` are not one JSON document in UTF-8, and why the first of them is not."""
-    offsets = batch.offsets.tolist()
-    bodies = batch.bodies.tobytes()
-    decode = not bodies.isascii()
-    bad: list[int] = []
-    reason = ""
-    for i in which:
-        body = bodies[offsets[i] : offsets[i + 1]]
-        try:
-            if decode:
-                body.decode()
-            _walk_json(body)
-        except (ValueError, RecursionError) as error:
-            reason = reason or str(error)
-            bad.append(i)
-    return bad, reason
 
 
 def _text(command: Publish, batch: MessageBatch, bad: list[int], reason: str) -> str:
@@ -103,5 +94,5 @@ def _text(command: Publish, batch: MessageBatch, bad: list[int], reason: str) ->
     return (
         f"{len(bad)} of {batch.count} messages are not what their validated topic says, the first of them "
         f"{which}: a body of {int(batch.offsets[first + 1] - batch.offsets[first])} bytes to "
-        f"{shown(batch.topic(first))} is not JSON: {reason}"
+        f"{shown(batch.topic(first))} is not {reason}"
     )

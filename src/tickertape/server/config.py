@@ -25,6 +25,7 @@ from tickertape.base.limits import (
 from tickertape.base.names import check_client_name, check_topic, is_pattern
 from tickertape.base.texts import shown
 from tickertape.base.units import parse_interval, parse_size
+from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.address import parse_admin, parse_listen
 from tickertape.server.document import Node, Place, Problem, Problems, is_utf8, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
@@ -42,9 +43,7 @@ SYNC_INTERVAL_DEFAULT: Final = 1.0
 SYNC_INTERVAL_MIN: Final = 0.001
 """Seconds."""
 SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "never")
-MessageType = Literal["json", "binary"]
-MESSAGE_TYPES: Final[tuple[MessageType, ...]] = ("json", "binary")
-MESSAGE_TYPES_LATER: Final = ("fix", "nvfix", "xml", "bson", "protobuf", "msgpack", "composite")
+MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
 # What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
 SECTIONS_LATER: Final = (
@@ -101,7 +100,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a topic."""
 
     name: str
-    message_type: MessageType = "json"
+    message_type: str = MESSAGE_TYPES[0]
+    """One of `MESSAGE_TYPES`."""
     validate: bool = False
     """Whether a body that is not what the type says is refused."""
 
@@ -311,7 +311,7 @@ def _topics(root: Section) -> list[TopicConfig]:
     topics: list[TopicConfig] = []
     taken: set[str] = set()
     for section in root.tables("topic") or []:
-        kind: MessageType = section.value("message_type", _message_type, MESSAGE_TYPES[0])
+        kind = section.value("message_type", _message_type, MESSAGE_TYPES[0])
         validate = section.value("validate", _flag, False)
         topics.append(TopicConfig(name=_name(section, taken), message_type=kind, validate=validate))
     return topics
@@ -436,9 +436,9 @@ def _topic(value: Any) -> str:
     return name
 
 
-def _message_type(value: Any) -> MessageType:
+def _message_type(value: Any) -> str:
     if value in MESSAGE_TYPES_LATER:
-        raise ConfigurationError(f'"{value}" is not built yet; only "json" and "binary" are')
-    if value not in MESSAGE_TYPES:
-        raise ConfigurationError(f'is "json" or "binary", not {_kind(value)}')
-    return cast("MessageType", value)
+        raise ConfigurationError(f'"{value}" is not built yet')
+    if not isinstance(value, str) or value not in MESSAGE_TYPE_ALIASES:
+        _one_of(value, MESSAGE_TYPES)
+    return message_type(value).name

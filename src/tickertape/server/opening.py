@@ -96,6 +96,7 @@ def open_instance(config: Config) -> Opened:
         software=f"tickertape {__version__}",
         recorded=None if settings.topics is None else frozenset(settings.topics),
         validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
+        message_types={topic.name: topic.message_type for topic in config.topics},
     )
     report = list(recovered.report)
     if not fresh and not recovered.segments:

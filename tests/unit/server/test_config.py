@@ -345,12 +345,17 @@ TAKES = "instance, transport, journal, topic, admin, logging, include"
             ["2: journal.topic.pattern: is not built yet; take it out"],
         ),
         (
-            "[[topic]]\nname = 'a'\nmessage_type = 'nvfix'\n",
-            ['3: topic.message_type: "nvfix" is not built yet; only "json" and "binary" are'],
+            "[[topic]]\nname = 'a'\nmessage_type = 'xml'\n",
+            ['3: topic.message_type: "xml" is not built yet'],
         ),
         (
             "[[topic]]\nname = 'a'\nmessage_type = 'joson'\n",
-            ['3: topic.message_type: is "json" or "binary", not joson'],
+            [
+                (
+                    '3: topic.message_type: is one of "json", "messagepack", "nvfix", "fix", "bson", '
+                    '"binary", not joson'
+                )
+            ],
         ),
         (
             "[[topic]]\nname = 'a'\nvalidate = 1\n",
