@@ -62,7 +62,7 @@ class DecodedReader:
                 values = self._from_document(body)
         except DECODE_ERRORS as error:
             raise Unreadable(str(error)) from None
-        return self.shape.make(values)
+        return self.shape.make(values if self._plain is None else [*map(self._plain, values)])
 
     # Both are needed for few sets of paths: they are made when they are.
 

@@ -43,13 +43,14 @@ def _made(name: str) -> MessageType:
 
         return Fix(name, numbered=name == "fix")
     if name == "bson":
-        return _bson()
+        return bson_type()
     from tickertape.payload.binary import Binary
 
     return Binary()
 
 
-def _bson() -> MessageType:
+def bson_type() -> MessageType:
+    """The type `bson`; raises `BadOption` where its package is not installed."""
     try:
         from tickertape.payload.bson import Bson
     except ImportError as error:

@@ -1,0 +1,93 @@
+"""FIX and NVFIX: tags, repeated tags, empty values, text of any encoding, and what is neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.helpers.bodies import values_of
+from tickertape.base.errors import BadPath
+from tickertape.base.limits import fix_searched_tags_max
+from tickertape.payload import Unreadable, message_type, parse_path, parse_select
+from tickertape.payload.fix import Fix
+
+ORDER = b"8=FIX.4.2\x0135=D\x0155=IBM\x0144=10.50\x0158=\x0155=AAPL\x01155=x\x0110=001\x01"
+
+
+def read(kind: Fix | str, body: bytes, *paths: str) -> list[Any]:
+    reader = (message_type(kind) if isinstance(kind, str) else kind).reader([parse_path(p) for p in paths])
+    return values_of(reader, reader.decode(body))
+
+
+@pytest.mark.parametrize("more", [0, fix_searched_tags_max], ids=["few", "many"])
+def test_values_of_fix(more: int) -> None:
+    paths = ["/35", "/55", "/55[1]", "/55[2]", "/44", "/44[0]", "/44[1]", "/58", "/5", "/35"]
+    others = [f"/{900 + n}" for n in range(more)]
+    assert read("fix", ORDER, *paths, *others) == [
+        "D", ["IBM", "AAPL"], "AAPL", None, "10.50", "10.50", None, None, None, "D", *[None] * more,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [0, fix_searched_tags_max], ids=["few", "many"])
+def test_values_of_nvfix(more: int) -> None:
+    body = "symbol=IBM\x01note=a=b\x01name é=ü\x01empty=\x01last=1".encode()
+    others = [f"/x{n}" for n in range(more)]
+    paths = ["/symbol", "/note", "/last", "/empty", "/name"]
+    assert read("nvfix", body, *paths, *others) == ["IBM", "a=b", "1", None, None, *[None] * more]
+
+
+def test_text_is_utf_8_or_else_latin_1() -> None:
+    assert read("fix", "1=é\x01".encode() + b"2=\xe9\x01", "/1", "/2") == ["é", "é"]
+
+
+def test_a_body_without_fields_is_one_without_any() -> None:
+    assert read("fix", b"", "/35") == [None]
+    message_type("nvfix").check(b"")
+
+
+@pytest.mark.parametrize(
+    "body", [b"x", b"\x01", b"35=D\x01\x01", b"35=D\x01x", b"=D\x01", b"35D\x01", b"a=1\x01", b" 35=D", b"{}"]
+)
+def test_what_is_no_fix_is_unreadable(body: bytes) -> None:
+    for attempt in (lambda: read("fix", body, "/35"), lambda: message_type("fix").check(body)):
+        with pytest.raises(Unreadable, match="the field at byte"):
+            attempt()
+    assert message_type("fix").unreadable([ORDER, body])[0] == [1]
+    assert message_type("fix").projector(parse_select("-/,+/35"))(body) == body
+
+
+@pytest.mark.parametrize("path", ["/35/36", "/35[0][1]", "/35[0]/36"])
+@pytest.mark.parametrize("name", ["fix", "nvfix"])
+def test_there_is_nothing_within_a_field(name: str, path: str) -> None:
+    with pytest.raises(BadPath, match="have none within them"):
+        read(name, ORDER, path)
+
+
+def test_tags_of_fix_are_numbers() -> None:
+    with pytest.raises(BadPath, match="by its tag's number"):
+        read("fix", ORDER, "/symbol")
+    with pytest.raises(BadPath, match="by its tag's number"):
+        message_type("fix").projector(parse_select("-/,+/symbol"))
+
+
+@pytest.mark.parametrize(
+    ("select", "left"),
+    [
+        ("-/,+/55,+/35", b"35=D\x0155=IBM\x0155=AAPL\x01"),
+        ("-/8,-/10,-/58,-/155,-/55", b"35=D\x0144=10.50\x01"),
+        ("-/", b""),
+        ("+/", ORDER),
+    ],
+)
+def test_a_selection_keeps_tags_in_their_order(select: str, left: bytes) -> None:
+    assert message_type("fix").projector(parse_select(select))(ORDER) == left
+    assert message_type("fix").projector(parse_select(select))(ORDER[:-1]) == left[:-1]
+
+
+def test_another_separator() -> None:
+    kind = Fix("fix", numbered=True, separator=b"|")
+    assert read(kind, b"35=D|55=a\x01b|", "/35", "/55") == ["D", "a\x01b"]
+    assert kind.projector(parse_select("-/35"))(b"35=D|55=IBM") == b"55=IBM"
+    with pytest.raises(Unreadable):
+        kind.check(ORDER + b"|x")

@@ -1,0 +1,83 @@
+"""Select lists: what reads as one, what it comes to, and what is refused where."""
+
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import BadOption
+from tickertape.base.limits import select_entries_max
+from tickertape.payload import Path, message_type, parse_select
+
+BODY = b'{"id":1,"a":{"x":1.10,"y":[{"p":1,"q":2},7,{"q":3}],"z":"\\u0041"},"s":"t"}'
+
+
+@pytest.mark.parametrize(
+    ("select", "left"),
+    [
+        ("[-/,+/id,+/s]", b'{"id":1,"s":"t"}'),
+        ("[-/,+/s,+/id]", b'{"id":1,"s":"t"}'),
+        ("+/id", b'{"id":1}'),
+        ("-/a", b'{"id":1,"s":"t"}'),
+        ("[ -/ , +/a/x ]", b'{"a":{"x":1.10}}'),
+        ("-/a/y/q,-/s", b'{"id":1,"a":{"x":1.10,"y":[{"p":1},7,{}],"z":"\\u0041"}}'),
+        ("-/,+/a/y/q", b'{"a":{"y":[{"q":2},{"q":3}]}}'),
+        ("-/,+/id/below,+/s", b'{"s":"t"}'),
+        ("-/,+/a/none", b'{"a":{}}'),
+        ("-/,+/a,-/a/y,-/a/z", b'{"a":{"x":1.10}}'),
+        ("-/,+/a/x,-/a", b"{}"),
+        ("-/", b"{}"),
+        ("+/", BODY),
+        ("+/,-/,+/id", b'{"id":1}'),
+        ("-/none", BODY),
+    ],
+)
+def test_what_is_left_keeps_its_order_and_its_text(select: str, left: bytes) -> None:
+    assert message_type("json").projector(parse_select(select))(BODY) == left
+
+
+def test_a_select_list_reads_back() -> None:
+    select = parse_select(" [ -/, +/a/b ,-/c ] ")
+    assert select.entries == ((False, Path(())), (True, Path(("a", "b"))), (False, Path(("c",))))
+    assert str(select) == "[-/,+/a/b,-/c]"
+    assert parse_select(str(select)) == select
+    assert hash(parse_select(str(select))) == hash(select)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("", 0),
+        ("[]", 1),
+        ("[-/,]", 4),
+        ("-/,/a", 3),
+        ("[-/,  a]", 6),
+        ("[-/", 3),
+        ("+", 1),
+        ("-/,+/a//b", 6),
+        ("-/,+/a[0]", 3),
+        ("-/,+a", 4),
+    ],
+)
+def test_what_is_no_select_list_is_refused_with_its_position(text: str, position: int) -> None:
+    with pytest.raises(BadOption, match=rf"position {position}\b"):
+        parse_select(text)
+
+
+def test_as_many_entries_as_the_limit_says() -> None:
+    fields = [f"+/f{n}" for n in range(select_entries_max + 1)]
+    assert len(parse_select(",".join(fields[:-1])).entries) == select_entries_max
+    with pytest.raises(BadOption, match=f"at most {select_entries_max}"):
+        parse_select(",".join(fields))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"id":1}x', b'{"\xff":1}', b'{"s":"\xff"}', b"7", b'"id"', b"null"]
+)
+def test_what_is_not_of_the_type_or_has_no_fields_comes_back_unchanged(body: bytes) -> None:
+    assert message_type("json").projector(parse_select("-/,+/id"))(body) == body
+
+
+def test_blanks_and_names_with_escapes_do_not_matter() -> None:
+    body = b' { "i\\u0064" : 1 , "a" : [ { "x" : 1.50 } , { "y" : 1E2 } ] } '
+    project = message_type("json").projector(parse_select("-/,+/id,+/a/y"))
+    assert project(body) == b'{"id":1,"a":[{},{"y":1E2}]}'
