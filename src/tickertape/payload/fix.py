@@ -98,9 +98,8 @@ class FixReader:
         tags = list(dict.fromkeys(tag for tag, _ in wanted))
         picks = [(tags.index(tag), element) for tag, element in wanted if element is not None]
         self._framed = framed
-        self._find = _searched if len(tags) <= fix_searched_tags_max else _split
-        self._tags = [separator + tag + b"=" for tag in tags]
-        self._separator = separator
+        self._tags = tags
+        self._fields = (_sought if len(tags) <= fix_searched_tags_max else _taken_apart)(tags, separator)
         self._elements = picks
         at = iter(range(len(tags), len(tags) + len(picks)))
         self.access: tuple[str, ...] = tuple(
@@ -111,46 +110,49 @@ class FixReader:
 
     def decode(self, body: bytes) -> list[Any]:
         """See `FieldReader`."""
-        values = self._find(self._framed(body), self._tags, self._separator)
+        fields = self._fields(self._framed(body))
+        once = dict(fields)
+        values: list[Any]
+        if len(once) == len(fields):
+            values = [_text(once[tag]) if tag in once else None for tag in self._tags]
+        else:
+            values = _repeated(fields, self._tags)
         if self._elements:
             values += [_element(values[at], n) for at, n in self._elements]
         return values
 
 
-def _searched(framed: bytes, tags: Sequence[bytes], separator: bytes) -> list[Any]:
-    """The values of a few tags, each sought by itself: the rest is not taken apart."""
-    values: list[Any] = []
-    for tag in tags:
-        at = framed.find(tag)
-        if at < 0:
-            values.append(None)
-            continue
-        several = []
-        while at >= 0:
-            end = framed.find(separator, at + len(tag))
-            several.append(_text(framed[at + len(tag) : end if end >= 0 else None]))
-            at = framed.find(tag, end) if end >= 0 else -1
-        values.append(several if len(several) > 1 else several[0])
-    return values
+_Fields = list[tuple[bytes, bytes]]
 
 
-def _split(framed: bytes, tags: Sequence[bytes], separator: bytes) -> list[Any]:
-    """The values of many tags, in one pass through all fields."""
-    found: dict[bytes, Any] = dict.fromkeys(tags)
-    several: dict[bytes, list[Any]] = {}
-    seen: set[bytes] = set()
-    for field in framed.split(separator):
-        tag, _, value = field.partition(b"=")
-        tag = separator + tag + b"="
-        if tag not in found:
-            continue
-        if tag in seen:
-            found[tag] = several.setdefault(tag, [found[tag]])
-            several[tag].append(_text(value))
-        else:
-            seen.add(tag)
-            found[tag] = _text(value)
-    return [found[tag] for tag in tags]
+def _sought(tags: Sequence[bytes], separator: bytes) -> Callable[[bytes], _Fields]:
+    """Finds the fields of a few tags; the others are passed over."""
+    if not tags:
+        return lambda _: []
+    end = re.escape(separator)
+    found: Callable[[bytes], _Fields] = re.compile(
+        end + b"(" + b"|".join(map(re.escape, tags)) + b")=([^" + end + b"]*+)"
+    ).findall
+    return found
+
+
+def _taken_apart(tags: Sequence[bytes], separator: bytes) -> Callable[[bytes], _Fields]:
+    """Finds the fields of many tags: the work does not grow with their number."""
+    wanted = frozenset(tags)
+
+    def found(framed: bytes) -> _Fields:
+        parts = (field.partition(b"=") for field in framed.split(separator))
+        return [(tag, value) for tag, _, value in parts if tag in wanted]
+
+    return found
+
+
+def _repeated(fields: _Fields, tags: Sequence[bytes]) -> list[Any]:
+    """The values of `tags` where some come more than once."""
+    several: dict[bytes, list[Any]] = {tag: [] for tag in tags}
+    for tag, value in fields:
+        several[tag].append(_text(value))
+    return [None if not found else found[0] if len(found) == 1 else found for found in several.values()]
 
 
 def _text(value: bytes) -> str | None:

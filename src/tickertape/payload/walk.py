@@ -7,9 +7,7 @@ down the document together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
-
-_NONE: Final[dict[Any, Any]] = {}
+from typing import Any
 
 
 class Node:
@@ -38,7 +36,7 @@ class Walker:
     """Reads a set of paths, given by their steps, from documents. `plain` makes a value one of the plain ones
     (see `types`); without it all of them are."""
 
-    __slots__ = ("_count", "_plain", "_root", "slots")
+    __slots__ = ("_paths", "_plain", "_root", "slots")
 
     def __init__(
         self, paths: Sequence[Sequence[str | int]], plain: Callable[[Any], Any] | None = None
@@ -47,23 +45,39 @@ class Walker:
         self._plain = plain
         self.slots: tuple[int, ...] = tuple(self._root.add(steps, n) for n, steps in enumerate(paths))
         """For each path, where in the list that `read` gives its value is."""
-        self._count = len(paths)
+        self._paths = [tuple(steps) for steps in paths]
 
     def read(self, document: Any) -> list[Any]:
         """The values found in `document`, None where there is none."""
-        found: list[Any] = [None] * self._count
+        found = []
+        for steps in self._paths:
+            value = document
+            for step in steps:
+                kind = type(value)
+                if kind is dict:
+                    value = value.get(step) if isinstance(step, str) else None
+                elif kind is not list:
+                    value = None
+                    break
+                elif isinstance(step, int):
+                    value = value[step] if step < len(value) else None
+                else:
+                    # A name at an array asks each of its members; all paths do that in one pass.
+                    return self._through(document)
+            found.append(value)
+        return found if self._plain is None else [*map(self._plain, found)]
+
+    def _through(self, document: Any) -> list[Any]:
+        found: list[Any] = [None] * len(self._paths)
         _take(self._root, document, found)
-        if self._plain is not None:
-            plain = self._plain
-            found = [None if value is None else plain(value) for value in found]
-        return found
+        return found if self._plain is None else [*map(self._plain, found)]
 
 
 def _take(node: Node, value: Any, found: list[Any]) -> None:
     """Put what `node` wants of `value` into `found`."""
     if node.slot >= 0:
         found[node.slot] = value
-    if isinstance(value, dict):
+    if type(value) is dict:
         for child, below in _below(node.names, value):
             _take(child, below, found)
     elif type(value) is list:
@@ -71,7 +85,7 @@ def _take(node: Node, value: Any, found: list[Any]) -> None:
             _take(child, below, found)
         if node.names:
             for member in value:
-                if member and isinstance(member, dict):
+                if member and type(member) is dict:
                     for child, below in _below(node.names, member):
                         _gather(child, below, found)
 
@@ -86,7 +100,7 @@ def _gather(node: Node, value: Any, found: list[Any]) -> None:
             several.extend(value)
         else:
             several.append(value)
-    if isinstance(value, dict):
+    if type(value) is dict:
         for child, below in _below(node.names, value):
             _gather(child, below, found)
     elif type(value) is list:
@@ -94,7 +108,7 @@ def _gather(node: Node, value: Any, found: list[Any]) -> None:
             _gather(child, below, found)
         if node.names:
             for member in value:
-                if member and isinstance(member, dict):
+                if member and type(member) is dict:
                     for child, below in _below(node.names, member):
                         _gather(child, below, found)
 
