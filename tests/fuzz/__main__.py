@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tests.fuzz.targets import Target
+    from tests.fuzz.target import Target
 
 SECONDS_DEFAULT: Final = 60
 INPUT_BYTES_MAX: Final = 1 << 16

@@ -10,13 +10,14 @@ import contextlib
 import functools
 import re
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
+from tests.fuzz.bodies import BODY_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
+from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, texts
 from tests.helpers.wire_golden import examples
 from tests.simulation.engine_world import EngineWorld, Peer
 from tests.simulation.journal_log import Log, disk_with, messages_in, reopened, small_log
@@ -33,7 +34,6 @@ from tickertape.base.errors import (
     JournalError,
     JournalVersion,
     MessageTooLarge,
-    TickertapeError,
     WrongJournal,
 )
 from tickertape.base.limits import commit_header_bytes, frame_bytes_max, segment_header_bytes
@@ -73,32 +73,6 @@ from tickertape.wire.commands import (
 )
 from tickertape.wire.connection import Connection, Received, Role, Violation
 from tickertape.wire.frames import FrameReader, encode_frame
-
-
-class Target(NamedTuple):
-    """Something that takes bytes from outside."""
-
-    run: Callable[[bytes], str]
-    """Its outcome in a word, of those that are allowed."""
-    seeds: Callable[[], Sequence[bytes]]
-    mend: Callable[[bytes], bytes] = bytes
-    """Puts checksums right after a mutation."""
-    words: tuple[bytes, ...] = ()
-    """What a mutation may put in."""
-    cost: int = 1
-    """How much longer a run of it takes than the usual."""
-
-
-TEXT_CHARACTERS_MAX: Final = 1200
-"""Longest text of an error; escaped, what is repeated of the input is longer than it was."""
-
-
-def brief(error: TickertapeError, *kinds: type[TickertapeError]) -> None:
-    """The error is one of `kinds`, if any are given, and its text can be printed and is not long."""
-    assert not kinds or isinstance(error, kinds), repr(error)
-    assert len(str(error)) < TEXT_CHARACTERS_MAX
-    assert str(error).isprintable()
-
 
 # -- the wire -----------------------------------------------------------------------------------------
 
@@ -436,10 +410,6 @@ def bookmark(data: bytes) -> str:
     return type(found).__name__
 
 
-def _texts(*texts: str) -> Callable[[], Sequence[bytes]]:
-    return lambda: [text.encode() for text in texts]
-
-
 def _configs() -> list[bytes]:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     found = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
@@ -489,12 +459,13 @@ TARGETS: Final[dict[str, Target]] = {
     "config": Target(config, _configs, words=_TOML_WORDS, cost=4),
     "options": Target(
         options,
-        _texts("bookmark,rate=2x,conflation_key=[/a,/b('x')],", "none", "64MB", "500ms", "tcp://[::1]:0"),
+        texts("bookmark,rate=2x,conflation_key=[/a,/b('x')],", "none", "64MB", "500ms", "tcp://[::1]:0"),
         words=_OPTION_WORDS,
     ),
     "bookmark": Target(
         bookmark,
-        _texts("0", "0|1|", "1|2|,3|4|", "[20260101T000000:1|2|)", "( 1|2| : 5|6| ]", "20260101T000000.5Z"),
+        texts("0", "0|1|", "1|2|,3|4|", "[20260101T000000:1|2|)", "( 1|2| : 5|6| ]", "20260101T000000.5Z"),
         words=_BOOKMARK_WORDS,
     ),
+    **BODY_TARGETS,
 }  # fmt: skip

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path as Documents
+
 import pytest
 
 from tickertape.base.errors import BadOption
 from tickertape.base.limits import select_entries_max
 from tickertape.payload import Path, message_type, parse_select
 
+PAGE = Documents(__file__).parents[3] / "docs" / "reference" / "message-types.md"
 BODY = b'{"id":1,"a":{"x":1.10,"y":[{"p":1,"q":2},7,{"q":3}],"z":"\\u0041"},"s":"t"}'
 
 
@@ -81,3 +85,24 @@ def test_blanks_and_names_with_escapes_do_not_matter() -> None:
     body = b' { "i\\u0064" : 1 , "a" : [ { "x" : 1.50 } , { "y" : 1E2 } ] } '
     project = message_type("json").projector(parse_select("-/,+/id,+/a/y"))
     assert project(body) == b'{"id":1,"a":[{},{"y":1E2}]}'
+
+
+def documented() -> list[tuple[bytes, str, bytes]]:
+    """Body, select list and what is left, from the table of the page; an empty cell says what is above it."""
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (?:`(.*?)`)? ?\| `(.*?)` \| `(.*?)` \|$", page.split("## Select lists")[1], re.MULTILINE
+    )
+    body = ""
+    found = []
+    for given, select, left in rows:
+        body = given or body
+        found.append((body.encode(), select, left.encode()))
+    return found
+
+
+def test_the_page_of_message_types_tells_the_truth_about_select_lists() -> None:
+    rows = documented()
+    assert len(rows) == 8
+    for body, select, left in rows:
+        assert message_type("json").projector(parse_select(select))(body) == left, select
