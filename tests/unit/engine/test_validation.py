@@ -71,6 +71,42 @@ def test_only_validated_topics_are_looked_at() -> None:
     assert binary.split(Publish(frame=1), batch_from_bodies("t", [b"\xff"])) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("messagepack", b"\x81\xa1a\x01", b"\x81\xa1a"),
+        ("bson", b"\x05\x00\x00\x00\x00", b"{}"),
+        ("fix", b"35=D\x01", b"MsgType=D\x01"),
+        ("nvfix", b"MsgType=D\x01", b"MsgType\x01"),
+    ],
+)
+def test_a_topic_of_any_type_is_held_to_it(kind: str, good: bytes, bad: bytes) -> None:
+    validation = Validation({"t": kind})
+    assert validation.topics == ("t",)
+    batch = batch_from_bodies("t", [good, bad, good], publisher=7, first_sequence=41)
+    found = validation.split(Publish(frame=1, sequenced=True), batch)
+    assert found is not None
+    assert found.rejections[0].refused == (42,)
+    assert f"to 't' is not {kind}: " in found.rejections[0].text
+    assert found.rest is not None
+    assert found.rest.bodies_list() == [good, good]
+
+
+def test_topics_of_several_types_in_one_frame_are_each_held_to_their_own() -> None:
+    validation = Validation({"j": "json", "f": "fix", "k": "json", "b": "binary"})
+    builder = BatchBuilder()
+    for topic, body in [("f", b"1=2"), ("b", b"x"), ("f", b"{}"), ("j", b"1=2"), ("k", b"{}"), ("j", b"{}"),
+                        ("u", b"x"), ("k", b"1=2")]:  # fmt: skip
+        builder.add(topic, body)
+    batch = builder.build(publisher=7, first_sequence=0)
+    found = validation.split(Publish(frame=1), batch)
+    assert found is not None
+    assert found.rejections[0].refused == (2, 3, 7)
+    assert "the first of them number 2: a body of 2 bytes to 'f' is not fix: " in found.rejections[0].text
+    assert found.rest is not None
+    assert found.rest.bodies_list() == [b"1=2", b"x", b"{}", b"{}", b"x"]
+
+
 def test_it_agrees_with_another_reader_of_json() -> None:
     rng = Random(5)
     sample = json.dumps({"id": 1, "text": 'a\\u00e4"b', "list": [1.5e3, None, True, {}]}).encode()

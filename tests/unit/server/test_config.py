@@ -100,6 +100,17 @@ def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix", "fix", "bson", "binary"])
+def test_a_topic_is_of_any_message_type(tmp_path: Path, kind: str) -> None:
+    file = write(tmp_path / "c.toml", f"[[topic]]\nname = 'a'\nmessage_type = '{kind}'\nvalidate = true\n")
+    assert load_config(file).topics == [TopicConfig(name="a", message_type=kind, validate=True)]
+
+
+def test_another_name_of_a_message_type_is_its_own(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.toml", "[[topic]]\nname = 'a'\nmessage_type = 'msgpack'\n")
+    assert load_config(file).topics[0].message_type == "messagepack"
+
+
 def test_an_empty_file_keeps_its_log_beside_it(tmp_path: Path) -> None:
     config = load_config(write(tmp_path / "c.toml", ""))
     assert config == Config(instance=Instance(data=str(tmp_path / "data")))

@@ -12,7 +12,7 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC
 from tickertape.journal.reached import END_FILE
-from tickertape.server.config import Config, Instance
+from tickertape.server.config import Config, Instance, TopicConfig
 from tickertape.server.opening import Opened, clock, open_instance, record_end
 
 
@@ -67,4 +67,11 @@ def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_acc
     opened = open_instance(config)
     (line,) = opened.report
     assert "no segment in it is begun" in line
+    persisted(opened)
+
+
+def test_the_engine_knows_the_message_types_of_topics(tmp_path: Path) -> None:
+    topics = [TopicConfig(name="a", message_type="fix"), TopicConfig(name="b", validate=True)]
+    opened = open_instance(Config(instance=Instance(data=str(tmp_path / "data")), topics=topics))
+    assert opened.broker.topic_types == {"a": "fix", "b": "json"}
     persisted(opened)
