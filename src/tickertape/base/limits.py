@@ -158,6 +158,33 @@ step_delivery_bytes: Final = 4 * KIB
 read_bytes_target: Final = 256 * KIB
 """What one read effect asks of the disk at a time."""
 
+# pace and conflation
+rate_per_second_min: Final = 0.001
+"""The slowest rate: a message, or a byte, in 1,000 s. A multiple has the same bounds."""
+rate_messages_max: Final = 1e9
+"""The fastest rate in messages a second; above it no rate is meant."""
+rate_bytes_max: Final = 1e12
+"""The fastest rate in payload bytes a second."""
+rate_multiple_max: Final = 1e6
+"""The largest multiple of the original pace: a day in less than 0.1 s."""
+rate_gap_seconds_max: Final = 31_536_000.0
+"""The longest `rate_max_gap`, a year."""
+rate_catch_up_seconds: Final = 0.05
+"""What a paced subscription that was held up may catch up, at most; or one message."""
+rate_tick_seconds: Final = 0.002
+"""A paced subscription asks to be looked at no sooner than after this time, and gets what is due by then at
+once."""
+conflation_seconds_min: Final = 0.001
+"""The shortest interval of conflation."""
+conflation_seconds_max: Final = 86_400.0
+"""The longest interval of conflation, a day."""
+conflation_fields_max: Final = 16
+"""Fields that one conflation key is made of."""
+conflation_held_bytes_max: Final = 16 * MIB
+"""Messages and keys that conflation holds for one subscription; above it the oldest are released early."""
+conflation_entry_bytes: Final = 512
+"""What one held message counts in it beside its body, its labels and its key."""
+
 # client
 publish_store_bytes_default: Final = 64 * MIB
 foreign_sequences_max: Final = 1 << 32
@@ -245,3 +272,7 @@ assert unrecorded_backlog_bytes_max + batch_bytes_max < unrecorded_held_bytes_ma
 assert 4 * topic_bytes_max < known_topics_bytes_max
 assert index_block_bytes <= index_zone_bytes <= read_bytes_target
 assert index_bytes_max < indexes_bytes_max
+assert rate_per_second_min < rate_multiple_max < rate_messages_max < rate_bytes_max
+assert 2 * rate_tick_seconds <= rate_catch_up_seconds
+assert conflation_seconds_min < conflation_seconds_max
+assert 64 * conflation_entry_bytes < conflation_held_bytes_max

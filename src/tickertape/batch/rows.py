@@ -1,0 +1,120 @@
+"""Owns making a batch of messages that were picked one by one: each with a publisher, sequence and stamp of
+its own.
+
+Messages that follow one another from one publisher, with one stamp and rising sequences, share a run. Must
+never change their order, or copy a body more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.errors import UsageError
+from tickertape.base.ports import Buffer
+from tickertape.batch.assemble import assemble, check_body_bytes
+from tickertape.batch.builder import lengths_in
+from tickertape.batch.format import (
+    I4,
+    I8,
+    RUN_BY_SERVER,
+    RUN_DTYPE,
+    U8,
+    Columns,
+    Int32s,
+    Int64s,
+    Labels,
+    Runs,
+    UInt64s,
+    numbered,
+    offsets_from,
+    run_crc,
+)
+from tickertape.batch.layout import MessageBatch
+
+
+class Row(NamedTuple):
+    """One message."""
+
+    publisher: int
+    sequence: int
+    timestamp: int
+    """Microseconds since 1970 UTC."""
+    topic: str
+    body: Buffer
+    expiration_ms: int = 0
+    """0 = none."""
+    correlation_id: bytes = b""
+    key: bytes = b""
+
+
+def batch_from_rows(rows: Sequence[Row]) -> MessageBatch:
+    """A batch of `rows`, in their order; its runs have new checksums, flagged as the server's.
+
+    Raises `UsageError` without rows, `MessageTooLarge` when a body or all of them have 2 GiB or more.
+    """
+    if not rows:
+        raise UsageError("a batch has at least one message")
+    publishers, sequences, timestamps, topics, bodies, expirations, correlation_ids, keys = zip(
+        *rows, strict=True
+    )
+    lengths = lengths_in(bodies)
+    check_body_bytes(int(lengths.sum(dtype=I8)))
+    offsets = offsets_from(lengths)
+    joined = b"".join(bodies)
+    numbers = np.array(sequences, U8)
+    runs = _runs(np.array(publishers, U8), numbers, np.array(timestamps, I8))
+    _sum_up(runs, lengths, offsets, joined)
+    names = tuple(dict.fromkeys(topics))
+    columns = Columns(
+        _topic_index(names, topics),
+        None if (numbered(runs) == numbers).all() else numbers,
+        np.array(expirations, I8) if any(expirations) else None,
+        _labels(correlation_ids),
+        _labels(keys),
+    )
+    optional = None if all(column is None for column in columns) else columns
+    return assemble(
+        runs=runs.tobytes(), offsets=offsets.tobytes(), bodies=joined, topics=names, optional=optional
+    )
+
+
+def _runs(publishers: UInt64s, sequences: UInt64s, timestamps: Int64s) -> Runs:
+    """The run table, without checksums."""
+    begins = np.ones(len(sequences), np.bool_)
+    begins[1:] = (
+        (publishers[1:] != publishers[:-1])
+        | (timestamps[1:] != timestamps[:-1])
+        | (sequences[1:] <= sequences[:-1])
+    )
+    firsts = begins.nonzero()[0]
+    runs = np.zeros(len(firsts), RUN_DTYPE)
+    runs["publisher"] = publishers[firsts]
+    runs["first_sequence"] = sequences[firsts]
+    runs["timestamp"] = timestamps[firsts]
+    runs["count"] = np.diff(firsts, append=len(sequences))
+    runs["flags"] = RUN_BY_SERVER
+    return runs
+
+
+def _sum_up(runs: Runs, lengths: Int32s, offsets: Int32s, bodies: bytes) -> None:
+    """Put the checksums into the run table."""
+    ends = runs["count"].cumsum(dtype=I8)
+    starts = ends - runs["count"]
+    length_bytes, view = lengths.tobytes(), memoryview(bodies)
+    edges = zip(starts.tolist(), ends.tolist(), offsets[starts].tolist(), offsets[ends].tolist(), strict=True)
+    runs["crc"] = [run_crc(length_bytes[4 * a : 4 * b], view[c:d]) for a, b, c, d in edges]
+
+
+def _topic_index(names: tuple[str, ...], topics: Sequence[str]) -> Int32s | None:
+    if len(names) == 1:
+        return None
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers[topic] for topic in topics], I4)
+
+
+def _labels(texts: Sequence[bytes]) -> Labels | None:
+    text = b"".join(texts)
+    return Labels(offsets_from(np.array(list(map(len, texts)), I4)), text) if text else None
