@@ -180,6 +180,8 @@ conflation_seconds_max: Final = 86_400.0
 """The longest interval of conflation, a day."""
 conflation_fields_max: Final = 16
 """Fields that one conflation key is made of."""
+conflation_key_bytes_max: Final = 4 * KIB
+"""Memory of one key of conflation; a message with a larger one counts as one without."""
 conflation_held_bytes_max: Final = 16 * MIB
 """Messages and keys that conflation holds for one subscription; above it the oldest are released early."""
 conflation_entry_bytes: Final = 512
@@ -275,4 +277,4 @@ assert index_bytes_max < indexes_bytes_max
 assert rate_per_second_min < rate_multiple_max < rate_messages_max < rate_bytes_max
 assert 2 * rate_tick_seconds <= rate_catch_up_seconds
 assert conflation_seconds_min < conflation_seconds_max
-assert 64 * conflation_entry_bytes < conflation_held_bytes_max
+assert 64 * (conflation_entry_bytes + conflation_key_bytes_max) < conflation_held_bytes_max

@@ -30,7 +30,9 @@ from tickertape.base.units import SIZE_UNITS, parse_interval
 
 _RATE: Final = re.compile(r"[ \t]*([0-9]{1,18}(?:\.[0-9]{1,9})?)[ \t]*([A-Za-z]*)[ \t]*", re.ASCII)
 _BYTE_UNITS: Final = ("B", "KB", "MB", "GB")
-_RATE_FORMS: Final = "a rate is messages a second (1000), payload bytes a second (500KB) or a multiple of the original pace (2x)"
+_FORMS: Final = (
+    "messages a second (1000), payload bytes a second (500KB), a multiple of the original pace (2x)"
+)
 _OFF: Final = "none"
 _AUTO: Final = "auto"
 
@@ -99,8 +101,8 @@ def parse_rate(text: str) -> Rate:
 
 
 def parse_gap(text: str) -> float:
-    """Seconds of a `rate_max_gap` such as `10s` or `500ms`. Raises `BadOption`, for 0 and beyond a year too."""
-    seconds = parse_interval(text)
+    """Seconds of a `rate_max_gap` such as `10s`. Raises `BadOption`, for 0 and beyond a year too."""
+    seconds = _interval("rate_max_gap", text)
     if not 0 < seconds <= rate_gap_seconds_max:
         raise BadOption(
             f"rate_max_gap {shown(text)} is {seconds:g} s: it is above 0 and at most "
@@ -154,13 +156,20 @@ def read_conflation(options: Mapping[str, str | None]) -> Conflation | None:
             "conflation=auto is not offered: an interval that follows how fast this client reads would give "
             "another result in every replay; give an interval, such as conflation=1s"
         )
-    seconds = parse_interval(text)
+    seconds = _interval("conflation", text)
     if not conflation_seconds_min <= seconds <= conflation_seconds_max:
         raise BadOption(
             f"conflation {shown(text)} is {seconds:g} s: it is from {conflation_seconds_min:g} to "
             f"{conflation_seconds_max:.0f} s, or none"
         )
     return Conflation(round(seconds * 1e6), fields)
+
+
+def _interval(name: str, text: str) -> float:
+    try:
+        return parse_interval(text)
+    except BadOption as error:
+        raise BadOption(f"{name}: {error}") from None
 
 
 def _fields(text: str) -> tuple[str, ...]:

@@ -1,0 +1,327 @@
+"""Owns conflation of one subscription: of the messages of a key within an interval the last is delivered, under
+the bookmark of the first.
+
+The interval runs on the recorded timeline: a message stamped t opens one for its key, what is stamped before
+t + interval replaces it. What is over leaves in the order of the first bookmarks, so that everything before a
+delivered bookmark has been delivered. Must never lose what nothing replaced, let its result depend on how the
+stream was cut into batches, keep a batch alive for a message of it, or hold more than `bytes_max` beside the
+message under its hands.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from sys import getsizeof
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tickertape.base.limits import (
+    batch_bytes_target,
+    conflation_entry_bytes,
+    conflation_held_bytes_max,
+    conflation_key_bytes_max,
+)
+from tickertape.base.ports import Buffer
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import I8, Int64s, Labels
+from tickertape.batch.rows import Row, batch_from_rows
+from tickertape.engine.selection import Selection
+
+_WHOLE: Final = "the whole topic"
+_ROW_BYTES: Final = 64
+"""About what a message takes in a batch beside its body and its labels."""
+
+
+class Conflated(NamedTuple):
+    """Messages whose interval is over. Bookmarks are those of the firsts, all else is of the lasts."""
+
+    batch: MessageBatch
+    positions: Int64s
+    """Of the first message of each; rising."""
+    stamps: Int64s
+    """Recorded time of the first message of each; not falling (the batch's own timestamps may)."""
+
+
+class _Content(NamedTuple):
+    """What a message says, and what of it replaces what was held."""
+
+    timestamp: int
+    body: Buffer
+    expiration_ms: int
+    correlation_id: bytes
+    key: bytes
+
+
+class _Held:
+    """The open interval of one key."""
+
+    __slots__ = (
+        "at",
+        "content",
+        "key",
+        "key_bytes",
+        "opened",
+        "position",
+        "publisher",
+        "sequence",
+        "size",
+        "topic",
+    )
+
+    def __init__(self, key: Hashable, source: _Source, index: int) -> None:
+        batch = source.batch
+        self.key = key
+        self.key_bytes = _memory(key)
+        self.position = source.selection.position(index)
+        self.publisher = batch.publisher(index)
+        self.sequence = batch.sequence(index)
+        self.opened = batch.timestamp(index)
+        self.topic = batch.topic(index)
+        self.at = index
+        """Which message of the batch that is being looked at is its last; -1 = `content` is."""
+        self.content: _Content | None = None
+        self.size = 0
+
+    def row(self, source: _Source | None) -> Row:
+        """The message to deliver."""
+        content = self.content if source is None or self.at < 0 else source.content(self.at)
+        assert content is not None
+        timestamp, body, expiration_ms, correlation_id, key = content
+        return Row(
+            self.publisher, self.sequence, timestamp, self.topic, body, expiration_ms, correlation_id, key
+        )
+
+
+class _Source:
+    """A batch being looked at."""
+
+    def __init__(self, selection: Selection, batch: MessageBatch) -> None:
+        self.selection = selection
+        self.batch = batch
+        self._offsets: list[int] = batch.offsets.tolist()
+        self._labels = [_texts(labels) for labels in (batch.correlation_ids, batch.keys)]
+
+    def size(self, low: int, high: int) -> int:
+        """Bytes of bodies and labels of the messages `[low, high)`."""
+        size = self._offsets[high] - self._offsets[low]
+        for labels in self._labels:
+            if labels is not None:
+                size += labels[0][high] - labels[0][low]
+        return size
+
+    def content(self, index: int) -> _Content:
+        """Message `index`; its body is a view on the batch."""
+        batch = self.batch
+        correlation_id, key = (
+            b"" if labels is None else bytes(labels[1][labels[0][index] : labels[0][index + 1]])
+            for labels in self._labels
+        )
+        body = batch.bodies[self._offsets[index] : self._offsets[index + 1]]
+        return _Content(batch.timestamp(index), body, batch.expiration(index) or 0, correlation_id, key)
+
+
+class Conflater:
+    """What conflation holds for one subscription. Log times are microseconds since 1970 UTC."""
+
+    def __init__(self, interval_micros: int, bytes_max: int = conflation_held_bytes_max) -> None:
+        self.interval_micros = interval_micros
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+        """Memory of what is held, as counted against `bytes_max`."""
+        self.released_early = 0
+        """Messages that left before their interval was over, for lack of room."""
+        self._held: dict[Hashable, _Held] = {}
+        self._queue: deque[_Held] = deque()
+        """The same in the order of their firsts, in which they leave too: all intervals are equally long."""
+        self._touched: list[_Held] = []
+        self._source: _Source | None = None
+        self._rows: list[Row] = []
+        self._firsts: list[tuple[int, int]] = []
+        self._topic: str | None = None
+        self._several_topics = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def held_position(self) -> int | None:
+        """Position of the oldest first that is still held, None when nothing is: nobody may be told that he
+        can resume behind it."""
+        return self._queue[0].position if self._queue else None
+
+    def next_time(self) -> int | None:
+        """The log time at which something is over, or None."""
+        return self._queue[0].opened + self.interval_micros if self._queue else None
+
+    # -- inputs: each gives what is over, in batches of about `batch_bytes_target` ---------------------------
+
+    def add(
+        self,
+        selection: Selection,
+        keys: Sequence[Hashable | None] | None = None,
+        low: int = 0,
+        high: int | None = None,
+    ) -> list[Conflated]:
+        """Consider the messages `[low, high)` of `selection`, which follow all that were considered before.
+
+        `keys` has one for each message of the batch, at most `conflation_key_bytes_max` in memory; None for a
+        message that has none: nothing replaces it. Without `keys` the topic is the key. Keys of different
+        topics are different.
+        """
+        batch = selection.batch
+        high = selection.count if high is None else high
+        if batch is None or low >= high:
+            return []
+        names = self._names(batch, keys, low, high)
+        source = self._source = _Source(selection, batch)
+        stamps: list[int] = batch.timestamps[low:high].tolist()
+        at = low
+        while at < high:
+            stamp = stamps[at - low]
+            self._release_until(stamp)
+            oldest = self._queue[0].opened if self._queue else stamp
+            stop = low + bisect_left(stamps, oldest + self.interval_micros, at - low)
+            stop = self._bounded(source, at, max(stop, at + 1))
+            self._consider(source, names[at - low : stop - low] if names else None, at, stop)
+            self._release_above(self.bytes_max)
+            at = stop
+        results = self._results()
+        for held in self._touched:
+            if held.at >= 0:
+                content = source.content(held.at)
+                held.content, held.at = content._replace(body=bytes(content.body)), -1
+        self._touched = []
+        self._source = None
+        return results
+
+    def advance(self, time: int) -> list[Conflated]:
+        """Everything stamped before log time `time` has been considered."""
+        self._release_until(time)
+        return self._results()
+
+    def flush(self) -> list[Conflated]:
+        """Everything, whether its interval is over or not: before `completed`, and at a stop."""
+        while self._queue:
+            self._release()
+        return self._results()
+
+    def shrink(self, bytes_max: int) -> list[Conflated]:
+        """The oldest, until at most `bytes_max` are held: others need the memory."""
+        self._release_above(bytes_max)
+        return self._results()
+
+    # -- intervals ------------------------------------------------------------------------------------------
+
+    def _bounded(self, source: _Source, at: int, stop: int) -> int:
+        """`stop`, or nearer, so that nothing can have to leave early in between: how a stream is cut must
+        not decide what leaves."""
+        room = self.bytes_max - self.held_bytes
+        while stop > at + 1:
+            count = stop - at
+            if source.size(at, stop) + count * (conflation_entry_bytes + conflation_key_bytes_max) <= room:
+                break
+            stop = at + count // 2
+        return stop
+
+    def _consider(self, source: _Source, names: list[Hashable] | None, at: int, stop: int) -> None:
+        """The messages `[at, stop)`: no interval ends between them."""
+        if names is None:
+            last: dict[Hashable, int] = {_WHOLE: stop - 1}
+            first: dict[Hashable, int] = {_WHOLE: at}
+        else:
+            last = dict(zip(names, range(at, stop), strict=True))  # in the order of their first appearance
+            first = last
+            if len(last) < stop - at:
+                first = dict(zip(reversed(names), range(stop - 1, at - 1, -1), strict=True))
+        for key, index in last.items():
+            held = self._held.get(key)
+            if held is None:
+                held = self._held[key] = _Held(key, source, first[key])
+                self._queue.append(held)
+                self._touched.append(held)
+                self.held_bytes += conflation_entry_bytes + held.key_bytes
+            elif held.at < 0:
+                self._touched.append(held)
+            size = source.size(index, index + 1)
+            self.held_bytes += size - held.size
+            held.size = size
+            held.at = index
+
+    def _names(
+        self, batch: MessageBatch, keys: Sequence[Hashable | None] | None, low: int, high: int
+    ) -> list[Hashable] | None:
+        """What tells the messages `[low, high)` apart; None when all are one."""
+        if self._topic is None:
+            self._topic = batch.topics[0]
+        if not self._several_topics and batch.topics != (self._topic,):
+            self._tell_topics_apart()
+        names: list[Hashable] | None = None
+        if keys is not None:
+            names = [object() if key is None else key for key in keys[low:high]]
+        if self._several_topics:
+            topics = [batch.topic(index) for index in range(low, high)]
+            names = list(zip(topics, names or [_WHOLE] * len(topics), strict=True))
+        return names
+
+    def _tell_topics_apart(self) -> None:
+        """From now on the topic is part of what a message is told apart by."""
+        self._several_topics = True
+        for held in self._queue:
+            held.key = (held.topic, held.key)
+        self._held = {held.key: held for held in self._queue}
+
+    # -- releases -------------------------------------------------------------------------------------------
+
+    def _release_until(self, time: int) -> None:
+        opened_before = time - self.interval_micros
+        while self._queue and self._queue[0].opened <= opened_before:
+            self._release()
+
+    def _release_above(self, bytes_max: int) -> None:
+        while self.held_bytes > bytes_max and self._queue:
+            self.released_early += 1
+            self._release()
+
+    def _release(self) -> None:
+        """The oldest leaves."""
+        held = self._queue.popleft()
+        del self._held[held.key]
+        self.held_bytes -= conflation_entry_bytes + held.key_bytes + held.size
+        self._rows.append(held.row(self._source))
+        self._firsts.append((held.position, held.opened))
+        held.at = -1
+
+    def _results(self) -> list[Conflated]:
+        rows, firsts = self._rows, self._firsts
+        if not rows:
+            return []
+        self._rows, self._firsts = [], []
+        results = []
+        for low, high in _cuts(rows):
+            table = np.array(firsts[low:high], I8)
+            results.append(Conflated(batch_from_rows(rows[low:high]), table[:, 0], table[:, 1]))
+        return results
+
+
+def _cuts(rows: list[Row]) -> Iterator[tuple[int, int]]:
+    """Where to cut `rows` into batches."""
+    low = size = 0
+    for index, row in enumerate(rows):
+        own = len(row.body) + len(row.correlation_id) + len(row.key) + _ROW_BYTES
+        if size + own > batch_bytes_target and index > low:
+            yield low, index
+            low, size = index, 0
+        size += own
+    yield low, len(rows)
+
+
+def _memory(key: Hashable) -> int:
+    """Bytes of a key: a value, or a tuple of values."""
+    return getsizeof(key) + (sum(map(getsizeof, key)) if isinstance(key, tuple) else 0)
+
+
+def _texts(labels: Labels | None) -> tuple[list[int], Buffer] | None:
+    return None if labels is None else (labels.offsets.tolist(), labels.text)
