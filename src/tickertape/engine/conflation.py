@@ -1,5 +1,5 @@
-"""Owns conflation of one subscription: of the messages of a key within an interval the last is delivered, under
-the bookmark of the first.
+"""Owns conflation of one subscription: of the messages of a key within an interval the last is delivered,
+under the bookmark of the first.
 
 The interval runs on the recorded timeline: a message stamped t opens one for its key, what is stamped before
 t + interval replaces it. What is over leaves in the order of the first bookmarks, so that everything before a
@@ -71,10 +71,10 @@ class _Held:
         "topic",
     )
 
-    def __init__(self, key: Hashable, source: _Source, index: int) -> None:
+    def __init__(self, key: Hashable, key_bytes: int, source: _Source, index: int) -> None:
         batch = source.batch
         self.key = key
-        self.key_bytes = _memory(key)
+        self.key_bytes = key_bytes
         self.position = source.selection.position(index)
         self.publisher = batch.publisher(index)
         self.sequence = batch.sequence(index)
@@ -239,7 +239,7 @@ class Conflater:
         for key, index in last.items():
             held = self._held.get(key)
             if held is None:
-                held = self._held[key] = _Held(key, source, first[key])
+                held = self._held[key] = _Held(key, self._memory(key), source, first[key])
                 self._queue.append(held)
                 self._touched.append(held)
                 self.held_bytes += conflation_entry_bytes + held.key_bytes
@@ -273,6 +273,11 @@ class Conflater:
             held.key = (held.topic, held.key)
         self._held = {held.key: held for held in self._queue}
 
+    def _memory(self, name: Hashable) -> int:
+        """Bytes of a key: a value, or a tuple of values."""
+        key = name[1] if self._several_topics and isinstance(name, tuple) else name
+        return getsizeof(key) + (sum(map(getsizeof, key)) if isinstance(key, tuple) else 0)
+
     # -- releases -------------------------------------------------------------------------------------------
 
     def _release_until(self, time: int) -> None:
@@ -301,8 +306,8 @@ class Conflater:
         self._rows, self._firsts = [], []
         results = []
         for low, high in _cuts(rows):
-            table = np.array(firsts[low:high], I8)
-            results.append(Conflated(batch_from_rows(rows[low:high]), table[:, 0], table[:, 1]))
+            positions, stamps = np.array(firsts[low:high], I8).T.copy()
+            results.append(Conflated(batch_from_rows(rows[low:high]), positions, stamps))
         return results
 
 
@@ -316,11 +321,6 @@ def _cuts(rows: list[Row]) -> Iterator[tuple[int, int]]:
             low, size = index, 0
         size += own
     yield low, len(rows)
-
-
-def _memory(key: Hashable) -> int:
-    """Bytes of a key: a value, or a tuple of values."""
-    return getsizeof(key) + (sum(map(getsizeof, key)) if isinstance(key, tuple) else 0)
 
 
 def _texts(labels: Labels | None) -> tuple[list[int], Buffer] | None:
