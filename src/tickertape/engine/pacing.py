@@ -91,7 +91,6 @@ class Pacer:
         """Everything still to come is due later by `seconds`."""
         if self._due is not None:
             self._due += seconds
-        self._hold += seconds
 
     def pause(self, now: float) -> None:
         """The schedule stands still from `now` on; nothing when it does already."""

@@ -1,0 +1,67 @@
+"""Batches of messages picked one by one, read back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import UsageError
+from tickertape.batch import RUN_BY_SERVER, MessageBatch
+from tickertape.batch.rows import Row, batch_from_rows
+
+
+def _rows(batch: MessageBatch) -> list[Row]:
+    return [
+        Row(
+            batch.publisher(i),
+            batch.sequence(i),
+            batch.timestamp(i),
+            batch.topic(i),
+            batch.body(i),
+            batch.expiration(i) or 0,
+            (batch.correlation_id(i) or "").encode(),
+            (batch.key(i) or "").encode(),
+        )
+        for i in range(batch.count)
+    ]
+
+
+_END = 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "runs", "gaps"),
+    [
+        ([Row(1, 5, 9, "t", b"")], 1, False),
+        ([Row(1, 5, 9, "t", b"a"), Row(1, 6, 9, "t", b"b")], 1, False),
+        ([Row(1, 5, 9, "t", b"a"), Row(1, 8, 9, "t", b"b")], 1, True),
+        ([Row(1, 5, 9, "t", b"a"), Row(1, 6, 10, "t", b"b")], 2, False),
+        ([Row(1, 5, 9, "t", b"a"), Row(1, 6, 8, "t", b"b")], 2, False),
+        ([Row(1, 5, 9, "t", b"a"), Row(2, 6, 9, "t", b"b")], 2, False),
+        ([Row(1, 5, 9, "t", b"a"), Row(1, 5, 9, "t", b"b")], 2, False),
+        ([Row(1, 5, 9, "t", b"a"), Row(1, 3, 9, "t", b"b"), Row(1, _END, 9, "t", b"c")], 2, True),
+        (
+            [Row(_END, _END, -1, "t", b"a", 7), Row(0, 0, 1, "größe", b"b", 0, b"id", "schlüssel".encode())],
+            2,
+            False,
+        ),
+    ],
+)
+def test_rows_come_back_as_they_were(rows: list[Row], runs: int, gaps: bool) -> None:
+    batch = MessageBatch.parse(batch_from_rows(rows).encode())
+    batch.verify()
+    assert _rows(batch) == rows
+    assert (batch.run_count, batch.has_sequences) == (runs, gaps)
+    assert (batch.runs["flags"] == RUN_BY_SERVER).all()
+
+
+def test_bodies_may_be_views() -> None:
+    body = memoryview(b"0123456789")
+    batch = batch_from_rows(
+        [Row(1, 1, 1, "t", body[2:4]), Row(1, 2, 1, "t", body[:0]), Row(1, 3, 1, "t", b"x")]
+    )
+    assert batch.bodies_list() == [b"23", b"", b"x"]
+
+
+def test_a_batch_has_a_message() -> None:
+    with pytest.raises(UsageError):
+        batch_from_rows([])
