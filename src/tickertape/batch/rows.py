@@ -8,7 +8,7 @@ never change their order, or copy a body more than once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from tickertape.batch.builder import lengths_in
 from tickertape.batch.format import (
     I4,
     I8,
+    PAIR,
+    RUN,
     RUN_BY_SERVER,
     RUN_DTYPE,
     U8,
@@ -33,6 +35,9 @@ from tickertape.batch.format import (
     run_crc,
 )
 from tickertape.batch.layout import MessageBatch
+
+_PLAIN: Final = (0, b"", b"")
+"""A row that has neither expiration nor labels ends in this."""
 
 
 class Row(NamedTuple):
@@ -50,13 +55,19 @@ class Row(NamedTuple):
     key: bytes = b""
 
 
-def batch_from_rows(rows: Sequence[Row]) -> MessageBatch:
+PlainRow: TypeAlias = tuple[int, int, int, str, Buffer, int, bytes, bytes]
+"""A `Row`, or the same without names, which is made faster."""
+
+
+def batch_from_rows(rows: Sequence[PlainRow]) -> MessageBatch:
     """A batch of `rows`, in their order; its runs have new checksums, flagged as the server's.
 
     Raises `UsageError` without rows, `MessageTooLarge` when a body or all of them have 2 GiB or more.
     """
     if not rows:
         raise UsageError("a batch has at least one message")
+    if len(rows) == 1 and rows[0][5:] == _PLAIN:
+        return _one_row(*rows[0][:5])
     publishers, sequences, timestamps, topics, bodies, expirations, correlation_ids, keys = zip(
         *rows, strict=True
     )
@@ -79,6 +90,14 @@ def batch_from_rows(rows: Sequence[Row]) -> MessageBatch:
     return assemble(
         runs=runs.tobytes(), offsets=offsets.tobytes(), bodies=joined, topics=names, optional=optional
     )
+
+
+def _one_row(publisher: int, sequence: int, timestamp: int, topic: str, body: Buffer) -> MessageBatch:
+    """What comes one by one at the live end, without a dozen small arrays."""
+    check_body_bytes(len(body))
+    offsets = PAIR.pack(0, len(body))
+    run = RUN.pack(publisher, sequence, timestamp, 1, run_crc(offsets[4:], body), RUN_BY_SERVER, 0)
+    return assemble(runs=run, offsets=offsets, bodies=bytes(body), topics=(topic,))
 
 
 def _runs(publishers: UInt64s, sequences: UInt64s, timestamps: Int64s) -> Runs:

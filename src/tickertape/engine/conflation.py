@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from sys import getsizeof
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,11 +26,12 @@ from tickertape.base.limits import (
 )
 from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import I8, Int64s, Labels
-from tickertape.batch.rows import Row, batch_from_rows
+from tickertape.batch.format import I8, Int64s
+from tickertape.batch.rows import PlainRow, batch_from_rows
 from tickertape.engine.selection import Selection
 
 _WHOLE: Final = "the whole topic"
+_NOTHING: Final = (0, b"", 0, b"", b"")
 _ROW_BYTES: Final = 64
 """About what a message takes in a batch beside its body and its labels."""
 
@@ -45,82 +46,61 @@ class Conflated(NamedTuple):
     """Recorded time of the first message of each; not falling (the batch's own timestamps may)."""
 
 
-class _Content(NamedTuple):
-    """What a message says, and what of it replaces what was held."""
-
-    timestamp: int
-    body: Buffer
-    expiration_ms: int
-    correlation_id: bytes
-    key: bytes
+_Content: TypeAlias = tuple[int, Buffer, int, bytes, bytes]
+"""What of a message replaces what was held: timestamp, body, expiration, correlation id and key."""
 
 
 class _Held:
     """The open interval of one key."""
 
+    # fmt: off
     __slots__ = (
-        "at",
-        "content",
-        "key",
-        "key_bytes",
-        "opened",
-        "position",
-        "publisher",
-        "sequence",
-        "size",
-        "topic",
+        "at", "content", "key", "key_bytes", "opened", "position", "publisher", "sequence", "size", "topic",
     )
+    # fmt: on
 
     def __init__(self, key: Hashable, key_bytes: int, source: _Source, index: int) -> None:
         batch = source.batch
         self.key = key
         self.key_bytes = key_bytes
-        self.position = source.selection.position(index)
+        self.position = source.positions[index]
         self.publisher = batch.publisher(index)
         self.sequence = batch.sequence(index)
         self.opened = batch.timestamp(index)
         self.topic = batch.topic(index)
         self.at = index
         """Which message of the batch that is being looked at is its last; -1 = `content` is."""
-        self.content: _Content | None = None
+        self.content: _Content = _NOTHING
         self.size = 0
-
-    def row(self, source: _Source | None) -> Row:
-        """The message to deliver."""
-        content = self.content if source is None or self.at < 0 else source.content(self.at)
-        assert content is not None
-        timestamp, body, expiration_ms, correlation_id, key = content
-        return Row(
-            self.publisher, self.sequence, timestamp, self.topic, body, expiration_ms, correlation_id, key
-        )
 
 
 class _Source:
     """A batch being looked at."""
 
     def __init__(self, selection: Selection, batch: MessageBatch) -> None:
-        self.selection = selection
         self.batch = batch
-        self._offsets: list[int] = batch.offsets.tolist()
-        self._labels = [_texts(labels) for labels in (batch.correlation_ids, batch.keys)]
-
-    def size(self, low: int, high: int) -> int:
-        """Bytes of bodies and labels of the messages `[low, high)`."""
-        size = self._offsets[high] - self._offsets[low]
-        for labels in self._labels:
+        self.positions: Sequence[int] = (
+            range(selection.end - batch.count, selection.end)
+            if selection.positions is None
+            else selection.positions.tolist()
+        )
+        sizes = batch.offsets
+        for labels in (batch.correlation_ids, batch.keys):
             if labels is not None:
-                size += labels[0][high] - labels[0][low]
-        return size
+                sizes = sizes + labels.offsets
+        self.ends: list[int] = sizes.tolist()
+        """Bytes of bodies and labels before each message."""
+        self._plain = batch.correlation_ids is None and batch.keys is None and batch.expirations is None
 
     def content(self, index: int) -> _Content:
         """Message `index`; its body is a view on the batch."""
         batch = self.batch
-        correlation_id, key = (
-            b"" if labels is None else bytes(labels[1][labels[0][index] : labels[0][index + 1]])
-            for labels in self._labels
-        )
-        body = batch.bodies[self._offsets[index] : self._offsets[index + 1]]
-        return _Content(batch.timestamp(index), body, batch.expiration(index) or 0, correlation_id, key)
+        if self._plain:
+            return batch.timestamp(index), batch.bodies[self.ends[index] : self.ends[index + 1]], 0, b"", b""
+        body = batch.bodies[batch.offsets[index] : batch.offsets[index + 1]]
+        correlation_id, key = batch.correlation_id(index) or "", batch.key(index) or ""
+        expiration = batch.expiration(index) or 0
+        return batch.timestamp(index), body, expiration, correlation_id.encode(), key.encode()
 
 
 class Conflater:
@@ -138,7 +118,7 @@ class Conflater:
         """The same in the order of their firsts, in which they leave too: all intervals are equally long."""
         self._touched: list[_Held] = []
         self._source: _Source | None = None
-        self._rows: list[Row] = []
+        self._rows: list[PlainRow] = []
         self._firsts: list[tuple[int, int]] = []
         self._topic: str | None = None
         self._several_topics = False
@@ -191,8 +171,9 @@ class Conflater:
         results = self._results()
         for held in self._touched:
             if held.at >= 0:
-                content = source.content(held.at)
-                held.content, held.at = content._replace(body=bytes(content.body)), -1
+                timestamp, body, expiration_ms, correlation_id, key = source.content(held.at)
+                held.content = timestamp, bytes(body), expiration_ms, correlation_id, key
+                held.at = -1
         self._touched = []
         self._source = None
         return results
@@ -221,34 +202,44 @@ class Conflater:
         room = self.bytes_max - self.held_bytes
         while stop > at + 1:
             count = stop - at
-            if source.size(at, stop) + count * (conflation_entry_bytes + conflation_key_bytes_max) <= room:
+            if (
+                source.ends[stop]
+                - source.ends[at]
+                + count * (conflation_entry_bytes + conflation_key_bytes_max)
+                <= room
+            ):
                 break
             stop = at + count // 2
         return stop
 
     def _consider(self, source: _Source, names: list[Hashable] | None, at: int, stop: int) -> None:
         """The messages `[at, stop)`: no interval ends between them."""
+        first: dict[Hashable, int]
         if names is None:
-            last: dict[Hashable, int] = {_WHOLE: stop - 1}
-            first: dict[Hashable, int] = {_WHOLE: at}
+            last, first = {_WHOLE: stop - 1}, {_WHOLE: at}
+        elif len(names) == 1:
+            first = last = {names[0]: at}
         else:
             last = dict(zip(names, range(at, stop), strict=True))  # in the order of their first appearance
             first = last
             if len(last) < stop - at:
                 first = dict(zip(reversed(names), range(stop - 1, at - 1, -1), strict=True))
+        ends, touched, find = source.ends, self._touched, self._held.get
+        grown = 0
         for key, index in last.items():
-            held = self._held.get(key)
+            held = find(key)
             if held is None:
                 held = self._held[key] = _Held(key, self._memory(key), source, first[key])
                 self._queue.append(held)
-                self._touched.append(held)
-                self.held_bytes += conflation_entry_bytes + held.key_bytes
+                touched.append(held)
+                grown += conflation_entry_bytes + held.key_bytes
             elif held.at < 0:
-                self._touched.append(held)
-            size = source.size(index, index + 1)
-            self.held_bytes += size - held.size
+                touched.append(held)
+            size = ends[index + 1] - ends[index]
+            grown += size - held.size
             held.size = size
             held.at = index
+        self.held_bytes += grown
 
     def _names(
         self, batch: MessageBatch, keys: Sequence[Hashable | None] | None, low: int, high: int
@@ -295,7 +286,12 @@ class Conflater:
         held = self._queue.popleft()
         del self._held[held.key]
         self.held_bytes -= conflation_entry_bytes + held.key_bytes + held.size
-        self._rows.append(held.row(self._source))
+        source = self._source
+        content = held.content if source is None or held.at < 0 else source.content(held.at)
+        timestamp, body, expiration_ms, correlation_id, key = content
+        self._rows.append(
+            (held.publisher, held.sequence, timestamp, held.topic, body, expiration_ms, correlation_id, key)
+        )
         self._firsts.append((held.position, held.opened))
         held.at = -1
 
@@ -311,17 +307,13 @@ class Conflater:
         return results
 
 
-def _cuts(rows: list[Row]) -> Iterator[tuple[int, int]]:
+def _cuts(rows: list[PlainRow]) -> Iterator[tuple[int, int]]:
     """Where to cut `rows` into batches."""
     low = size = 0
-    for index, row in enumerate(rows):
-        own = len(row.body) + len(row.correlation_id) + len(row.key) + _ROW_BYTES
+    for index, (*_, body, _, correlation_id, key) in enumerate(rows):
+        own = len(body) + len(correlation_id) + len(key) + _ROW_BYTES
         if size + own > batch_bytes_target and index > low:
             yield low, index
             low, size = index, 0
         size += own
     yield low, len(rows)
-
-
-def _texts(labels: Labels | None) -> tuple[list[int], Buffer] | None:
-    return None if labels is None else (labels.offsets.tolist(), labels.text)

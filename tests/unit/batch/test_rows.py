@@ -9,6 +9,9 @@ from tickertape.batch import RUN_BY_SERVER, MessageBatch
 from tickertape.batch.rows import Row, batch_from_rows
 
 
+_END = 2**64 - 1
+
+
 def _rows(batch: MessageBatch) -> list[Row]:
     return [
         Row(
@@ -25,13 +28,12 @@ def _rows(batch: MessageBatch) -> list[Row]:
     ]
 
 
-_END = 2**64 - 1
-
-
 @pytest.mark.parametrize(
     ("rows", "runs", "gaps"),
     [
         ([Row(1, 5, 9, "t", b"")], 1, False),
+        ([Row(_END, _END, -9, "größe", b"one")], 1, False),
+        ([Row(1, 5, 9, "t", b"one", 3, b"id")], 1, False),
         ([Row(1, 5, 9, "t", b"a"), Row(1, 6, 9, "t", b"b")], 1, False),
         ([Row(1, 5, 9, "t", b"a"), Row(1, 8, 9, "t", b"b")], 1, True),
         ([Row(1, 5, 9, "t", b"a"), Row(1, 6, 10, "t", b"b")], 2, False),
