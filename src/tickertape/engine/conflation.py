@@ -214,11 +214,12 @@ class Conflater:
 
     def _consider(self, source: _Source, names: list[Hashable] | None, at: int, stop: int) -> None:
         """The messages `[at, stop)`: no interval ends between them."""
+        last: dict[Hashable, int]
         first: dict[Hashable, int]
         if names is None:
             last, first = {_WHOLE: stop - 1}, {_WHOLE: at}
         elif len(names) == 1:
-            first = last = {names[0]: at}
+            last = first = {names[0]: at}
         else:
             last = dict(zip(names, range(at, stop), strict=True))  # in the order of their first appearance
             first = last
