@@ -46,7 +46,7 @@ class Pacer:
         self._last_stamp = 0
         """Multiple: recorded time of the last message."""
         self._hold = _BEFORE_ALL
-        """Nothing goes before: a tick after the last time that not all could go."""
+        """Nothing goes before: half a tick after the last time that not all could go."""
         self._paused_at: float | None = None
         self._cut: tuple[ref[MessageBatch], Int64s] | None = None
         """The batch looked at last, and its timeline with the gaps cut."""
@@ -55,17 +55,16 @@ class Pacer:
         self, batch: MessageBatch, low: int, high: int, now: float, stamps: Int64s | None = None
     ) -> tuple[int, float | None]:
         """How many of the messages `[low, high)`, from the front, may go at `now`; and when the next of them
-        may: None when all may, or when it is paused and only `resume` changes that.
+        may, at least `rate_tick_seconds` later: None when all may, or when it is paused and only `resume`
+        changes that.
         """
         if self._paused_at is not None:
             return 0, None
         costs = self._costs(batch, stamps)
         start = self._start(batch, low, now, stamps)
         soonest = now + rate_tick_seconds
-        if start > now:
-            return 0, max(start, self._hold, soonest)
-        if self._hold > now:
-            return 0, self._hold
+        if start > now or self._hold > now:
+            return 0, max(start, soonest)
         count = _reach(costs, low, high, int((now - start) * self._per_second))
         if count == high - low:
             return count, None
@@ -84,8 +83,9 @@ class Pacer:
             self._last_stamp = _stamp(batch, high - 1, stamps)
             if high < batch.count:
                 following = start + _cost(costs, low, high) / self._per_second
-        # Who is held up by its pace gets what is due in a tick at once, however often it is looked at.
-        self._hold = now + rate_tick_seconds if following > now else _BEFORE_ALL
+        # Who is held up by its pace gets what is due in a tick together, however often it is looked at. Half
+        # of it, because timers may fire a little early.
+        self._hold = now + rate_tick_seconds / 2 if following > now else _BEFORE_ALL
 
     def shift(self, seconds: float) -> None:
         """Everything still to come is due later by `seconds`."""

@@ -117,14 +117,28 @@ def test_a_message_larger_than_a_tick_goes_when_the_debt_is_paid() -> None:
     assert replay(pacer, batch) == pytest.approx([START, START + 1, START + 2])
 
 
-def test_it_is_looked_at_once_a_tick_and_then_gets_all_that_is_due() -> None:
+def test_however_often_it_is_looked_at_it_gets_what_is_due_in_a_tick_together() -> None:
     pacer = Pacer(parse_rate("100000"))
     batch = bodies(10_000)
     pacer.sent(batch, 0, 1, START)
-    count, wake = pacer.allowed(batch, 1, batch.count, START + 0.0001)
-    assert (count, wake) == (0, START + rate_tick_seconds)
-    assert wake is not None
-    assert pacer.allowed(batch, 1, batch.count, wake)[0] == pytest.approx(200, abs=1)
+    early = START + 0.3 * rate_tick_seconds
+    assert pacer.allowed(batch, 1, batch.count, early) == (0, early + rate_tick_seconds)
+    assert pacer.allowed(batch, 1, batch.count, START + rate_tick_seconds)[0] == pytest.approx(200, abs=1)
+
+
+def test_a_timer_that_fires_a_little_early_is_not_asked_for_again_at_once() -> None:
+    pacer = Pacer(parse_rate("1000"))
+    batch = bodies(1_000)
+    low, looks, now = 0, 0, START
+    while now < START + 0.9:
+        count, wake = pacer.allowed(batch, low, batch.count, now)
+        if count:
+            pacer.sent(batch, low, low + count, now)
+        low, looks = low + count, looks + 1
+        assert wake is not None
+        now = wake - 0.0005
+    assert looks <= 0.9 / (rate_tick_seconds - 0.0005) + 2
+    assert low == pytest.approx(900, abs=4)
 
 
 def test_asking_changes_nothing() -> None:
