@@ -124,6 +124,11 @@ def test_however_often_it_is_looked_at_it_gets_what_is_due_in_a_tick_together() 
     early = START + 0.3 * rate_tick_seconds
     assert pacer.allowed(batch, 1, batch.count, early) == (0, early + rate_tick_seconds)
     assert pacer.allowed(batch, 1, batch.count, START + rate_tick_seconds)[0] == pytest.approx(200, abs=1)
+    dense = stamped([0.0001 * i for i in range(100)])
+    pacer = Pacer(parse_rate("1x"))
+    pacer.sent(dense, 0, 1, START)
+    assert pacer.allowed(dense, 1, dense.count, early) == (0, early + rate_tick_seconds)
+    assert pacer.allowed(dense, 1, dense.count, START + rate_tick_seconds)[0] == pytest.approx(20, abs=1)
 
 
 def test_a_timer_that_fires_a_little_early_is_not_asked_for_again_at_once() -> None:
