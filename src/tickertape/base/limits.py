@@ -36,7 +36,7 @@ path_subscript_max: Final = message_bytes_max
 """Largest subscript in a path: no array has more elements than its body has bytes."""
 paths_per_reader_max: Final = 256
 """Different fields that one filter, or one set of keys, reads of a message."""
-path_forms_max: Final = 3
+path_forms_max: Final = 2
 """Ways to write subscripts between the same names (`/a/b`, `/a[0]/b`) in one set of paths: each of them may
 walk through the same arrays again."""
 select_entries_max: Final = 256

@@ -20,15 +20,28 @@ _Wanted = list[tuple[Sequence[str | int], int]]
 """Paths by their steps, each with its number."""
 
 
-class Found(list[Any]):
-    """What a walk below one field found, an element for each path that goes through it."""
+class Found:
+    """What a walk below one field finds, by the slot of each path that goes through it. The walk is taken
+    when something is asked for: a field that comes often in one body is looked into once, the last time."""
+
+    __slots__ = ("_found", "_value")
 
     walker: Walker
 
+    def __init__(self, value: Any, found: list[Any] | None = None) -> None:
+        self._value = value
+        self._found = found
 
-def walk_field(kind: type[Any], value: Any) -> Any:
+    def __getitem__(self, slot: int) -> Any:
+        found = self._found
+        if found is None:
+            found = self._found = self.walker.read(self._value)
+        return found[slot]
+
+
+def walk_field(kind: type[Found], value: Any) -> Found:
     """Reads the fields that need a walk: the `dec_hook` of decoders of shapes."""
-    return kind(kind.walker.read(value))
+    return kind(value)
 
 
 class Shape(NamedTuple):
@@ -81,7 +94,7 @@ def _structure(
             default = kind()
         else:
             kind, make = _walked(below, place, access, plain)
-            default = kind([None] * len(below))
+            default = kind(None)
         fields.append((f"f{at}", kind, default))
         makes.append(make)
     names = {f"f{at}": name for at, name in enumerate(by_name)}
@@ -96,7 +109,7 @@ def _walked(
     kind = type("Walked", (Found,), {"walker": walker, "__slots__": ()})
     numbers = [n for _, n in below]
     access.update((n, f"{place}[{slot}]") for n, slot in zip(numbers, walker.slots, strict=True))
-    return kind, lambda values: kind([values[n] for n in numbers])
+    return kind, lambda values: kind(None, [values[n] for n in numbers])
 
 
 def _getter(n: int) -> Values:

@@ -7,7 +7,10 @@ down the document together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
+
+FEW: Final = 4
+"""Up to so many names, subscripts or paths are looked up one by one."""
 
 
 class Node:
@@ -49,6 +52,11 @@ class Walker:
 
     def read(self, document: Any) -> list[Any]:
         """The values found in `document`, None where there is none."""
+        found = self._one_by_one(document) if len(self._paths) <= FEW else self._together(document)
+        return found if self._plain is None else [*map(self._plain, found)]
+
+    def _one_by_one(self, document: Any) -> list[Any]:
+        """Quickest for few paths that meet no array but with subscripts."""
         found = []
         for steps in self._paths:
             value = document
@@ -62,15 +70,15 @@ class Walker:
                 elif isinstance(step, int):
                     value = value[step] if step < len(value) else None
                 else:
-                    # A name at an array asks each of its members; all paths do that in one pass.
-                    return self._through(document)
+                    return self._together(document)
             found.append(value)
-        return found if self._plain is None else [*map(self._plain, found)]
+        return found
 
-    def _through(self, document: Any) -> list[Any]:
+    def _together(self, document: Any) -> list[Any]:
         found: list[Any] = [None] * len(self._paths)
-        _take(self._root, document, found)
-        return found if self._plain is None else [*map(self._plain, found)]
+        if document is not None:
+            _take(self._root, document, found)
+        return found
 
 
 def _take(node: Node, value: Any, found: list[Any]) -> None:
@@ -78,53 +86,81 @@ def _take(node: Node, value: Any, found: list[Any]) -> None:
     if node.slot >= 0:
         found[node.slot] = value
     if type(value) is dict:
-        for child, below in _below(node.names, value):
+        for child, below in _wanted(node.names, value):
             _take(child, below, found)
     elif type(value) is list:
-        for child, below in _elements(node, value):
+        for child, below in _wanted_elements(node.subscripts, value):
             _take(child, below, found)
         if node.names:
-            for member in value:
-                if member and type(member) is dict:
-                    for child, below in _below(node.names, member):
-                        _gather(child, below, found)
+            _ask(node.names, [member for member in value if type(member) is dict], found)
 
 
-def _gather(node: Node, value: Any, found: list[Any]) -> None:
-    """As `_take`, for a value that is one of several at its path: they become one list."""
+def _gather(node: Node, values: list[Any], found: list[Any]) -> None:
+    """As `_take`, for all that a path found through an array: it becomes one list."""
+    lists = list in set(map(type, values))
     if node.slot >= 0:
-        several = found[node.slot]
-        if several is None:
-            several = found[node.slot] = []
-        if type(value) is list:
-            several.extend(value)
+        found[node.slot] = _spread(values) if lists else values
+    if node.names:
+        members = _spread(values) if lists else values
+        _ask(node.names, [member for member in members if type(member) is dict], found)
+    if node.subscripts and lists:
+        _ask_elements(node.subscripts, [value for value in values if type(value) is list], found)
+
+
+def _ask(names: dict[str, Node], members: list[dict[Any, Any]], found: list[Any]) -> None:
+    """Gather what is below `names` in all of these objects. Few names are looked up in each of them; many are
+    met while going through what the objects have, so that the work does not grow with their number."""
+    if len(names) <= FEW:
+        for name, child in names.items():
+            values = [value for member in members if (value := member.get(name)) is not None]
+            if values:
+                _gather(child, values, found)
+        return
+    met: dict[str, list[Any]] = {name: [] for name in names}
+    for member in members:
+        for name, value in member.items():
+            if name in met and value is not None:
+                met[name].append(value)
+    for name, values in met.items():
+        if values:
+            _gather(names[name], values, found)
+
+
+def _ask_elements(subscripts: dict[int, Node], arrays: list[list[Any]], found: list[Any]) -> None:
+    """As `_ask`, for the elements of arrays."""
+    met: dict[int, list[Any]] = {n: [] for n in subscripts}
+    for array in arrays:
+        if len(subscripts) <= FEW:
+            for n, values in met.items():
+                if n < len(array) and array[n] is not None:
+                    values.append(array[n])
         else:
-            several.append(value)
-    if type(value) is dict:
-        for child, below in _below(node.names, value):
-            _gather(child, below, found)
-    elif type(value) is list:
-        for child, below in _elements(node, value):
-            _gather(child, below, found)
-        if node.names:
-            for member in value:
-                if member and type(member) is dict:
-                    for child, below in _below(node.names, member):
-                        _gather(child, below, found)
+            for n, element in enumerate(array):
+                if n in met and element is not None:
+                    met[n].append(element)
+    for n, values in met.items():
+        if values:
+            _gather(subscripts[n], values, found)
 
 
-def _below(names: dict[str, Node], value: dict[Any, Any]) -> list[tuple[Node, Any]]:
+def _spread(values: list[Any]) -> list[Any]:
+    """The values, with the elements of those that are arrays in their place."""
+    spread: list[Any] = []
+    for value in values:
+        if type(value) is list:
+            spread += value
+        else:
+            spread.append(value)
+    return spread
+
+
+def _wanted(names: dict[str, Node], value: dict[Any, Any]) -> list[tuple[Node, Any]]:
     """Who wants which members of an object; the work is that of the smaller of the two."""
     if len(names) <= len(value):
         return [(child, value[name]) for name, child in names.items() if value.get(name) is not None]
     return [(names[name], below) for name, below in value.items() if name in names and below is not None]
 
 
-def _elements(node: Node, value: list[Any]) -> list[tuple[Node, Any]]:
+def _wanted_elements(subscripts: dict[int, Node], value: list[Any]) -> list[tuple[Node, Any]]:
     """Who wants which elements of an array."""
-    wanted = node.subscripts
-    if not wanted or not value:
-        return []
-    if len(wanted) <= len(value):
-        return [(wanted[n], value[n]) for n in wanted if n < len(value) and value[n] is not None]
-    return [(wanted[n], element) for n, element in enumerate(value) if n in wanted and element is not None]
+    return [(child, value[n]) for n, child in subscripts.items() if n < len(value) and value[n] is not None]

@@ -85,15 +85,15 @@ def test_as_many_fields_as_the_limit_says_may_be_read_together() -> None:
 
 
 def test_subscripts_at_ever_other_places_of_the_same_names_are_refused() -> None:
-    texts = ["/a/a/a/x", "/a[0]/a/a/x", "/a/a[0]/a/x", "/a/a/a[0]/x"]
+    texts = ["/a/a/a/x", "/a[0]/a/a/x", "/a/a[0]/a/x"]
     assert len(texts) == path_forms_max + 1
     check_paths([parse_path(text) for text in texts[:-1]])
-    with pytest.raises(BadPath, match=r"./a/a/a. is used with subscripts"):
+    with pytest.raises(BadPath, match=r"./a/a. is used with subscripts"):
         check_paths([parse_path(text) for text in texts])
 
 
 def test_what_paths_have_in_common_counts_where_their_ends_differ() -> None:
-    texts = ["/a/a/a/p", "/a[0]/a/a/q", "/a/a[0]/a/r", "/a[0]/a[0]/a/s"]
+    texts = ["/a/a/a/p", "/a[0]/a/a/q", "/a/a[0]/a/r"]
     with pytest.raises(BadPath, match="'/a/a'"):
         check_paths([parse_path(text) for text in texts])
 
