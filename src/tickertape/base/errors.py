@@ -102,6 +102,17 @@ class BookmarkUnknown(UsageError):
     code = "bookmark_unknown"
 
 
+class BookmarkExpired(UsageError):
+    """A start or end lies in a part of the log that retention has removed; nothing was skipped."""
+
+    code = "bookmark_expired"
+
+    def __init__(self, message: str = "", *, available: str = "") -> None:
+        super().__init__(message)
+        self.available = available
+        """The first bookmark that the log still has; empty when it has no message, or nobody said."""
+
+
 class SubscriptionExists(UsageError):
     """The subscription id is in use on this connection."""
 
@@ -333,8 +344,11 @@ def _all_subclasses(root: type[TickertapeError]) -> list[type[TickertapeError]]:
 _BY_CODE: dict[str, type[TickertapeError]] = {c.code: c for c in _all_subclasses(TickertapeError)}
 
 
-def error_from_code(code: str, text: str) -> TickertapeError:
-    """The error that `code` names, with `text`; an unknown code gives the base class."""
+def error_from_code(code: str, text: str, *, available: str = "") -> TickertapeError:
+    """The error that `code` names, with `text`; an unknown code gives the base class. `available` is for
+    `BookmarkExpired`."""
+    if code == BookmarkExpired.code:
+        return BookmarkExpired(text, available=available)
     return _BY_CODE.get(code, TickertapeError)(text)
 
 

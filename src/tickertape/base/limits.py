@@ -145,6 +145,16 @@ indexes_bytes_max: Final = 32 * MIB
 """What the indexes of all sealed segments take in memory together; above it those of old ones get coarser."""
 tail_cache_bytes: Final = 16 * MIB
 """The last part of the log that stays in memory."""
+retention_check_seconds: Final = 60.0
+"""How often it is looked whether segments are to be removed, when nothing else is a reason to."""
+retention_retry_seconds: Final = 1.0
+"""When a removal that a search of a start point is in the way of is looked at again."""
+retention_segments_max: Final = 16
+"""Segments that are removed at a time; the next ones follow at once."""
+retained_segments_min: Final = 3
+"""`retain_size` is at least so many times `segment_size`: the one that is written, the next, one to read."""
+retired_bytes_max: Final = 256 * MIB
+"""What is kept of removed segments, encoded: highest sequences and control records. Above it none goes."""
 step_bytes_max: Final = 1 * MIB
 """About what the engine delivers from the log before it looks at its other inputs again."""
 owed_max: Final = 50_000

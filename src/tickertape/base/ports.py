@@ -66,6 +66,11 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Rename, replacing a file called `new`; durable after `sync_directory` of both directories."""
 
+    def remove(self, path: str) -> None:
+        """Take away the name of a file (`FileNotFoundError` when it has none); open handles go on.
+
+        Durable after `sync_directory` of its directory."""
+
     def sync_directory(self, path: str) -> None:
         """Make the names in `path` durable."""
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from tickertape.cli.tables import counted
-from tickertape.server.config import ADMIN_DEFAULT, Config, examine
+from tickertape.server.config import ADMIN_DEFAULT, Config, JournalConfig, examine
 from tickertape.server.document import Problem, Problems
 
 
@@ -79,6 +79,12 @@ def _document(config: str, settings: Config | None, problems: Problems) -> bytes
     return msgspec.json.encode(document)
 
 
+def _kept(journal: JournalConfig) -> str:
+    age = f"what is younger than {journal.retain:,g} s" if journal.retain else ""
+    size = f"at most {journal.retain_size:,} bytes of segments" if journal.retain_size else ""
+    return ", ".join(part for part in (age, size) if part)
+
+
 def _summary(settings: Config) -> list[str]:
     journal = settings.journal
     sync = f"every {journal.sync_interval:g} s" if journal.sync == "interval" else journal.sync
@@ -90,5 +96,6 @@ def _summary(settings: Config) -> list[str]:
         *(f"  listen    {transport.listen}" for transport in settings.transports),
         f"  admin     {settings.admin.listen or ADMIN_DEFAULT}",
         f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
+        *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
         *([f"  validates {', '.join(validated)}"] if validated else []),
     ]

@@ -16,7 +16,7 @@ from tickertape.base.texts import shown
 from tickertape.cli.admin import admin_option, json_option, stats_of
 from tickertape.cli.options import interval
 from tickertape.cli.tables import counted, echo_table, number, safe
-from tickertape.server.admin.report import Rates, SessionState, Stats, Syncs
+from tickertape.server.admin.report import Rates, Retention, SessionState, Stats, Syncs
 
 
 def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -69,6 +69,18 @@ def _show(report: Stats) -> None:
         _show_sessions(report)
 
 
+def _retention(retention: Retention) -> Iterator[tuple[str, str]]:
+    if retention.first_bookmark is not None:
+        yield "first", f"{retention.first_bookmark} of {retention.first_time}"
+    if retention.retired_segments:
+        removed = counted(retention.retired_segments, "segment")
+        yield "removed", f"{removed}, {counted(retention.retired_bytes, 'byte')}, by retention"
+    if retention.held_segments:
+        held = counted(retention.held_segments, "old segment")
+        held_by = safe(retention.held_by or "")
+        yield "held", f"{held}, {counted(retention.held_bytes, 'byte')}, cannot go: needed by {held_by}"
+
+
 def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     journal, totals, memory = report.journal, report.totals, report.memory
     reason = f" ({safe(report.reason)})" if report.reason else ""
@@ -88,6 +100,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
             f"{', NO ROOM FOR THE NEXT SEGMENT' if journal.full else ''}"
         ),
     )
+    yield from _retention(journal.retention)
     persisted = f"{counted(totals.persisted_messages, 'message')}, {counted(totals.persisted_bytes, 'byte')}"
     yield "persisted", f"{persisted}, {counted(journal.commits, 'commit')}"
     yield "sent", f"{counted(totals.sent_messages, 'message')}, {counted(totals.sent_bytes, 'byte')}"

@@ -363,7 +363,7 @@ class ClientCore:
         if call is None:
             raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
         if isinstance(answer, Ack) and answer.code:
-            error = error_from_code(answer.code, answer.text)
+            error = error_from_code(answer.code, answer.text, available=answer.available)
             if isinstance(call.command, Subscribe):
                 self.subscriptions.end(call.command.sub_id, answer.code, error)
             if call.token is not None:

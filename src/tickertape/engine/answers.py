@@ -5,7 +5,7 @@ Must never decide what the answer is.
 
 from __future__ import annotations
 
-from tickertape.base.errors import TickertapeError
+from tickertape.base.errors import BookmarkExpired, TickertapeError
 from tickertape.engine.effects import Effect, Refused, Send, SubscriptionEnded
 from tickertape.engine.statistics import Statistics
 from tickertape.wire.commands import Ack, Command, Ended
@@ -37,4 +37,6 @@ class Answers:
 
     def refuse_command(self, conn: int, command_id: int, error: TickertapeError) -> None:
         """The outcome of a command with an id is `error`."""
-        self.refuse(conn, Ack(id=command_id, code=error.code, text=str(error)), error)
+        available = error.available if isinstance(error, BookmarkExpired) else ""
+        answer = Ack(id=command_id, code=error.code, text=str(error), available=available)
+        self.refuse(conn, answer, error)

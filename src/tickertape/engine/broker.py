@@ -36,14 +36,16 @@ from tickertape.engine.effects import (
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.publishing import Publishing, last_sequence
 from tickertape.engine.registry import Registry
+from tickertape.engine.retaining import Pin, Retaining
 from tickertape.engine.session import Session
 from tickertape.engine.sessions import Sessions
 from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscribing import Subscribing
 from tickertape.engine.validation import Validation
-from tickertape.journal.jobs import Job
+from tickertape.journal.jobs import Job, RetireSegments
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading import Part
+from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (
     WIRE_VERSION,
     Ack,
@@ -78,6 +80,7 @@ class Broker:
         recorded: frozenset[str] | None = None,
         validated: Mapping[str, str] | None = None,
         message_types: Mapping[str, str] | None = None,
+        retention: RetentionPolicy | None = None,
     ) -> None:
         self.journal = journal
         self.statistics = Statistics()
@@ -96,6 +99,15 @@ class Broker:
             journal, self._publishing, self._effects, self._answers, self._pauses, self._too_slow
         )
         self._delivery = self.subscribing.delivery
+        self._pins: list[Callable[[], Pin | None]] = [self.subscribing.oldest_needed]
+        self.retaining = Retaining(
+            journal,
+            retention or RetentionPolicy(),
+            self._effects,
+            self.subscribing.new_token,
+            self.subscribing.budget,
+            self.oldest_needed,
+        )
         self._strangers: set[int] = set()
         self._failed = False
         self.draining = False
@@ -149,12 +161,15 @@ class Broker:
 
     def disk_done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to a `DiskJob`."""
-        self.journal.done(job, error, salt, now)
+        if isinstance(job, RetireSegments):
+            self.retaining.done(job, error, now)
+        else:
+            self.journal.done(job, error, salt, now)
         self._journal_moved(now)
 
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
         """The answer to a `Read`."""
-        if not self._delivery.read_done(token, data):
+        if not self._delivery.read_done(token, data) and not self.retaining.read_done(token, data, now):
             self.subscribing.searches.read_done(token, data)
         self._journal_moved(now)
 
@@ -162,11 +177,13 @@ class Broker:
         """A deadline has come."""
         self.journal.wake(now)
         self._delivery.settle(now)
+        self.retaining.wake(now)
         self._journal_moved(now)
 
     def work(self, now: Now) -> None:
-        """One bounded step of delivery, and of a search that let others go first."""
+        """One bounded step of delivery, and of what let others go first."""
         self.subscribing.step()
+        self.retaining.step(now)
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
@@ -187,14 +204,24 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
-        return self.subscribing.has_work
+        return self.subscribing.has_work or self.retaining.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
-        wanted = [
-            t for t in (self.journal.next_deadline(), self._delivery.next_deadline(now)) if t is not None
-        ]
-        return min(wanted, default=None)
+        deadlines = (
+            self.journal.next_deadline(),
+            self._delivery.next_deadline(now),
+            self.retaining.next_deadline(),
+        )
+        return min([t for t in deadlines if t is not None], default=None)
+
+    def pin(self, needed: Callable[[], Pin | None]) -> None:
+        """Ask `needed` too what of the log may not be removed, each time before something is."""
+        self._pins.append(needed)
+
+    def oldest_needed(self) -> Pin | None:
+        """The lowest position that somebody needs, and who; None: nobody needs anything."""
+        return min([pin for ask in self._pins if (pin := ask()) is not None], default=None)
 
     @property
     def sessions(self) -> Mapping[int, Session]:
@@ -225,7 +252,10 @@ class Broker:
             self._answers.send(session.conn, command)
         for commit in commits:
             self.statistics.persisted(commit.batch)
-            self._delivery.persisted(Part(commit.first_position, commit.batch))
+            part = Part(commit.first_position, commit.batch)
+            self._delivery.persisted(part)
+            self.retaining.persisted(part)
+        self.retaining.moved(now)
         if commits:
             self._delivery.dispatch()
             self._delivery.settle(now)

@@ -81,6 +81,14 @@ class Read(NamedTuple):
     request: ReadRequest
 
 
+class RetentionTold(NamedTuple):
+    """Something happened to old segments; for the driver's log: name of the event, its level, its fields."""
+
+    name: str
+    warning: bool
+    fields: dict[str, str | int]
+
+
 class Fatal(NamedTuple):
     """The journal failed: stop with the exit code for it. Sent once."""
 
@@ -97,5 +105,6 @@ Effect = (
     | ResumeReading
     | DiskJob
     | Read
+    | RetentionTold
     | Fatal
 )

@@ -16,7 +16,8 @@ from tickertape.base.ports import Buffer
 from tickertape.base.texts import shown
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark, find_time
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.reading import LogView, ReadRequest
+from tickertape.journal.retired import expired
 
 NOT_FOUND_POLICIES = ("now", "epoch", "fail")
 
@@ -52,7 +53,8 @@ def resolve(
 ) -> ExtentSearch:
     """Find the extent of `point` for a command that arrived when the log ended at `accepted_end`.
 
-    `not_found` is now, epoch or fail. Raises `BookmarkUnknown`."""
+    `not_found` is now, epoch or fail. Raises `BookmarkUnknown`, and whatever it is `BookmarkExpired`: who
+    names a message that retention has removed is given no other place."""
     if not_found not in NOT_FOUND_POLICIES:
         raise BadOption(f"bookmark_not_found={not_found}: use now, epoch or fail")
     if not isinstance(point, Range):
@@ -68,7 +70,7 @@ def resolve(
             # Nothing can lie between, though both may be yet to come: it is over at once.
             return Extent(extent.start, found=extent.found, stop=extent.start)
         return extent._replace(stop_time=stop_time)
-    positions = yield from _positions(journal, point.end.bookmarks)
+    positions = yield from _positions(journal, point.end.bookmarks, earliest=False)
     if not positions:
         raise BookmarkUnknown(
             f"the bookmark at the end of the range is not in the log: {_named(point.end)}; "
@@ -88,7 +90,7 @@ def _begin(
         start = yield from find_time(journal.view, point.micros, inclusive=inclusive)
         return Extent(start, not_before=point.micros if inclusive else point.micros + 1)
     assert isinstance(point, AtBookmarks)
-    positions = yield from _positions(journal, point.bookmarks)
+    positions = yield from _positions(journal, point.bookmarks, earliest=True)
     if positions:
         return Extent(min(positions) + (0 if inclusive else 1))
     if not_found == "fail":
@@ -107,16 +109,32 @@ def _named(point: AtBookmarks) -> str:
 
 
 def _positions(
-    journal: Journal, bookmarks: tuple[Bookmark, ...]
+    journal: Journal, bookmarks: tuple[Bookmark, ...], *, earliest: bool
 ) -> Generator[ReadRequest | None, Buffer, list[int]]:
-    positions = []
+    """Where those are that the log has. With `earliest` (the first of them counts) none may have expired,
+    else not all."""
+    positions: list[int] = []
+    gone: list[Bookmark] = []
     for number, bookmark in enumerate(bookmarks, 1):
         if number % _BOOKMARKS_AT_A_TIME == 0:
             yield None
+        if is_expired(journal.view, bookmark):
+            gone.append(bookmark)
+            continue
         position = yield from find_bookmark(journal.view, bookmark.publisher, bookmark.sequence)
         if position is not None:
             positions.append(position)
+    if gone and (earliest or not positions):
+        what = f"the bookmark {_named(AtBookmarks(tuple(gone)))}"
+        raise expired(what, journal.view.retired, journal.view.first)
     return positions
+
+
+def is_expired(view: LogView, bookmark: Bookmark) -> bool:
+    """Whether retention has removed the message, if there ever was one: its publisher went on to it or beyond
+    before the log begins."""
+    retired = view.retired
+    return retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)
 
 
 def close_extent(journal: Journal, search: ExtentSearch) -> ExtentSearch:

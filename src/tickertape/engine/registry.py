@@ -16,13 +16,14 @@ from tickertape.base.names import publisher_id
 from tickertape.base.ports import Buffer
 from tickertape.base.texts import shown
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.journal import format as formats
 from tickertape.journal.format import segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import fold_topic
 from tickertape.journal.reading import LogView, Part, ReadRequest
+from tickertape.journal.retired import RETIRED_FILE
 
-CONTROL_TOPIC: Final = "$control"
-"""Topic of control records; `$` keeps it out of reach of publishers."""
+CONTROL_TOPIC: Final = formats.CONTROL_TOPIC
 CONTROL_PUBLISHER: Final = publisher_id("$control")
 _PUBLISHER: Final = "publisher"
 
@@ -83,11 +84,18 @@ class Registry:
 
 
 def load_registry(journal: Journal) -> Generator[ReadRequest, Buffer, Registry]:
-    """Fold the control records of the whole log; only blocks that hold some are read.
+    """Fold the control records of the whole log, those of removed segments first; only blocks that hold some
+    are read.
 
     What is damaged, or no control record, is passed over and named in `damage`: a lost binding is written
     again before the publisher's next message."""
     registry = Registry()
+    if journal.view.retired is not None:
+        for body in journal.view.retired.records:
+            try:
+                registry.apply(body)
+            except JournalCorrupt as error:
+                registry.damage.append(JournalCorrupt(f"{RETIRED_FILE}: {error}", file=RETIRED_FILE))
 
     def take(part: Part) -> None:
         kinds = part.batch.kinds

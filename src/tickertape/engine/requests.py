@@ -31,6 +31,7 @@ from tickertape.base.texts import shown
 from tickertape.engine.points import NOT_FOUND_POLICIES, Extent, ExtentSearch, resolve
 from tickertape.engine.publishing import Publishing
 from tickertape.journal.journal import Journal
+from tickertape.journal.retired import expired
 from tickertape.wire.commands import Resolve, Subscribe
 
 _FLAGS: Final = frozenset({"bookmark", "timestamp"})
@@ -91,8 +92,11 @@ def _check_subscription(held: Collection[str], command: Subscribe, journal: Jour
                 f"the positions are of journal {shown(str(command.journal))}, "
                 f"this server holds {journal.identity}"
             )
-        if not journal.view.first_position <= command.positions[0] <= command.positions[1]:
-            raise BadOption(f"positions {command.positions}: the log begins at {journal.view.first_position}")
+        start, end = command.positions
+        if start > end:
+            raise BadOption(f"positions {start} to {end}: the end is below the start")
+        if start < journal.view.first_position:
+            raise expired(f"position {start}", journal.view.retired, journal.view.first)
     elif command.until_caught_up and command.bookmark is None:
         raise BadOption("until_caught_up needs a bookmark")
 

@@ -102,6 +102,12 @@ class Searches:
                 self._budget.forget(search)
 
     @property
+    def oldest(self) -> Session | None:
+        """Whose search has been under way for longest; None when there is none."""
+        first = next(iter(self._by_conn.values()), None)
+        return next(iter(first)).session if first else None
+
+    @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return bool(self._ready)

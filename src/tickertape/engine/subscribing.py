@@ -26,9 +26,10 @@ from tickertape.engine.points import Extent, close_extent
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
+from tickertape.engine.retaining import Pin
 from tickertape.engine.searches import Searches
 from tickertape.engine.session import Session
-from tickertape.engine.subscription import Subscription
+from tickertape.engine.subscription import Phase, Subscription
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credit, Resolve, Resolved, Subscribe, Unsubscribe
@@ -81,14 +82,32 @@ class Subscribing:
         self._answers = answers
         self._token = 0
         self._held: dict[int, Held] = {}
-        budget = ReadBudget(read_ahead_bytes_max)
-        self.delivery = Delivery(journal, effects, answers, self._new_token, budget, self._ended)
+        self.budget = ReadBudget(read_ahead_bytes_max)
+        """For all who read the log."""
+        self.delivery = Delivery(journal, effects, answers, self.new_token, self.budget, self._ended)
         self.unrecorded = Unrecorded(effects, slow)
-        self.searches = Searches(effects, self._new_token, budget, pauses)
+        self.searches = Searches(effects, self.new_token, self.budget, pauses)
 
     def of(self, conn: int) -> Held:
         """What a connection subscribed to; not to be changed."""
         return self._held.get(conn, _NOTHING)
+
+    def oldest_needed(self) -> Pin | None:
+        """What of the log subscriptions and searches still need: the one farthest behind."""
+        searching = self.searches.oldest
+        if searching is not None:  # wherever it finds its place
+            first = self._journal.view.first_position
+            return Pin(first, f"a search of client {shown(searching.name)}", brief=True)
+        oldest: Subscription | None = None
+        for held in self._held.values():
+            for sub in held.recorded.values():
+                if sub.phase is Phase.BEHIND and (oldest is None or sub.position < oldest.position):
+                    oldest = sub
+        end = self.delivery.dispatcher.position
+        if oldest is None or oldest.position > end:
+            return Pin(end, "those at the end of the log", brief=True)
+        who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
+        return Pin(oldest.position, who)
 
     def owed(self, conn: int) -> bool:
         """Whether something is still to be sent to a connection, as far as is known."""
@@ -226,6 +245,7 @@ class Subscribing:
         if not self.of(conn):
             self._held.pop(conn, None)
 
-    def _new_token(self) -> int:
+    def new_token(self) -> int:
+        """A token that no read of this server had before."""
         self._token += 1
         return self._token

@@ -95,6 +95,8 @@ class GroupCommit:
         self.failure: TickertapeError | None = None
         self.closed = False
         self.active: Active | None = None
+        self.sealed_through = log_end.segment
+        """The last segment whose seal is durable."""
         self._end = log_end
         self._log_time = log_end.timestamp
         """Of the last commit."""
@@ -207,6 +209,11 @@ class GroupCommit:
         return self.active is not None and self.failure is None and not self._closing
 
     @property
+    def closing(self) -> bool:
+        """A clean stop has begun."""
+        return self._closing
+
+    @property
     def full(self) -> bool:
         """There is no room for another segment; tried again once a second."""
         return self._reserve.full
@@ -215,6 +222,12 @@ class GroupCommit:
     def full_reason(self) -> str:
         """What there is no room of while it is `full`, and what to do."""
         return self._reserve.full_reason
+
+    @property
+    def prepared_bytes(self) -> int:
+        """What the segment that is reserved and not begun takes."""
+        prepared = self._reserve.prepared
+        return 0 if prepared is None else prepared.capacity
 
     @property
     def epoch(self) -> int:
@@ -379,6 +392,8 @@ class GroupCommit:
         elif isinstance(job, SealSegment):
             self.closed = True
         else:
+            if isinstance(job, RollSegment):
+                self.sealed_through = job.old
             self._synced_through = self._commit - 1
             self._mark_at = self._sync_at = None
 

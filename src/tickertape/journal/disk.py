@@ -99,6 +99,15 @@ class SystemDisk:
         finally:
             os.close(source)
 
+    def remove(self, path: str) -> None:
+        """Take away the name of a file; durable after `sync_directory` of its directory."""
+        parts = _entry(path)
+        parent = self._open_directory(parts[:-1])
+        try:
+            os.unlink(parts[-1], dir_fd=parent)
+        finally:
+            os.close(parent)
+
     def sync_directory(self, path: str) -> None:
         """Make the names in `path` durable."""
         fd = self._open_directory(path_parts(path))

@@ -24,6 +24,8 @@ footer_bytes: Final = 40
 
 JOURNAL_DIRECTORY: Final = "journal"
 QUARANTINE_DIRECTORY: Final = "quarantine"
+CONTROL_TOPIC: Final = "$control"
+"""Topic of control records; `$` keeps it out of reach of publishers."""
 _NAME = re.compile(r"[0-9]{10}\.segment")
 
 _SEGMENT = struct.Struct("<8sHHI16sQQQQQIIQq")

@@ -27,7 +27,7 @@ from tickertape.base.limits import (
     segment_header_bytes,
 )
 from tickertape.batch import MessageBatch
-from tickertape.journal.publishers import PublisherTable, StoredPublishers
+from tickertape.journal.publishers import PublisherTable, Rows, StoredPublishers
 from tickertape.journal.topics import StoredTopics, TopicTable
 
 _BLOCK_BYTES = 24
@@ -231,6 +231,10 @@ class SegmentIndex:
         """Highest sequence of each publisher in this segment; None when that was given up and must be
         read."""
         return self._publishers.highest()
+
+    def highest_columns(self) -> tuple[Rows, Rows] | None:
+        """The same as two columns, of a segment to which nothing is added any more."""
+        return self._publishers.highest_columns()
 
     @property
     def knows_publishers(self) -> bool:

@@ -6,6 +6,7 @@ error: the first failure goes back to the machine that sent the job.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable
 from typing import Final
@@ -14,6 +15,7 @@ import msgspec
 
 from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
+from tickertape.journal.retired import Retired, write_retired
 
 _NO_ROOM: Final = {
     errno.ENOSPC: "free disk space",
@@ -93,6 +95,15 @@ class PrepareSegment(Job, frozen=True, kw_only=True):
     bytes: int
 
 
+class RetireSegments(Job, frozen=True, kw_only=True):
+    """Record what must outlive the segments `numbers`, then remove these, the oldest first.
+
+    Without `retired` that is recorded already. Runs beside all others; it may be repeated after an error."""
+
+    retired: Retired | None
+    numbers: tuple[int, ...]
+
+
 class Executor:
     """Carries out jobs on a disk, keeping the files of the active and the prepared segment open.
 
@@ -124,6 +135,8 @@ class Executor:
             self._seal(job.segment, job.seal_offset, job.seal, job.end)
         elif isinstance(job, PrepareSegment):
             return self._prepare(job)
+        elif isinstance(job, RetireSegments):
+            self._retire(job)
         return 0
 
     def close(self) -> None:
@@ -161,6 +174,14 @@ class Executor:
         self._disk.sync(handle)
         self._disk.sync_directory(JOURNAL_DIRECTORY)
         return self._entropy()
+
+    def _retire(self, job: RetireSegments) -> None:
+        if job.retired is not None:
+            write_retired(self._disk, job.retired)
+        for number in job.numbers:
+            with contextlib.suppress(FileNotFoundError):  # an earlier try has removed it
+                self._disk.remove(segment_path(number))
+        self._disk.sync_directory(JOURNAL_DIRECTORY)
 
     def _reserve(self, job: PrepareSegment) -> int:
         path = segment_path(job.number)

@@ -34,7 +34,10 @@ class Journal:
         segment_bytes: int = segment_bytes_default,
     ) -> None:
         self.identity = recovered.end.journal_id.hex()
-        self.view = LogView(recovered.segments)
+        self.journal_id = recovered.end.journal_id
+        self.view = LogView(recovered.segments, recovered.retired)
+        self.leftovers = recovered.leftovers
+        """Segments whose removal an earlier run recorded and did not finish."""
         self.policy = policy
         self.highest = dict(recovered.publishers)
         """Highest sequence accepted from each publisher (durable or still on its way)."""
@@ -111,6 +114,16 @@ class Journal:
     # -- state ----------------------------------------------------------------------------------------
 
     @property
+    def sealed_through(self) -> int:
+        """The last segment whose seal is durable; 0 when there is none."""
+        return self._commit.sealed_through
+
+    @property
+    def file_bytes(self) -> int:
+        """What all segment files take, reserves included, without those whose removal is on its way."""
+        return sum([segment.file_bytes for segment in self.view.segments]) + self._commit.prepared_bytes
+
+    @property
     def accepted_end(self) -> int:
         """Position of the next message to be accepted."""
         return self._commit.accepted_end
@@ -139,6 +152,11 @@ class Journal:
     def full_reason(self) -> str:
         """What there is no room of while it is `full`, and what to do."""
         return self._commit.full_reason
+
+    @property
+    def closing(self) -> bool:
+        """A clean stop has begun."""
+        return self._commit.closing
 
     @property
     def closed(self) -> bool:

@@ -45,7 +45,9 @@ def locate(reader: SnapshotReader, position: int) -> Location | Absent:
     if position >= view.end_position:
         return Absent(f"position {position} is above the last: the log ends before {view.end_position}")
     if position < view.first_position:
-        return Absent(f"position {position} is below the first: the log begins at {view.first_position}")
+        removed = f"; {view.retired}" if view.retired is not None else ""
+        begin = f"the log begins at {view.first_position}"
+        return Absent(f"position {position} is below the first: {begin}{removed}")
     segment, header = reader.header_of(position)
     part = next(p for p in reader.parts(position, position + 1) if position < p.end_position)
     batch, index = part.batch, position - part.first_position
@@ -85,6 +87,9 @@ def locate_time(reader: SnapshotReader, micros: int) -> Location | Absent:
 
 
 def _why_absent(reader: SnapshotReader, bookmark: Bookmark) -> str:
+    retired = reader.view.retired
+    if retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher):
+        return f"it lies in what is gone, if it ever was: {retired}"
     silent = [s.number for s in reader.view.segments if not s.index.knows_publishers]
     if silent:
         return (

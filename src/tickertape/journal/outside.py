@@ -10,7 +10,14 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple, NoReturn
 
-from tickertape.base.errors import BadBatch, JournalCorrupt, JournalVersion, NotAJournal, WrongJournal
+from tickertape.base.errors import (
+    BadBatch,
+    BookmarkExpired,
+    JournalCorrupt,
+    JournalVersion,
+    NotAJournal,
+    WrongJournal,
+)
 from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
 from tickertape.base.ports import Disk
 from tickertape.batch import MessageBatch
@@ -29,6 +36,7 @@ from tickertape.journal.format import (
 from tickertape.journal.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.index import SegmentIndex
 from tickertape.journal.reading import LogSegment, decode_commits
+from tickertape.journal.retired import read_retired
 from tickertape.journal.segment import read_seal
 from tickertape.journal.walk import OpenFile, opened
 
@@ -68,9 +76,31 @@ def read_outside(
     Checksums are right, batches are not parsed yet. `end` is not above what the journal named `journal` has
     persisted. Commits that cannot hold messages of `topic` may be left out; the first and the last may reach
     beyond the positions: the caller cuts and selects. Raises `NotAJournal`, `WrongJournal` (another one is
-    here), `JournalVersion`, `JournalCorrupt` (damage, or positions that are not there), `OSError`.
+    here), `JournalVersion`, `JournalCorrupt` (damage, or positions that are not there), `BookmarkExpired`
+    (retention has removed them, perhaps just now), `OSError`.
     """
     journal_id = _journal_id(disk, journal)
+    position = start
+    _check_kept(disk, journal_id, position)
+    try:
+        for commit in _commits_from(disk, journal_id, start, end, topic):
+            yield commit
+            position = max(position, commit.header.first_position + commit.header.messages)
+    except FileNotFoundError:
+        _check_kept(disk, journal_id, position)
+        raise
+
+
+def _check_kept(disk: Disk, journal_id: bytes, position: int) -> None:
+    """Raise `BookmarkExpired` when retention has removed the message at `position`."""
+    retired = read_retired(disk, journal_id)
+    if retired is not None and position < retired.first_position:
+        raise BookmarkExpired(f"position {position}: {retired}; resolve what is to be read again")
+
+
+def _commits_from(
+    disk: Disk, journal_id: bytes, start: int, end: int, topic: str
+) -> Generator[StoredCommit, None, None]:
     position = start
     for number in _numbers_from(disk, start):
         if position >= end:

@@ -26,6 +26,7 @@ from tickertape.journal.commit import Persisted
 from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, segment_path
 from tickertape.journal.index import SegmentIndex
 from tickertape.journal.recovery import Segment
+from tickertape.journal.retired import FirstMessage, Retired
 from tickertape.journal.sealed import SealedIndexes
 
 
@@ -69,7 +70,13 @@ class LogSegment:
     """A segment as readers see it: everything before `end` is persisted."""
 
     def __init__(
-        self, header: SegmentHeader, index: SegmentIndex, end: int, end_position: int, timestamp: int
+        self,
+        header: SegmentHeader,
+        index: SegmentIndex,
+        end: int,
+        end_position: int,
+        timestamp: int,
+        file_bytes: int = 0,
     ) -> None:
         self.header = header
         self.number = header.number
@@ -78,6 +85,8 @@ class LogSegment:
         self.end_position = end_position
         self.timestamp = timestamp
         """Log time of the last persisted commit in it, microseconds."""
+        self.file_bytes = file_bytes
+        """What its file takes; of the one that is being written, what is reserved for it."""
 
     @property
     def first_position(self) -> int:
@@ -88,10 +97,17 @@ class LogSegment:
 class LogView:
     """The persisted log: its segments in order, and the last of it in memory."""
 
-    def __init__(self, sealed: list[Segment]) -> None:
+    def __init__(self, sealed: list[Segment], retired: Retired | None = None) -> None:
         self.segments = [
-            LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp) for s in sealed
+            LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp, s.end)
+            for s in sealed
         ]
+        self.retired = retired
+        """What is left of the segments that retention removed, before the first of these."""
+        self.first: FirstMessage | None = None
+        """The first message that the log still has; None when that is not known, or there is none."""
+        self.first_unknown = False
+        """It could not be read."""
         self._by_number = {s.number: s for s in self.segments}
         self.indexes = SealedIndexes()
         """The indexes of all segments but the one that is being written."""
@@ -99,6 +115,7 @@ class LogView:
             self.indexes.add(sealed_one.blocks)
         self.indexes.fit()
         self._active: LogSegment | None = None
+        self._writing: Active | None = None
         self.tail: list[Part] = []
         """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
         self.tail_bytes_max = tail_cache_bytes
@@ -107,10 +124,17 @@ class LogView:
 
     def opened(self, active: Active) -> None:
         """A segment became active, and the one before it is sealed."""
-        if self._active is not None:
+        if self._active is not None and self._writing is not None:
             self.indexes.add(self._active.index)
+            self._active.file_bytes = self._writing.offset
+        self._writing = active
         self._active = segment = LogSegment(
-            active.header, active.index, segment_header_bytes, active.header.first_position, 0
+            active.header,
+            active.index,
+            segment_header_bytes,
+            active.header.first_position,
+            0,
+            active.capacity,
         )
         self.segments.append(segment)
         self._by_number[segment.number] = segment
@@ -126,6 +150,15 @@ class LogView:
         self._tail_bytes += commit.batch.nbytes + batch_memory_bytes
         if self._tail_bytes > self.tail_bytes_max:
             self._cut_tail()
+
+    def retire(self, retired: Retired, first: FirstMessage | None) -> None:
+        """Segments are to be removed: nobody finds them any more."""
+        gone = [segment for segment in self.segments if segment.number <= retired.through]
+        self.segments = self.segments[len(gone) :]
+        for segment in gone:
+            del self._by_number[segment.number]
+        self.indexes.forget(len(gone))
+        self.retired, self.first, self.first_unknown = retired, first, first is None
 
     def _cut_tail(self) -> None:
         """Forget an eighth at once, so that many small commits do not move the list each time."""

@@ -1,7 +1,8 @@
 """Owns what happens when a journal is opened: look (`seen.py`), decide by a table, then do exactly that.
 
-`decide` is pure and is the table of docs/formats/journal.md. Recovery must never delete: what is not part of
-the log is renamed or copied into `quarantine/`; a torn tail is cut only after its copy is durable; damage to
+`decide` is pure and is the table of docs/formats/journal.md. Recovery must never delete (a removal that
+retention recorded and did not finish is left to it): what is not part of the log is renamed or copied into
+`quarantine/`; a torn tail is cut only after its copy is durable; damage to
 what was durable refuses the start and changes nothing.
 """
 
@@ -25,7 +26,8 @@ from tickertape.journal.heads import Heads
 from tickertape.journal.index import SegmentIndex
 from tickertape.journal.reached import END_FILE, Reached, read_reached
 from tickertape.journal.rebuild import IndexRebuild
-from tickertape.journal.seen import Head, Indexes, Seen, look, refuse
+from tickertape.journal.retired import RETIRED_FILE, Retired, read_retired
+from tickertape.journal.seen import Head, Indexes, Seen, leftovers, look, refuse
 from tickertape.journal.segment import Ending, SegmentScan, Verdict
 
 
@@ -63,14 +65,21 @@ class Recovered(NamedTuple):
     """One line for each thing that was not as a clean stop leaves it."""
     unknown: list[str]
     """Names in the journal directory that are none of ours: ignored."""
+    retired: Retired | None = None
+    """What is left of the segments that retention removed."""
+    leftovers: tuple[int, ...] = ()
+    """Segments whose removal was recorded and not finished: no part of the log any more."""
 
 
 # -- decide -------------------------------------------------------------------------------------------
 
 
-def decide(seen: list[Seen]) -> list[tuple[Seen, Step]]:
-    """The table: what to do with each file. Raises what refuses the start; pure."""
+def decide(seen: list[Seen], retired: Retired | None = None) -> list[tuple[Seen, Step]]:
+    """The table: what to do with each file behind the `retired` ones. Raises what refuses the start; pure."""
     steps: list[tuple[Seen, Step]] = []
+    first = 1 if retired is None else retired.through + 1
+    if retired is not None and not any(file.head is Head.VALID and file.number == first for file in seen):
+        refuse(segment_path(first), 0, f"the log begins with it, {RETIRED_FILE} says, and it is not there")
     previous: Seen | None = None
     for at, file in enumerate(seen):
         later = seen[at + 1 :]
@@ -85,10 +94,12 @@ def decide(seen: list[Seen]) -> list[tuple[Seen, Step]]:
             )
         if previous is not None and file.number != seen[at - 1].number + 1:
             refuse(path, 0, f"segment {seen[at - 1].number + 1} is missing")
-        if previous is None and file.head is Head.VALID and file.number != 1:
-            refuse(path, 0, "segment 1 is missing")
+        if previous is None and file.head is Head.VALID and file.number != first:
+            refuse(path, 0, f"segment {first} is missing")
         if file.head is Head.VALID:
             _check_link(previous, file, path)
+            if previous is None and retired is not None:
+                check_retired_link(file.header, retired)
             sealed = file.seal is not None
             if not sealed and any(f.head is Head.VALID for f in later):
                 _refuse_unsealed(path, file, next(f for f in later if f.head is Head.VALID))
@@ -125,6 +136,15 @@ def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
         refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
 
 
+def check_retired_link(header: SegmentHeader | None, retired: Retired) -> None:
+    """The first segment that is left says which seal it follows, and so does what was recorded."""
+    assert header is not None
+    follows = (header.previous_chain, header.previous_end, header.first_position, header.first_commit)
+    if follows != retired.follows:
+        path = segment_path(header.number)
+        refuse(path, 0, f"it does not follow the segments that {RETIRED_FILE} says were removed before it")
+
+
 def check_reached(steps: list[tuple[Seen, Step]], reached: Reached | None) -> None:
     """Refuse a log that ends before where a clean stop has sealed it; pure. Whether a last segment without a
     seal at its end has one in it is seen when it is read."""
@@ -149,12 +169,18 @@ def _refuse_lost(path: str, offset: int, what: str) -> NoReturn:
 def recover(disk: Disk, journal_id: bytes) -> Recovered:
     """Open the journal in `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
     indexes = Indexes()
-    seen, unknown = look(disk, journal_id, indexes)
-    steps = decide(seen)
+    retired = read_retired(disk, journal_id)
+    seen, unknown = look(disk, journal_id, indexes, retired)
+    steps = decide(seen, retired)
     report: list[str] = []
+    if retired is not None:
+        indexes.count(retired.highest.as_dict())
+    left = leftovers(disk, retired)
+    if left:
+        report.append(f"segments {left[0]} to {left[-1]}: retired by an earlier run, still to be removed")
     reached = _reached(disk, report)
     check_reached(steps, reached)
-    _make_durable(disk, steps)
+    _make_durable(disk, steps, retired)
     segments: list[Segment] = []
     used = [file for file, step in steps if step in (Step.USE, Step.FINISH)]
     last_number = used[-1].number if used else 0
@@ -183,7 +209,7 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
             commit=last.seal.number + 1,
             timestamp=last.seal.timestamp,
         )
-    return Recovered(segments, end, indexes.publishers, report, unknown)
+    return Recovered(segments, end, indexes.publishers, report, unknown, retired, left)
 
 
 def _reached(disk: Disk, report: list[str]) -> Reached | None:
@@ -194,16 +220,18 @@ def _reached(disk: Disk, report: list[str]) -> Reached | None:
         return None
 
 
-def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]]) -> None:
+def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]], retired: Retired | None) -> None:
     """After a killed process, what was read may live in the page cache only: nothing may stand on it before a
     sync."""
-    for file, step in steps:
-        if step in (Step.USE, Step.FINISH):
-            handle = disk.open(segment_path(file.number))
-            try:
-                disk.sync(handle)
-            finally:
-                disk.close(handle)
+    paths = [segment_path(file.number) for file, step in steps if step in (Step.USE, Step.FINISH)]
+    if retired is not None:
+        paths.append(RETIRED_FILE)
+    for path in paths:
+        handle = disk.open(path)
+        try:
+            disk.sync(handle)
+        finally:
+            disk.close(handle)
     disk.sync_directory(JOURNAL_DIRECTORY)
     disk.sync_directory(".")
 

@@ -48,12 +48,31 @@ class SegmentSummary(msgspec.Struct, kw_only=True):
     """Publishers with messages in it."""
 
 
+class RetiredSummary(msgspec.Struct, kw_only=True):
+    """What retention removed since the log began."""
+
+    through: int
+    """Segments 1 to this one."""
+    first_position: int
+    """Position of the first message behind them."""
+    bytes: int
+    publishers: int
+    """Publishers whose highest sequence is kept."""
+    last: int
+    """Log time of the last commit among them, microseconds since 1970 UTC; 0 when they held none."""
+    unfinished: int
+    """Files of them that are still there: the server removes them."""
+    text: str
+
+
 class Report(msgspec.Struct, kw_only=True):
     """What `survey` and `verify` say about a journal."""
 
     journal: str = ""
     """Its id, 32 hexadecimal digits."""
     segments: list[SegmentSummary] = msgspec.field(default_factory=list)
+    retired: RetiredSummary | None = None
+    """None when retention never removed anything."""
     damage: list[Finding] = msgspec.field(default_factory=list)
     """Bytes that were once durable, or that should be there, and cannot be read back."""
     notes: list[Finding] = msgspec.field(default_factory=list)

@@ -36,6 +36,13 @@ class SealedIndexes:
         self._sizes[at] = index.nbytes - _EMPTY_BYTES
         self.nbytes += index.nbytes
 
+    def forget(self, count: int) -> None:
+        """The oldest `count` segments are gone."""
+        self.nbytes -= sum(index.nbytes for index in self._indexes[:count])
+        del self._indexes[:count]
+        left = len(self._indexes)
+        self._sizes[:left] = self._sizes[count : count + left]
+
     def relieve(self) -> bool:
         """Halve the resolution of one index, which takes milliseconds; False when that is not wanted, or
         nothing is left to halve."""

@@ -25,6 +25,7 @@ from tickertape.journal.format import (
     segment_path,
 )
 from tickertape.journal.index import SegmentIndex
+from tickertape.journal.retired import Retired
 from tickertape.journal.sealed import SealedIndexes
 from tickertape.journal.segment import Commit, ReadAt, read_seal
 
@@ -84,9 +85,11 @@ class Indexes:
                 self.publishers[publisher] = sequence
 
 
-def look(disk: Disk, journal_id: bytes, indexes: Indexes | None = None) -> tuple[list[Seen], list[str]]:
-    """Every segment file in the order of its number, and the names that are no segments. The indexes of
-    sealed ones are read into `indexes`, if that is given."""
+def look(
+    disk: Disk, journal_id: bytes, indexes: Indexes | None = None, retired: Retired | None = None
+) -> tuple[list[Seen], list[str]]:
+    """Every segment file in the order of its number, but for `retired` ones, and the names that are no
+    segments. The indexes of sealed ones are read into `indexes`, if that is given."""
     unknown = []
     try:
         names = disk.names(JOURNAL_DIRECTORY)
@@ -97,9 +100,17 @@ def look(disk: Disk, journal_id: bytes, indexes: Indexes | None = None) -> tuple
         number = segment_number(name)
         if number is None:
             unknown.append(name)
-        else:
+        elif retired is None or number > retired.through:
             numbers.append(number)
     return [_look_at(disk, number, journal_id, indexes) for number in sorted(numbers)], unknown
+
+
+def leftovers(disk: Disk, retired: Retired | None) -> tuple[int, ...]:
+    """Numbers of segment files whose removal was recorded and not finished."""
+    if retired is None:
+        return ()
+    numbers = map(segment_number, disk.names(JOURNAL_DIRECTORY))
+    return tuple(sorted(number for number in numbers if number is not None and number <= retired.through))
 
 
 def read_index(disk: Disk, file: Seen) -> SegmentIndex | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from tickertape.base.errors import JournalCorrupt, NotAJournal
+from tickertape.base.errors import BookmarkExpired, JournalCorrupt, NotAJournal
 from tickertape.base.limits import commit_header_bytes
 from tickertape.base.ports import Buffer, Disk
 from tickertape.batch import MessageBatch, select
@@ -22,6 +22,7 @@ from tickertape.journal.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import LogSegment, LogView, Part, ReadRequest
 from tickertape.journal.recovery import Segment, Step, decide, read_through, use_sealed
+from tickertape.journal.retired import Retired, read_retired
 from tickertape.journal.seen import Indexes, Seen, look
 from tickertape.journal.segment import Verdict
 
@@ -50,16 +51,20 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
         raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
-    for _ in range(_LOOKS_MAX):
+    for look_number in range(_LOOKS_MAX):
         indexes = Indexes()
-        seen, _ = look(disk, journal_id, indexes)
+        retired = read_retired(disk, journal_id)
         try:
-            steps, damage = decide(seen), None
+            seen, _ = look(disk, journal_id, indexes, retired)
+            steps, damage = decide(seen, retired), None
             break
+        except FileNotFoundError:
+            if look_number == _LOOKS_MAX - 1:
+                raise
         except JournalCorrupt as error:
             damage = error
     if damage is not None:
-        steps = _before_damage(seen)
+        steps = _before_damage(seen, retired)
     sealed: list[Segment] = []
     active: Seen | None = None
     for file, step in steps:
@@ -67,10 +72,10 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
             try:
                 sealed.append(use_sealed(disk, file, indexes))
             except JournalCorrupt as error:
-                return Snapshot(LogView(sealed), 0, _told(error))
+                return Snapshot(LogView(sealed, retired), 0, _told(error))
         elif step is Step.FINISH:
             active = file
-    view = LogView(sealed)
+    view = LogView(sealed, retired)
     unproven = 0
     if active is not None:
         unproven, ended = _add_active(disk, view, active, unsynced=unsynced)
@@ -90,11 +95,11 @@ def _told(error: JournalCorrupt | None) -> JournalCorrupt | None:
     )
 
 
-def _before_damage(seen: list[Seen]) -> list[tuple[Seen, Step]]:
+def _before_damage(seen: list[Seen], retired: Retired | None) -> list[tuple[Seen, Step]]:
     """What can be said of the segments before the first that cannot be right."""
     for count in range(len(seen) - 1, 0, -1):
         try:
-            return decide(seen[:count])
+            return decide(seen[:count], retired)
         except JournalCorrupt:
             continue
     return []
@@ -249,7 +254,11 @@ class SnapshotReader:
     def _read(self, request: ReadRequest) -> Buffer:
         if request.segment != self._number:
             self.close()
-            self._handle = self._disk.open(segment_path(request.segment), write=False)
+            try:
+                self._handle = self._disk.open(segment_path(request.segment), write=False)
+            except FileNotFoundError:
+                what = f"segment {request.segment} was removed by retention while it was to be read"
+                raise BookmarkExpired(f"{what}: look again, the log begins later now") from None
             self._number = request.segment
         assert self._handle is not None
         handle = self._handle

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from tickertape.base.errors import JournalError, NotAJournal
+from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
 from tickertape.base.limits import segment_header_bytes
 from tickertape.base.ports import Disk
 from tickertape.journal.format import (
@@ -22,13 +22,20 @@ from tickertape.journal.format import (
 )
 from tickertape.journal.identity import IDENTITY_FILE, LOCK_FILE, read_identity
 from tickertape.journal.reached import END_FILE, Reached, read_reached
-from tickertape.journal.report import Finding, Report, SegmentSummary
-from tickertape.journal.seen import Head, Seen, look
+from tickertape.journal.recovery import check_retired_link
+from tickertape.journal.report import Finding, Report, RetiredSummary, SegmentSummary
+from tickertape.journal.retired import RETIRED_FILE, RETIRED_NEW_FILE, Retired, read_retired
+from tickertape.journal.seen import Head, Seen, leftovers, look
 from tickertape.journal.walk import Progress, SegmentWalk, opened
 
 _NAMES: Final = frozenset(
-    {IDENTITY_FILE, LOCK_FILE, END_FILE, JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, "lost+found"}
+    {
+        *(IDENTITY_FILE, LOCK_FILE, END_FILE, RETIRED_FILE, RETIRED_NEW_FILE),
+        *(JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, "lost+found"),
+    }
 )
+_LOOKS_MAX: Final = 5
+"""How often a directory is looked at again when a server seems to have removed a segment meanwhile."""
 
 
 def survey(disk: Disk) -> Report:
@@ -36,7 +43,7 @@ def survey(disk: Disk) -> Report:
 
     Raises `NotAJournal` when there is none, `OSError` when the disk cannot be read.
     """
-    return _Looking(disk, through=False, progress=_unseen).look()
+    return _looked(disk, through=False, progress=_unseen)
 
 
 def verify(disk: Disk, progress: Progress | None = None) -> Report:
@@ -45,7 +52,14 @@ def verify(disk: Disk, progress: Progress | None = None) -> Report:
     Raises `NotAJournal` when there is no journal, `OSError` when the disk cannot be read. Damage never
     raises: it is in the report.
     """
-    return _Looking(disk, through=True, progress=progress or _unseen).look()
+    return _looked(disk, through=True, progress=progress or _unseen)
+
+
+def _looked(disk: Disk, *, through: bool, progress: Progress) -> Report:
+    for _ in range(_LOOKS_MAX):
+        with contextlib.suppress(FileNotFoundError):  # a server may remove segments meanwhile
+            return _Looking(disk, through=through, progress=progress).look()
+    return _Looking(disk, through=through, progress=progress).look()
 
 
 def segment_bytes(disk: Disk) -> int:
@@ -64,6 +78,7 @@ class _Looking:
         self._progress = progress
         self._report = Report()
         self._highest: dict[int, int] = {}
+        self._retired: Retired | None = None
 
     def look(self) -> Report:
         names = self._disk.names(".")
@@ -84,7 +99,7 @@ class _Looking:
             self._check_end(reached)
         else:
             self._damage(JOURNAL_DIRECTORY, 0, "the directory is missing")
-        self._report.damage.sort()
+        self._report.damage[:] = sorted(set(self._report.damage))
         self._report.notes.sort()
         return self._report
 
@@ -97,7 +112,7 @@ class _Looking:
 
     def _check_end(self, reached: Reached | None) -> None:
         """The segment that a clean stop sealed is there, and sealed."""
-        if reached is None:
+        if reached is None or (self._retired is not None and reached.segment <= self._retired.through):
             return
         found = {segment.number: segment for segment in self._report.segments}.get(reached.segment)
         if found is None or found.state != "sealed" or found.end_position != reached.position:
@@ -124,10 +139,14 @@ class _Looking:
         return bytes(16)
 
     def _segments(self, journal_id: bytes) -> None:
-        seen, unknown = look(self._disk, journal_id)
+        retired = self._read_retired(journal_id)
+        seen, unknown = look(self._disk, journal_id, retired=retired)
         doubts: list[tuple[int, Head]] = []
         while doubts != (doubts := _doubts(seen)):
-            seen, unknown = look(self._disk, journal_id)  # a segment may have been begun meanwhile
+            # a segment may have been begun meanwhile
+            seen, unknown = look(self._disk, journal_id, retired=retired)
+        self._tell_retired(retired, self._read_retired(journal_id))
+        self._check_first(seen, retired)
         for name in unknown:
             self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "no name of ours; it is ignored")
         previous: SegmentWalk | None = None
@@ -138,10 +157,53 @@ class _Looking:
                 previous = None
             begun_after = any(later.head in (Head.VALID, Head.LOST) for later in seen[at + 1 :])
             if file.head is Head.VALID:
-                previous = self._valid(file, previous, first=at == 0, begun_after=begun_after)
+                first = at == 0 and retired is None
+                previous = self._valid(file, previous, first=first, begun_after=begun_after)
             else:
                 self._without_header(file, path, begun_after=begun_after)
                 previous = None
+
+    def _read_retired(self, journal_id: bytes) -> Retired | None:
+        try:
+            retired = read_retired(self._disk, journal_id)
+        except (JournalError, WrongJournal) as error:
+            self._damage(RETIRED_FILE, 0, str(error))
+            return None
+        return retired
+
+    def _tell_retired(self, retired: Retired | None, now: Retired | None) -> None:
+        """Take in what was removed; `now` is what is recorded after the look at the segments."""
+        if now is not None and (retired is None or now.through != retired.through):
+            raise FileNotFoundError("segments were removed meanwhile")  # then it is looked at again
+        if retired is None:
+            return
+        left = len(leftovers(self._disk, retired))
+        self._retired, self._highest = retired, retired.highest.as_dict()
+        self._report.retired = RetiredSummary(
+            through=retired.through,
+            first_position=retired.first_position,
+            bytes=retired.removed_bytes,
+            publishers=len(retired.highest),
+            last=retired.last_time,
+            unfinished=left,
+            text=str(retired),
+        )
+        still = f"; {left} of the files are still there, the server removes them" if left else ""
+        self._note(RETIRED_FILE, 0, f"{retired}{still}")
+
+    def _check_first(self, seen: list[Seen], retired: Retired | None) -> None:
+        """The log begins where what was removed ends."""
+        if retired is None:
+            return
+        first = seen[0] if seen else None
+        if first is None or first.number != retired.through + 1 or first.header is None:
+            what = f"segment {retired.through + 1}, with which the log begins, is missing"
+            self._damage(segment_path(retired.through + 1), 0, what)
+            return
+        try:
+            check_retired_link(first.header, retired)
+        except JournalError:
+            self._damage(segment_path(first.number), 0, f"it does not follow what {RETIRED_FILE} says")
 
     def _without_header(self, file: Seen, path: str, *, begun_after: bool) -> None:
         reserved = file.head is Head.BLANK and not begun_after

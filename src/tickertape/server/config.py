@@ -18,6 +18,7 @@ from tickertape.base.limits import (
     MIB,
     client_name_bytes_max,
     drain_seconds_default,
+    retained_segments_min,
     segment_bytes_default,
     segment_bytes_min,
     topic_names_bytes_max,
@@ -51,7 +52,7 @@ SECTIONS_LATER: Final = (
 )  # fmt: skip
 INSTANCE_LATER: Final = ("group", "user")
 TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "slow_client", "tls")
-JOURNAL_LATER: Final = ("archive", "compression", "retain", "retain_size", "replication")
+JOURNAL_LATER: Final = ("archive", "compression", "replication")
 TOPIC_LATER: Final = ("filter", "key", "expiration", "pattern")
 
 _NAME_OVERHEAD_BYTES: Final = 3
@@ -92,6 +93,10 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_size: int = segment_bytes_default
     """Bytes."""
     create: bool = True
+    retain: float | None = None
+    """Seconds for which messages are kept at least; None: for ever."""
+    retain_size: int | None = None
+    """Bytes that the files of the log may take before the oldest are removed; None: any."""
     topics: list[str] | None = None
     """Literal names of the recorded topics; None: every topic."""
 
@@ -279,6 +284,12 @@ def _journal(section: Section) -> JournalConfig:
         section.problem("sync_interval", f'has an effect with sync = "interval" only, and sync is "{sync}"')
     size = section.value("segment_size", _segment_size, segment_bytes_default)
     create = section.value("create", _flag, True)
+    retain = section.value("retain", _retain, None)
+    retain_size = section.value("retain_size", _size, None)
+    least = retained_segments_min * size
+    if retain_size is not None and retain_size < least:
+        what = f"{retained_segments_min} times segment_size, which is {size:,} bytes"
+        section.problem("retain_size", f"is at least {least:,} bytes: {what}, not {retain_size:,}")
     topics = section.tables("topic")
     section.finish()
     taken: set[str] = set()
@@ -287,6 +298,8 @@ def _journal(section: Section) -> JournalConfig:
         sync_interval=interval,
         segment_size=size,
         create=create,
+        retain=retain,
+        retain_size=retain_size,
         topics=None if topics is None else [_name(topic, taken) for topic in topics],
     )
 
@@ -417,10 +430,21 @@ def _sync_interval(value: Any) -> float:
     return seconds
 
 
-def _segment_size(value: Any) -> int:
+def _retain(value: Any) -> float:
+    seconds = _seconds(value)
+    if seconds <= 0:
+        raise ConfigurationError(f'is above 0, such as "7d" (without it all is kept), not {_kind(value)}')
+    return seconds
+
+
+def _size(value: Any) -> int:
     if isinstance(value, dict | list):
         raise ConfigurationError(f'is a size such as "256MB", not {_kind(value)}')
-    size = parse_size(value)
+    return parse_size(value)
+
+
+def _segment_size(value: Any) -> int:
+    size = _size(value)
     if size < segment_bytes_min:
         raise ConfigurationError(f"is at least {segment_bytes_min // MIB}MB, not {_kind(value)}")
     return size

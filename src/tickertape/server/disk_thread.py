@@ -14,14 +14,15 @@ from queue import SimpleQueue
 
 from tickertape.base.histogram import Histogram
 from tickertape.base.limits import sync_slow_seconds
-from tickertape.journal.jobs import Executor, Job, PrepareSegment, SyncSegment, WriteCommit
+from tickertape.journal.jobs import Executor, Job, PrepareSegment, RetireSegments, SyncSegment, WriteCommit
 from tickertape.server.events import event
 
 Answer = Callable[[Job, OSError | None, int], None]
 
 
 class DiskThread:
-    """One thread for commits, one for preparing segments, so that reserving space never delays a commit.
+    """One thread for commits, one for preparing segments, one for removing old ones, so that neither
+    reserving space nor giving it back ever delays a commit.
 
     `answer(job, error, salt)` is called on the thread: it must hand over to the event loop."""
 
@@ -32,16 +33,26 @@ class DiskThread:
         self._answer = answer
         self._commits: SimpleQueue[Job | None] = SimpleQueue()
         self._prepares: SimpleQueue[Job | None] = SimpleQueue()
+        self._removals: SimpleQueue[Job | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
-            for queue, name in ((self._commits, "journal-commit"), (self._prepares, "journal-prepare"))
+            for queue, name in (
+                (self._commits, "journal-commit"),
+                (self._prepares, "journal-prepare"),
+                (self._removals, "journal-remove"),
+            )
         ]
         for thread in self._threads:
             thread.start()
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
-        (self._prepares if isinstance(job, PrepareSegment) else self._commits).put(job)
+        if isinstance(job, PrepareSegment):
+            self._prepares.put(job)
+        elif isinstance(job, RetireSegments):
+            self._removals.put(job)
+        else:
+            self._commits.put(job)
 
     def run_inline(self, job: Job) -> OSError | None:
         """Carry out a job on the calling thread (sync policy `never`: a write into the page cache)."""
@@ -53,7 +64,7 @@ class DiskThread:
 
     def stop(self) -> None:
         """Finish what is queued and end the threads."""
-        for queue in (self._commits, self._prepares):
+        for queue in (self._commits, self._prepares, self._removals):
             queue.put(None)
         for thread in self._threads:
             thread.join()

@@ -39,11 +39,12 @@ from tickertape.engine.effects import (
     Read,
     Refused,
     ResumeReading,
+    RetentionTold,
     Send,
     SubscriptionEnded,
 )
 from tickertape.journal.commit import SyncPolicy
-from tickertape.journal.jobs import Job, WriteCommit
+from tickertape.journal.jobs import Job, RetireSegments, WriteCommit
 from tickertape.journal.reading import ReadRequest
 from tickertape.server.disk_thread import DiskThread
 from tickertape.server.events import event
@@ -211,6 +212,8 @@ class Instance:
 
     def _disk_answered(self, job: Job, error: OSError | None, salt: int) -> None:
         self.broker.disk_done(job, error, salt, clock())
+        if isinstance(job, RetireSegments):
+            self._readers.removed(job.numbers)
         if self.broker.journal.full is not self._full:
             self._full = not self._full
             if self._full:
@@ -264,6 +267,8 @@ class Instance:
             event("refused", conn=effect.conn, client=client, code=effect.error.code, text=str(effect.error))
         elif isinstance(effect, SubscriptionEnded):
             self._tell_subscription(effect)
+        elif isinstance(effect, RetentionTold):
+            event(effect.name, logging.WARNING if effect.warning else logging.INFO, **effect.fields)
         elif isinstance(effect, PauseReading | ResumeReading):
             peer = self._peers.get(effect.conn)
             if peer is not None:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from tickertape.base.errors import NotAJournal
+from tickertape.base.errors import JournalCorrupt, NotAJournal
 from tickertape.base.ports import Buffer, Disk, Now
 from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
@@ -25,6 +25,7 @@ from tickertape.journal.journal import Journal
 from tickertape.journal.reached import write_reached
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
+from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.server.config import Config
 
 T = TypeVar("T")
@@ -89,6 +90,10 @@ def open_instance(config: Config) -> Opened:
     executor = Executor(disk, salt)
     begin_run(journal, executor)
     registry = read_all(disk, load_registry(journal))
+    try:
+        journal.view.first = read_all(disk, first_message(journal.view, journal.view.first_position))
+    except JournalCorrupt:  # whoever reads it is told
+        journal.view.first_unknown = True
     broker = Broker(
         journal,
         registry,
@@ -97,6 +102,7 @@ def open_instance(config: Config) -> Opened:
         recorded=None if settings.topics is None else frozenset(settings.topics),
         validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
         message_types={topic.name: topic.message_type for topic in config.topics},
+        retention=RetentionPolicy(settings.retain, settings.retain_size),
     )
     report = list(recovered.report)
     if not fresh and not recovered.segments:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -34,6 +34,8 @@ class Readers:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="journal-read")
         self._handles: OrderedDict[int, int] = OrderedDict()
         self._busy: dict[int, int] = {}
+        self._gone: set[int] = set()
+        """Removed segments that are still open."""
 
     def try_now(self, request: ReadRequest) -> Buffer | None:
         """The bytes when they are in the page cache, else None. Raises `OSError`."""
@@ -62,6 +64,19 @@ class Readers:
             self._busy[request.segment] = left
         else:
             self._busy.pop(request.segment, None)
+            self._close_gone()
+
+    def removed(self, numbers: Iterable[int]) -> None:
+        """The files of these segments are gone: their room is free once nobody has them open."""
+        self._gone.update(number for number in numbers if number in self._handles)
+        self._close_gone()
+
+    def _close_gone(self) -> None:
+        for number in [number for number in self._gone if number not in self._busy]:
+            self._gone.remove(number)
+            handle = self._handles.pop(number, None)
+            if handle is not None:
+                self._disk.close(handle)
 
     def stop(self) -> None:
         """Wait for reads in progress and close the files."""

@@ -8,8 +8,8 @@ The model of a crash (`crash_clone`), stricter than any one file system:
 
 * each 512-byte sector of each unsynced write is kept or lost, by itself; a kept sector is the whole sector as
   it was after that write. A lost one has its old contents, and where nothing was ever synced it may be zeros;
-* unsynced sizes survive up to some moment; created files and renames survive or not, name by name, but never
-  without an earlier change of the same name, and a rename leaves the old name or the new one;
+* unsynced sizes survive up to some moment; created files, renames and removals survive or not, name by name,
+  but never without an earlier change of the same name, and a rename leaves the old name or the new one;
 * a failed sync drops what it should have written: it stays readable, no later sync makes it durable.
 """
 
@@ -29,7 +29,7 @@ from tickertape.testing.pages import FileState
 
 OPERATIONS: Final = (
     "names", "make_directory", "open", "close", "size", "preallocate", "truncate", "write", "sync", "read",
-    "rename", "sync_directory", "lock",
+    "rename", "remove", "sync_directory", "lock",
 )  # fmt: skip
 """What `StrictDisk.calls` counts and `StrictDisk.fail` accepts."""
 
@@ -164,6 +164,18 @@ class StrictDisk:
         if isinstance(there, FileState):
             self._used -= there.allocated
         self._names.rename(source, from_parts[-1], target, to_parts[-1])
+
+    def remove(self, path: str) -> None:
+        self._begin("remove")
+        parts = _entry(path)
+        parent = self._directory(parts[:-1], path)
+        file = parent.view.get(parts[-1])
+        if file is None:
+            raise _error(errno.ENOENT, path)
+        if isinstance(file, Directory):
+            raise _error(errno.EISDIR, path)
+        self._used -= file.allocated
+        self._names.unlink(parent, parts[-1])
 
     def sync_directory(self, path: str) -> None:
         fault = self._fault("sync_directory")

@@ -1,13 +1,14 @@
 """Owns the names of a simulated disk: directories, and the order in which changes of names become durable.
 
-Must never look into files. Creating and renaming are logged in order; a change is durable once every
-directory it touches was synced, and before that a crash may undo it. A change never survives without an
-earlier one of the same name.
+Must never look into files. Creating, renaming and removing are logged in order; a change is durable once
+every directory it touches was synced, and before that a crash may undo it. A change never survives without
+an earlier one of the same name.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 
 from tickertape.testing.pages import FileState
@@ -28,19 +29,25 @@ _Entry = tuple[Directory, str]
 
 
 class _NameChange:
-    """`node` gets the name `target`, and loses `source` if it had one."""
+    """`node` gets the name `target`, if there is one, and loses `source` if it had one."""
 
     __slots__ = ("failed", "node", "source", "target", "waits")
 
-    def __init__(self, node: Node, target: _Entry, source: _Entry | None) -> None:
+    def __init__(self, node: Node, target: _Entry | None, source: _Entry | None) -> None:
         self.node = node
         self.target = target
         self.source = source
-        self.waits = [target[0]] if source is None else [target[0], source[0]]
+        self.waits = [directory for directory, _ in self.entries()]
         self.failed = False
 
     def entries(self) -> list[_Entry]:
-        return [self.target] if self.source is None else [self.target, self.source]
+        return [entry for entry in (self.target, self.source) if entry is not None]
+
+    @property
+    def kind(self) -> str:
+        if self.target is None:
+            return "removal"
+        return "name" if self.source is None else "rename"
 
     def settled(self) -> bool:
         return not self.waits and not self.failed
@@ -64,6 +71,11 @@ class NameLog:
         target.view[new] = node
         self._changes.append(_NameChange(node, (target, new), (source, old)))
 
+    def unlink(self, directory: Directory, name: str) -> None:
+        """Take away a name."""
+        node = directory.view.pop(name)
+        self._changes.append(_NameChange(node, None, (directory, name)))
+
     def sync(self, directory: Directory) -> None:
         """Make the names in `directory` durable, with the earlier changes that they rest on."""
         for change in self._changes:
@@ -75,7 +87,7 @@ class NameLog:
                 settling.update(change.entries())
                 settled.append(change)
         for change in reversed(settled):
-            _apply(change, change.target[0].durable, change.source[0].durable if change.source else None)
+            _apply(change, lambda place: place.durable)
         done = set(settled)
         self._changes = [change for change in self._changes if change not in done]
 
@@ -110,7 +122,7 @@ class NameLog:
         clone.root = directory(self.root)
         for change in self._changes:
             source = change.source and (directory(change.source[0]), change.source[1])
-            target = (directory(change.target[0]), change.target[1])
+            target = change.target and (directory(change.target[0]), change.target[1])
             copied = _NameChange(twin(change.node), target, source)
             copied.waits = [directory(d) for d in change.waits]
             copied.failed = change.failed
@@ -148,11 +160,9 @@ class NameLog:
             for place, _ in change.entries():
                 names.setdefault(place, dict(place.durable))
             kept = rng.random() < chance and not any(entry in lost for entry in change.entries())
-            kind = "name" if change.source is None else "rename"
-            counts[f"{kind}_kept" if kept else f"{kind}_lost"] += 1
+            counts[f"{change.kind}_kept" if kept else f"{change.kind}_lost"] += 1
             if kept:
-                source = names[change.source[0]] if change.source else None
-                _apply(change, names[change.target[0]], source)
+                _apply(change, names.__getitem__)
             else:
                 lost.update(change.entries())
         return names
@@ -170,7 +180,10 @@ class NameLog:
         return list(found)
 
 
-def _apply(change: _NameChange, target: dict[str, Node], source: dict[str, Node] | None) -> None:
-    if source is not None and change.source is not None and source.get(change.source[1]) is change.node:
-        del source[change.source[1]]
-    target[change.target[1]] = change.node
+def _apply(change: _NameChange, names_of: Callable[[Directory], dict[str, Node]]) -> None:
+    if change.source is not None:
+        source = names_of(change.source[0])
+        if source.get(change.source[1]) is change.node:
+            del source[change.source[1]]
+    if change.target is not None:
+        names_of(change.target[0])[change.target[1]] = change.node

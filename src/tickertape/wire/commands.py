@@ -129,6 +129,8 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
     text: str = ""
     start: Count | None = None
     found: bool = True
+    available: str = ""
+    """With `bookmark_expired`: the first bookmark that the log still has, if it has a message."""
 
 
 class Resolved(Command, tag="resolved", frozen=True, kw_only=True):

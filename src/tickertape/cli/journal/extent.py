@@ -142,6 +142,7 @@ class LogExtent(NamedTuple):
         snapshot = take_snapshot(disk, unsynced=self.unsynced)
         reader = SnapshotReader(disk, snapshot.view)
         with contextlib.closing(reader):
+            _tell_removed(reader, self.first)
             start, stop = self._positions(reader)
             begin = done = reader.bytes_before(start)
             with progress(what, max(0, reader.bytes_before(stop) - begin)) as advance:
@@ -189,6 +190,14 @@ def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -
     if not found:
         raise Failure(_not_found(reader, point.bookmarks))
     return max(found) + 1 if after else min(found)
+
+
+def _tell_removed(reader: SnapshotReader, first: int | StartPoint | Range | None) -> None:
+    """Say that what is asked for may begin in what is gone."""
+    view = reader.view
+    begins_before = not isinstance(first, int) or first < view.first_position
+    if view.retired is not None and begins_before:
+        click.echo(f"{view.retired}; the log begins at position {view.first_position}", err=True)
 
 
 def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:

@@ -25,6 +25,7 @@ from tickertape.engine.subscription import Phase, Subscription
 from tickertape.server.admin.report import (
     JournalState,
     Memory,
+    Retention,
     SessionState,
     Stats,
     SubscriptionState,
@@ -146,11 +147,28 @@ class Look:
             log_time=_time(last),
             segments=len(view.segments),
             bytes=sum([segment.end for segment in view.segments]),
+            file_bytes=journal.file_bytes,
             commits=self.statistics.commits,
             publishers=len(journal.persisted_highest.keys() - {CONTROL_PUBLISHER}),
             pending_bytes=journal.pending_bytes,
             full=journal.full,
+            retention=self._retention(),
             syncs=_syncs(journal.policy.value, self._instance.disk.syncs),
+        )
+
+    def _retention(self) -> Retention:
+        view, retaining = self._instance.broker.journal.view, self._instance.broker.retaining
+        retired, first = view.retired, view.first
+        return Retention(
+            first_bookmark=None if first is None else str(first.bookmark),
+            first_time=None if first is None else _time(first.timestamp),
+            retired_segments=0 if retired is None else retired.through,
+            retired_bytes=0 if retired is None else retired.removed_bytes,
+            removed_segments=retaining.removed_segments,
+            held_segments=retaining.held_segments,
+            held_bytes=retaining.held_bytes,
+            held_by=retaining.held_by or None,
+            failures=retaining.failures,
         )
 
     def _totals(self) -> Totals:

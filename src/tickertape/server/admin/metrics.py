@@ -19,9 +19,17 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from tickertape.base.timestamps import parse_timestamp
 from tickertape.server.admin.report import Stats, Totals
 
 _P: Final = "tickertape_"
+
+
+def _first_seconds(stats: Stats) -> float | None:
+    time = stats.journal.retention.first_time
+    return None if time is None else parse_timestamp(time) / 1e6
+
+
 _TOTALS: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
     ("persisted_messages", "Messages persisted.", lambda t: t.persisted_messages),
     ("persisted_bytes", "Bytes of their bodies.", lambda t: t.persisted_bytes),
@@ -43,6 +51,11 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (
     ("journal_accepted_position", "After the last accepted message.", lambda s: s.journal.accepted_end),
     ("journal_segments", "Segments of the log.", lambda s: s.journal.segments),
     ("journal_bytes", "Bytes of the log in use.", lambda s: s.journal.bytes),
+    ("journal_file_bytes", "What segment files take, reserves included.", lambda s: s.journal.file_bytes),
+    ("journal_retired_segments", "Removed, ever.", lambda s: s.journal.retention.retired_segments),
+    ("journal_held_segments", "Old, not removed: in use.", lambda s: s.journal.retention.held_segments),
+    ("journal_held_bytes", "Size of these.", lambda s: s.journal.retention.held_bytes),
+    ("journal_first_timestamp_seconds", "When the first message left was accepted.", _first_seconds),
     ("journal_publishers", "Publisher ids that the log knows.", lambda s: s.journal.publishers),
     ("journal_pending_bytes", "Accepted, not yet on the way to the disk.", lambda s: s.journal.pending_bytes),
     ("journal_full", "1 when there is no room for the next segment.", lambda s: s.journal.full),
@@ -78,6 +91,12 @@ class _Report(Collector):
         yield CounterMetricFamily(
             f"{_P}journal_commits", "Commits of messages persisted.", value=stats.journal.commits
         )
+        retention = self._stats.journal.retention
+        for name, text, count in (
+            ("removed_segments", "Old segments removed.", retention.removed_segments),
+            ("retention_failures", "Removals that failed and are tried again.", retention.failures),
+        ):
+            yield CounterMetricFamily(f"{_P}journal_{name}", text, value=count)
         yield self._syncs()
         yield _by_code("refused_commands", "Commands refused; the connection went on.", stats.totals.refused)
         yield _by_code("ended_connections", "Connections that the server ended.", stats.totals.ended)

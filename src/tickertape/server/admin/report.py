@@ -26,6 +26,28 @@ class Syncs(msgspec.Struct, kw_only=True):
     `count` only."""
 
 
+class Retention(msgspec.Struct, kw_only=True):
+    """Old segments: what was removed, and what is in the way of removing more."""
+
+    first_bookmark: str | None
+    """Of the first message that the log has; None when it has none, or it cannot be read."""
+    first_time: str | None
+    """When that was accepted."""
+    retired_segments: int
+    """Removed since the log began."""
+    retired_bytes: int
+    removed_segments: int
+    """Removed by this run."""
+    held_segments: int
+    """Not kept by `retain` and `retain_size`, and still needed, when last looked at (at least once a minute).
+    """
+    held_bytes: int
+    held_by: str | None
+    """Who needs the oldest of them."""
+    failures: int
+    """Attempts of this run that failed; each is made again."""
+
+
 class JournalState(msgspec.Struct, kw_only=True):
     """The log."""
 
@@ -42,6 +64,8 @@ class JournalState(msgspec.Struct, kw_only=True):
     segments: int
     bytes: int
     """Bytes of the log in use, without what is reserved ahead."""
+    file_bytes: int
+    """What its segment files take, what is reserved ahead included: what `retain_size` bounds."""
     commits: int
     publishers: int
     """Publisher ids that the log knows."""
@@ -49,6 +73,7 @@ class JournalState(msgspec.Struct, kw_only=True):
     """Accepted, and not yet on its way to the disk."""
     full: bool
     """There is no room for the next segment: publishes are refused."""
+    retention: Retention
     syncs: Syncs
 
 

@@ -1,0 +1,237 @@
+"""Owns retention at work: when it is looked whether segments go, what is in the way, and the order of steps.
+
+Gather what must outlive the segments (reads), take them out of the readers' view, then have it recorded and
+the files removed (a job of the disk). Must never take a segment that somebody still needs: who does is asked
+twice, before the gathering and right before the segments leave the view. A failure is told and tried again,
+and ends nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
+from tickertape.base.ports import Buffer, Now
+from tickertape.engine.effects import DiskJob, Effect, Read, RetentionTold
+from tickertape.engine.read_budget import ReadBudget
+from tickertape.journal.jobs import RetireSegments
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.retention import (
+    Gathered,
+    Gathering,
+    RetentionPolicy,
+    due,
+    first_of,
+    gather,
+    removable,
+    unneeded,
+)
+
+
+class Pin(NamedTuple):
+    """A position from which on somebody needs the log."""
+
+    position: int
+    who: str
+    """For people."""
+    brief: bool = False
+    """It is over in a moment: not worth telling."""
+
+
+class Retaining:
+    """Removes what the policy does not keep. `oldest_needed` gives the pin with the lowest position."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        policy: RetentionPolicy,
+        effects: list[Effect],
+        new_token: Callable[[], int],
+        budget: ReadBudget,
+        oldest_needed: Callable[[], Pin | None],
+    ) -> None:
+        self._journal = journal
+        self._policy = policy
+        self._effects = effects
+        self._new_token = new_token
+        self._budget = budget
+        self._oldest_needed = oldest_needed
+        self._steps: Gathering | None = None
+        self._reading: int | None = None
+        """Token of the read under way."""
+        self._ready = False
+        """The gathering let others go first."""
+        self._job: RetireSegments | None = None
+        """What the disk does, or failed to do and is asked again."""
+        self._with_disk = False
+        self._at: float | None = float("-inf") if policy.active or journal.leftovers else None
+        self._sealed_through = journal.sealed_through
+        if journal.leftovers:
+            self._job = RetireSegments(retired=None, numbers=journal.leftovers)
+        self.removed_segments = 0
+        """Files removed by this run."""
+        self.held_segments = 0
+        """Segments that the policy does not keep and somebody needs, when last looked at."""
+        self.held_bytes = 0
+        self.held_by = ""
+        """Who needs the oldest of them."""
+        self.failures = 0
+        """Attempts that failed, since the start."""
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def moved(self, now: Now) -> None:
+        """The journal went on: after a seal it is looked whether segments go."""
+        if self._journal.sealed_through != self._sealed_through:
+            self._sealed_through = self._journal.sealed_through
+            if self._policy.active:
+                self._look(now)
+
+    def persisted(self, part: Part) -> None:
+        """A commit became persisted: it may hold the first message of the log."""
+        view = self._journal.view
+        if view.first is None and not view.first_unknown:
+            view.first = first_of(part, view.first_position)
+
+    def wake(self, now: Now) -> None:
+        """A deadline may have come."""
+        if self._at is not None and now.mono >= self._at:
+            self._look(now)
+
+    def step(self, now: Now) -> None:
+        """Go on after others went first."""
+        if self._ready:
+            self._ready = False
+            self._advance(b"", now)
+
+    def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> bool:
+        """The answer to a read of ours; False when the token is none of ours."""
+        if token != self._reading:
+            return False
+        self._reading = None
+        self._advance(data, now)
+        return True
+
+    def done(self, job: RetireSegments, error: OSError | None, now: Now) -> None:
+        """The disk's answer to a removal."""
+        self._with_disk = False
+        if error is not None:
+            self._failed(f"segments {job.numbers[0]} to {job.numbers[-1]} could not be removed: {error}", now)
+            return
+        self._job = None
+        self.removed_segments += len(job.numbers)
+        view = self._journal.view
+        fields: dict[str, str | int] = {
+            "segments": len(job.numbers),
+            "through": job.numbers[-1],
+            "first_position": view.first_position,
+        }
+        if view.first is not None:
+            fields["first_bookmark"] = str(view.first.bookmark)
+        self._effects.append(RetentionTold("segments_removed", False, fields))
+        self._at = now.mono  # there may be more
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return self._ready
+
+    def next_deadline(self) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        return None if self._steps is not None or self._with_disk else self._at
+
+    # -- the machine ----------------------------------------------------------------------------------
+
+    def _look(self, now: Now) -> None:
+        if self._steps is not None or self._with_disk:
+            return
+        if self._journal.failure is not None or self._journal.closing:
+            self._at = None
+            return
+        self._at = now.mono + retention_check_seconds if self._policy.active or self._job else None
+        if self._job is not None:
+            self._send(self._job)
+        elif self._policy.active:
+            count = self._free(now)
+            if count:
+                self._steps = gather(self._journal.view, self._journal.journal_id, count)
+                self._advance(None, now)
+
+    def _free(self, now: Now) -> int:
+        """How many of the oldest segments may go now."""
+        journal = self._journal
+        segments = removable(journal.view, journal.sealed_through)
+        wanted = due(segments, self._policy, now.wall, journal.file_bytes)
+        pin = self._oldest_needed() if wanted else None
+        free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
+        if pin is not None and pin.brief and free < wanted:
+            self._at = now.mono + retention_retry_seconds
+        else:
+            held = segments[free:wanted]
+            self._hold(len(held), sum(s.file_bytes for s in held), pin.who if pin and held else "")
+        return min(free, retention_segments_max)
+
+    def _hold(self, segments: int, size: int, who: str) -> None:
+        """Note what is held back; told when somebody else is the reason than before."""
+        if who != self.held_by:
+            name = "retention_held" if segments else "retention_released"
+            fields: dict[str, str | int] = {}
+            if segments:
+                fields = {"segments": segments, "bytes": size, "by": who}
+            self._effects.append(RetentionTold(name, bool(segments), fields))
+        self.held_segments, self.held_bytes, self.held_by = segments, size, who
+
+    def _advance(self, data: Buffer | TickertapeError | None, now: Now) -> None:
+        assert self._steps is not None
+        try:
+            if isinstance(data, TickertapeError):
+                raise data
+            request = next(self._steps) if data is None else self._steps.send(data)
+        except StopIteration as done:
+            gathered: Gathered = done.value
+            self._finish()
+            self._gathered(gathered, now)
+        except TickertapeError as error:
+            self._finish()
+            self._failed(f"what must outlive old segments cannot be read: {error}", now)
+        else:
+            if request is None:
+                self._ready = True
+            elif self._budget.reserve(self, request.size, lambda: self._read(request)):
+                self._read(request)
+
+    def _read(self, request: ReadRequest) -> None:
+        self._reading = self._new_token()
+        self._effects.append(Read(self._reading, request))
+
+    def _finish(self) -> None:
+        self._steps = None
+        self._budget.forget(self)
+
+    def _gathered(self, gathered: Gathered, now: Now) -> None:
+        """Everything to be kept is known: the segments leave the view, unless somebody came meanwhile."""
+        journal, retired = self._journal, gathered.retired
+        pin = self._oldest_needed()
+        if pin is not None and pin.position < retired.first_position:
+            self._at = now.mono + retention_retry_seconds
+            return
+        if journal.failure is not None or journal.closing:
+            return
+        gone = [s.number for s in journal.view.segments if s.number <= retired.through]
+        journal.view.retire(retired, gathered.first)
+        self._job = RetireSegments(retired=retired, numbers=tuple(gone))
+        self._send(self._job)
+
+    def _send(self, job: RetireSegments) -> None:
+        self._with_disk = True
+        self._effects.append(DiskJob(job))
+
+    def _failed(self, text: str, now: Now) -> None:
+        self.failures += 1
+        self._effects.append(RetentionTold("retention_failed", True, {"text": text}))
+        self._at = now.mono + retention_check_seconds

@@ -1,0 +1,181 @@
+"""Owns which segments may be removed, and what must be gathered from them before.
+
+Whole sealed segments, oldest first: by the log time of their last commit, by the size of all files. Pure;
+must never name one that holds the last message of the log, one behind a segment that stays, or one that a
+position still needed lies in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.ports import Buffer
+from tickertape.journal.format import CONTROL_TOPIC
+from tickertape.journal.index import publisher_spans
+from tickertape.journal.reader import LogReader
+from tickertape.journal.reading import LogSegment, LogView, Part, ReadRequest
+from tickertape.journal.retired import NOTHING_HIGHEST, FirstMessage, Numbers, Retired, with_records
+
+
+class RetentionPolicy(NamedTuple):
+    """What is kept: messages younger than `age_seconds`, segments of at most `size_bytes`. None: no bound."""
+
+    age_seconds: float | None = None
+    size_bytes: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is ever removed."""
+        return self.age_seconds is not None or self.size_bytes is not None
+
+
+class Gathered(NamedTuple):
+    """What is to be recorded before segments go, and the first message behind them."""
+
+    retired: Retired
+    first: FirstMessage | None
+
+
+Gathering = Generator[ReadRequest | None, Buffer, Gathered]
+"""Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
+
+
+def removable(view: LogView, sealed_through: int) -> list[LogSegment]:
+    """The segments that may go at all: their seals are durable, and the last message is behind them.
+
+    The last message stays, however old, so that a bookmark of somebody who has read everything is there."""
+    found = []
+    for segment in view.segments[:-1]:
+        if segment.number > sealed_through or segment.end_position >= view.end_position:
+            break
+        found.append(segment)
+    return found
+
+
+def due(segments: Sequence[LogSegment], policy: RetentionPolicy, wall: int, total_bytes: int) -> int:
+    """How many of `segments`, from the oldest, the policy does not keep at `wall` (microseconds) while all
+    files take `total_bytes`."""
+    for count, segment in enumerate(segments):
+        old = policy.age_seconds is not None and segment.timestamp < wall - policy.age_seconds * 1e6
+        large = policy.size_bytes is not None and total_bytes > policy.size_bytes
+        if not old and not large:
+            return count
+        total_bytes -= segment.file_bytes
+    return len(segments)
+
+
+def unneeded(segments: Sequence[LogSegment], oldest: int | None) -> int:
+    """How many of `segments`, from the oldest, end before the position `oldest` (None: none is needed)."""
+    for count, segment in enumerate(segments):
+        if oldest is not None and segment.end_position > oldest:
+            return count
+    return len(segments)
+
+
+def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
+    """Read what must outlive the first `count` segments; they stay readable meanwhile.
+
+    Raises `JournalCorrupt`: what cannot be read back is not removed."""
+    before = view.retired
+    highest = before.highest if before is not None else NOTHING_HIGHEST
+    records: list[bytes] = []
+    segments, following = view.segments[:count], view.segments[count]
+    for segment in segments:
+        columns = segment.index.highest_columns()
+        if columns is None:
+            columns = yield from _read_highest(view, segment)
+        highest = highest.with_later(*columns)
+        yield None
+    reader = LogReader(view, view.first_position, CONTROL_TOPIC)
+    while (parts := (yield from _next(reader))) is not None:
+        for part in parts:
+            records += _records(part, following.first_position)
+        if reader.position >= following.first_position:
+            break
+    first: FirstMessage | None = None
+    with contextlib.suppress(JournalCorrupt):  # whoever reads it is told; it is no reason to keep what is old
+        first = yield from first_message(view, following.first_position)
+    header = following.header
+    return Gathered(
+        Retired(
+            journal_id=journal_id,
+            through=segments[-1].number,
+            first_position=header.first_position,
+            first_commit=header.first_commit,
+            previous_chain=header.previous_chain,
+            previous_end=header.previous_end,
+            last_time=max(before.last_time if before is not None else 0, *(s.timestamp for s in segments)),
+            removed_bytes=(before.removed_bytes if before is not None else 0)
+            + sum(s.file_bytes for s in segments),
+            highest=highest,
+            records=with_records(before.records if before is not None else (), records),
+        ),
+        first,
+    )
+
+
+def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer, FirstMessage | None]:
+    """The first message from `position` on; None when nothing but control records is persisted there."""
+    reader = LogReader(view, position)
+    while (parts := (yield from _next(reader))) is not None:
+        for part in parts:
+            found = first_of(part, position)
+            if found is not None:
+                return found
+    return None
+
+
+def first_of(part: Part, position: int) -> FirstMessage | None:
+    """The first message of a part, from `position` on, that is no control record."""
+    batch = part.batch
+    low = max(position - part.first_position, 0)
+    if batch.kinds is not None:
+        messages = np.flatnonzero(batch.kinds[low:] == 0)
+        if not len(messages):
+            return None
+        low += int(messages[0])
+    if low >= batch.count:
+        return None
+    return FirstMessage(Bookmark(batch.publisher(low), batch.sequence(low)), int(batch.timestamps[low]))
+
+
+def _records(part: Part, stop: int) -> list[bytes]:
+    """Bodies of the control records of a part below the position `stop`."""
+    kinds = part.batch.kinds
+    if kinds is None:
+        return []
+    found = []
+    for index in kinds.nonzero()[0].tolist():
+        at = part.first_position + index if part.positions is None else int(part.positions[index])
+        if at < stop:
+            found.append(bytes(part.batch.body(index)))
+    return found
+
+
+def _read_highest(
+    view: LogView, segment: LogSegment
+) -> Generator[ReadRequest, Buffer, tuple[Numbers, Numbers]]:
+    """The highest sequence of each publisher of a segment whose index does not say it: read them all."""
+    highest: dict[int, int] = {}
+    reader = LogReader(view, segment.first_position)
+    while reader.position < segment.end_position:
+        parts = yield from _next(reader)
+        assert parts is not None
+        for part in parts:
+            if part.first_position < segment.end_position:
+                for publisher, _, high in publisher_spans(part.batch):
+                    highest[publisher] = max(high, highest.get(publisher, 0))
+    count = len(highest)
+    return np.fromiter(highest, np.uint64, count), np.fromiter(highest.values(), np.uint64, count)
+
+
+def _next(reader: LogReader) -> Generator[ReadRequest, Buffer, list[Part] | None]:
+    """What a reader gives next, perhaps no part; None at the persisted end."""
+    step = reader.poll()
+    return reader.answer((yield step)) if isinstance(step, ReadRequest) else step
