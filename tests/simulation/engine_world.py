@@ -19,7 +19,16 @@ from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
-from tickertape.engine.effects import Close, DiskJob, Fatal, PauseReading, Read, ResumeReading, Send
+from tickertape.engine.effects import (
+    Close,
+    DiskJob,
+    Fatal,
+    PauseReading,
+    Read,
+    ResumeReading,
+    RetentionTold,
+    Send,
+)
 from tickertape.engine.registry import CONTROL_TOPIC, load_registry
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import segment_path
@@ -28,6 +37,7 @@ from tickertape.journal.jobs import Executor, Job
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
+from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.commands import (
     Ack,
@@ -181,6 +191,7 @@ class EngineWorld:
         validated: dict[str, str] | None = None,
         policy: SyncPolicy = SyncPolicy.ALWAYS,
         segment_bytes: int = 32_768,
+        retention: RetentionPolicy | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
@@ -191,6 +202,8 @@ class EngineWorld:
         self.validated = validated
         self.policy = policy
         self.segment_bytes = segment_bytes
+        self.retention = retention
+        self.told: list[RetentionTold] = []
         self.peers: dict[int, Peer] = {}
         self.promised: set[tuple[int, int]] = set()
         self.fatal: TickertapeError | None = None
@@ -215,7 +228,10 @@ class EngineWorld:
             software="test",
             recorded=self.recorded,
             validated=self.validated,
+            retention=self.retention,
         )
+        view = journal.view
+        view.first = drive(self.disk, first_message(view, view.first_position))
         self.jobs: deque[Job] = deque()
         self.reads: list[Read] = []
         self.pauses: list[PauseReading | ResumeReading] = []
@@ -256,6 +272,9 @@ class EngineWorld:
                 self.reads.append(effect)
             elif isinstance(effect, PauseReading | ResumeReading):
                 self.pauses.append(effect)
+            elif isinstance(effect, RetentionTold):
+                self.counts[effect.name] += 1
+                self.told.append(effect)
             elif isinstance(effect, Close):
                 self.counts["closed"] += 1
             elif isinstance(effect, Fatal):

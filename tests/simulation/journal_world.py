@@ -81,6 +81,10 @@ class FailingDisk:
         self._tick("rename", old, new)
         self._disk.rename(old, new)
 
+    def remove(self, path: str) -> None:
+        self._tick("remove", path)
+        self._disk.remove(path)
+
     def make_directory(self, path: str) -> None:
         self._tick("make_directory", path)
         self._disk.make_directory(path)
