@@ -111,7 +111,7 @@ class Trace:
         return self._hash.hexdigest()
 
 
-def drive(disk: Disk, search: Generator[ReadRequest, Buffer, T]) -> T:
+def drive(disk: Disk, search: Generator[ReadRequest | None, Buffer, T]) -> T:
     """Run a search to its end."""
     data: Buffer | None = None
     while True:
@@ -120,6 +120,9 @@ def drive(disk: Disk, search: Generator[ReadRequest, Buffer, T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+        if request is None:
+            data = b""
+            continue
         handle = disk.open(segment_path(request.segment), write=False)
         data = request.read(partial(disk.read, handle))
         disk.close(handle)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.simulation.journal_world import drive
 from tickertape.base.ports import Now
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.identity import open_identity
-from tickertape.journal.jobs import Executor
+from tickertape.journal.jobs import Executor, RetireSegments
 from tickertape.journal.journal import Journal
 from tickertape.journal.recovery import recover
+from tickertape.journal.retention import gather
+from tickertape.journal.retired import Retired
 from tickertape.testing.disk import StrictDisk
 
 START_MICROS = 1_700_000_000_000_000
@@ -64,6 +67,16 @@ class Written:
         self.work()
         assert self.journal.closed
         self._executor.close()
+
+    def retire(self, count: int) -> Retired:
+        """Remove the oldest segments as retention does, without asking anybody."""
+        view = self.journal.view
+        steps = gather(view, self.journal.journal_id, count)
+        gathered = drive(self.disk, steps)
+        view.retire(gathered.retired, gathered.first)
+        numbers = range(1, gathered.retired.through + 1)
+        self._executor.run(RetireSegments(retired=gathered.retired, numbers=tuple(numbers)))
+        return gathered.retired
 
     def work(self) -> None:
         """Carry out all jobs."""
