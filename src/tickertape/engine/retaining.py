@@ -132,7 +132,7 @@ class Retaining:
         if view.first is not None:
             fields["first_bookmark"] = str(view.first.bookmark)
         self._effects.append(RetentionTold("segments_removed", False, fields))
-        self._at = now.mono  # there may be more
+        self._at = now.mono if self._policy.active else None  # there may be more
 
     # -- outputs --------------------------------------------------------------------------------------
 
@@ -166,7 +166,8 @@ class Retaining:
         """How many of the oldest segments may go now."""
         journal = self._journal
         segments = removable(journal.view, journal.sealed_through)
-        wanted = due(segments, self._policy, now.wall, journal.file_bytes)
+        # Room is made before it is taken, so that the files stay below the bound.
+        wanted = due(segments, self._policy, now.wall, journal.file_bytes + journal.coming_bytes)
         pin = self._oldest_needed() if wanted else None
         free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
         if pin is not None and pin.brief and free < wanted:

@@ -230,6 +230,11 @@ class GroupCommit:
         return 0 if prepared is None else prepared.capacity
 
     @property
+    def coming_bytes(self) -> int:
+        """What the next segment will take that is not reserved yet."""
+        return self._reserve.coming_bytes
+
+    @property
     def epoch(self) -> int:
         """The epoch of this run."""
         return self._end.epoch

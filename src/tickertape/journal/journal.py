@@ -124,6 +124,11 @@ class Journal:
         return sum([segment.file_bytes for segment in self.view.segments]) + self._commit.prepared_bytes
 
     @property
+    def coming_bytes(self) -> int:
+        """By how much that grows when the next segment is prepared."""
+        return self._commit.coming_bytes
+
+    @property
     def accepted_end(self) -> int:
         """Position of the next message to be accepted."""
         return self._commit.accepted_end

@@ -42,6 +42,13 @@ class Reserve:
         self._next_bytes = min(segment_bytes_first, segment_bytes)
         self._needed = 0
 
+    @property
+    def coming_bytes(self) -> int:
+        """What the next segment will take that is not prepared yet; 0 when it is."""
+        if self.prepared is not None:
+            return 0
+        return _allocated(self._next_bytes) if self.preparing is None else self.preparing.bytes
+
     def may_ask(self, now: Now) -> bool:
         """Nothing is being prepared, and it is no time to wait."""
         return self.preparing is None and (self.retry_at is None or now.mono >= self.retry_at)
