@@ -277,6 +277,23 @@ def test_a_directory_is_no_file(disk: Disk) -> None:
         disk.open("d", create=True)
 
 
+def test_remove_takes_the_name_and_an_open_handle_goes_on(disk: Disk) -> None:
+    handle = create(disk, "a", b"abc")
+    disk.make_directory("d")
+    create(disk, "d/b", b"b")
+    disk.remove("a")
+    disk.remove("d/b")
+    assert (disk.names("."), disk.names("d")) == (["d"], [])
+    disk.write(handle, 3, [b"d"])
+    assert disk.read(handle, 0, 10) == b"abcd"
+    with pytest.raises(FileNotFoundError):
+        disk.remove("a")
+    with pytest.raises(OSError, match=r"Is a directory|not permitted"):
+        disk.remove("d")
+    create(disk, "a", b"new")
+    assert contents(disk, "a") == b"new"
+
+
 def test_rename_moves_and_an_open_handle_follows(disk: Disk) -> None:
     handle = create(disk, "a", b"abc")
     disk.make_directory("d")

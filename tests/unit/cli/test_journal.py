@@ -67,7 +67,7 @@ def test_ls_lists_segments_in_columns(directory: Path) -> None:
 
 def test_ls_as_json(directory: Path) -> None:
     report = json.loads(run("ls", directory, "--json").stdout)
-    assert report.keys() == {"journal", "segments", "damage_outside_sealed_commits", "notes"}
+    assert report.keys() == {"journal", "segments", "retired", "damage_outside_sealed_commits", "notes"}
     assert report["journal"] == bytes(range(16)).hex()
     assert report["damage_outside_sealed_commits"] == []
     assert sum(segment["messages"] for segment in report["segments"]) == 60

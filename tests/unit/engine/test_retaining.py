@@ -43,8 +43,8 @@ def expire(world: EngineWorld) -> None:
     world.settle()
 
 
-def ask(world: EngineWorld, peer: Peer, sub_id: str, bookmark: str, **more: object) -> Ack:
-    asked = peer.subscribe(sub_id, "t", bookmark=bookmark, **more)
+def ask(world: EngineWorld, peer: Peer, sub_id: str, bookmark: str, options: str = "") -> Ack:
+    asked = peer.subscribe(sub_id, "t", bookmark=bookmark, options=options)
     world.settle()
     answer = peer.answers[asked]
     assert isinstance(answer, Ack)

@@ -336,7 +336,7 @@ TAKES = "instance, transport, journal, topic, admin, logging, include"
             [
                 (
                     "2: journal.sync-interval: unknown; did you mean 'sync_interval'? [journal] takes sync, "
-                    "sync_interval, segment_size, create, topic"
+                    "sync_interval, segment_size, create, retain, retain_size, topic"
                 )
             ],
         ),
@@ -345,10 +345,23 @@ TAKES = "instance, transport, journal, topic, admin, logging, include"
         ("[[sow]]\nname = 's'\n", ["1: sow: is not built yet; take it out"]),
         ("\n[view]\n", ["2: view: is not built yet; take it out"]),
         (
-            "[journal]\nretain = '7d'\nretain_size = '50GB'\n",
+            "[journal]\nretain = 0\nretain_size = '767MB'\n",
             [
-                "2: journal.retain: is not built yet; take it out",
-                "3: journal.retain_size: is not built yet; take it out",
+                '2: journal.retain: is above 0, such as "7d" (without it all is kept), not 0',
+                (
+                    "3: journal.retain_size: is at least 805,306,368 bytes: 3 times segment_size, "
+                    "which is 268,435,456 bytes, not 804,257,792"
+                ),
+            ],
+        ),
+        (
+            "[journal]\nretain = '7 days'\nretain_size = []\n",
+            [
+                (
+                    "2: journal.retain: '7 days' is not an interval: a number, then us, ms, s, m, h, d or w, "
+                    "such as '500ms'"
+                ),
+                '3: journal.retain_size: is a size such as "256MB", not a list',
             ],
         ),
         (
