@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from crc32c import crc32c
 
 from tests.fuzz.bodies import BODY_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
@@ -57,6 +58,7 @@ from tickertape.journal.format import (
 )
 from tickertape.journal.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.index import SegmentIndex
+from tickertape.journal.retired import Highest, Retired, decode_retired, encode_retired
 from tickertape.journal.segment import SegmentScan
 from tickertape.journal.verify import verify
 from tickertape.server.address import parse_listen
@@ -303,6 +305,27 @@ def index(data: bytes) -> str:
     return "taken"
 
 
+def retired(data: bytes) -> str:
+    """`ValueError`, or something that can be asked and written again; the checksum is right."""
+    head = b"TKTRET\0\0" + bytes(4) + crc32c(data).to_bytes(4, "little")
+    try:
+        found = decode_retired(head + data)
+    except ValueError:
+        return "refused"
+    assert found.highest.of(11) <= max(found.highest.as_dict().values(), default=0)
+    str(found)
+    assert decode_retired(encode_retired(found)).follows == found.follows
+    return "taken"
+
+
+def _retireds() -> list[bytes]:
+    highest = Highest(np.array([11, 12], np.uint64), np.array([5, 9], np.uint64))
+    kept = Retired(
+        bytes(range(16)), 3, 40, 7, 123, 8192, 1_700_000_000_000_000, 24_576, highest, (b"a", b"bc")
+    )
+    return [encode_retired(kept)[16:]]
+
+
 def _indexes() -> list[bytes]:
     data = _log().files[segment_path(1)]
     footer = decode_footer(data[-40:])
@@ -455,6 +478,7 @@ TARGETS: Final[dict[str, Target]] = {
     "index": Target(index, _indexes),
     "segment": Target(segment, _segments, mended_segment),
     "recovery": Target(recovery, _segments, mended_segment, cost=20),
+    "retired": Target(retired, _retireds),
     "identity": Target(identity, lambda: [_log().files[IDENTITY_FILE]], cost=2),
     "config": Target(config, _configs, words=_TOML_WORDS, cost=4),
     "options": Target(

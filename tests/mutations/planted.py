@@ -24,6 +24,7 @@ _JOURNAL_CRASHES = "simulation/test_journal_crashes.py"
 _FAILURES = "simulation/test_disk_failures.py"
 _FLIPS = "simulation/test_bit_flips.py"
 _HANDOVER = "simulation/test_handover.py"
+_RETENTION = "simulation/test_retention.py"
 _TRUNCATION = "simulation/test_truncation.py"
 
 MUTATIONS: Final = (
@@ -212,6 +213,48 @@ MUTATIONS: Final = (
         "    if reached is None:\n        return\n",
         "    if reached is None or reached:\n        return\n",
         ("unit/server/test_opening.py",),
+    ),
+    Mutation(
+        "segments go before what must outlive them is recorded",
+        "journal/jobs.py",
+        "        if job.retired is not None:\n            write_retired",
+        "        if job.retired is None:\n            write_retired",
+        (_RETENTION,),
+    ),
+    Mutation(
+        "what is kept of removed segments is not synced",
+        "journal/retired.py",
+        "        disk.write(handle, 0, [data])\n        disk.sync(handle)\n",
+        "        disk.write(handle, 0, [data])\n",
+        (_RETENTION,),
+    ),
+    Mutation(
+        "a segment goes though a reader is in it",
+        "journal/retention.py",
+        "segment.end_position > oldest:",
+        "segment.end_position > oldest + 10:",
+        ("unit/engine/test_retaining.py",),
+    ),
+    Mutation(
+        "who comes while old segments are read finds them gone",
+        "engine/retaining.py",
+        "pin.position < retired.first_position:",
+        "pin.position < 0:",
+        ("unit/engine/test_retaining.py",),
+    ),
+    Mutation(
+        "a bookmark of what is gone is taken for one that never was",
+        "engine/points.py",
+        "0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)",
+        "0 < bookmark.sequence < retired.highest.of(bookmark.publisher)",
+        ("unit/engine/test_retaining.py",),
+    ),
+    Mutation(
+        "names of publishers go with the segments that hold them",
+        "journal/retention.py",
+        "            records += _records(part, following.first_position)",
+        "            records += _records(part, 0)",
+        (_RETENTION,),
     ),
     Mutation(
         "who has many bookmarks looked up is read from all the same",

@@ -27,6 +27,7 @@ from tickertape.engine.session import Session
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.retired import expired
 from tickertape.wire.commands import Command, Completed, Deliver, Ended
 from tickertape.wire.frames import encode_frame
 
@@ -227,6 +228,9 @@ class Delivery:
             if sub.position >= self._journal.persisted_end:
                 self._join(sub)
                 return
+            if sub.position < self._journal.view.first_position:
+                self._expire(sub)
+                return
             sub.reader = self._journal.reader(sub.position, sub.topic)
         step = sub.reader.poll()
         if isinstance(step, ReadRequest):
@@ -242,6 +246,13 @@ class Delivery:
             self._join(sub)
         else:
             sub.parts = selections(step, sub.topic)
+
+    def _expire(self, sub: Subscription) -> None:
+        """What it needs is gone, which its pin should have kept from happening: nothing is skipped silently."""
+        view = self._journal.view
+        error = expired(f"position {sub.position}", view.retired, view.first)
+        self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
+        self.remove(sub)
 
     def _join(self, sub: Subscription) -> None:
         """It has caught up."""

@@ -68,6 +68,8 @@ class Retaining:
         """What the disk does, or failed to do and is asked again."""
         self._with_disk = False
         self._at: float | None = float("-inf") if policy.active or journal.leftovers else None
+        self._put_off_since: float | None = None
+        """Since when something brief has been in the way each time."""
         self._sealed_through = journal.sealed_through
         if journal.leftovers:
             self._job = RetireSegments(retired=None, numbers=journal.leftovers)
@@ -170,12 +172,19 @@ class Retaining:
         wanted = due(segments, self._policy, now.wall, journal.file_bytes + journal.coming_bytes)
         pin = self._oldest_needed() if wanted else None
         free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
-        if pin is not None and pin.brief and free < wanted:
+        if pin is not None and pin.brief and free < wanted and self._put_off(now):
             self._at = now.mono + retention_retry_seconds
         else:
+            self._put_off_since = None
             held = segments[free:wanted]
             self._hold(len(held), sum(s.file_bytes for s in held), pin.who if pin and held else "")
         return min(free, retention_segments_max)
+
+    def _put_off(self, now: Now) -> bool:
+        """Whether it may be put off without a word for what is over in a moment: not for long."""
+        if self._put_off_since is None:
+            self._put_off_since = now.mono
+        return now.mono < self._put_off_since + retention_check_seconds
 
     def _hold(self, segments: int, size: int, who: str) -> None:
         """Note what is held back; told when somebody else is the reason than before."""

@@ -7,7 +7,7 @@ is none without it. Must never be guessed: what cannot be read whole refuses the
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -125,15 +125,20 @@ def expired(what: str, retired: Retired | None, first: FirstMessage | None) -> B
 # -- storing ------------------------------------------------------------------------------------------
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Micros = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000_000)]
+"""Before the year 10000."""
+
+
 class _Stored(msgspec.Struct, kw_only=True):
     journal: bytes
-    through: int
-    first_position: int
-    first_commit: int
-    previous_chain: int
-    previous_end: int
-    last_time: int
-    removed_bytes: int
+    through: _Count
+    first_position: _Count
+    first_commit: _Count
+    previous_chain: _Count
+    previous_end: _Count
+    last_time: _Micros
+    removed_bytes: _Count
     publishers: bytes
     sequences: bytes
     records: list[bytes]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.journal_world import drive
 from tickertape.base.names import publisher_id
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.retaining import Pin
 from tickertape.journal.jobs import RetireSegments
-from tickertape.journal.retention import RetentionPolicy, due, removable, unneeded
+from tickertape.journal.retention import RetentionPolicy, due, gather, removable, unneeded
 from tickertape.wire.commands import Ack, Completed, Ended, Resolve, Resolved
 
 SEGMENT_BYTES = 8_192
@@ -227,6 +228,35 @@ def test_a_search_under_way_puts_it_off_for_a_second_and_is_not_told() -> None:
     assert deadline <= world.mono + 1.1
     world.settle()
     assert [h.sequence for h in reader.heard["s"]] == list(range(3, peer.next_sequence))
+
+
+def test_searches_without_end_are_told_after_a_minute() -> None:
+    world, _ = world_of(HOUR)
+    reader = world.connect("reader")
+    reader.subscribe("s", "t", bookmark=f"{publisher_id('pub')}|2|", credit=9_000)
+    assert world.reads, "the search reads, and is not answered"
+    world.wake(3_700)
+    for _ in range(62):
+        world.wake(1.01)
+    assert [told.name for told in world.told] == ["retention_held"]
+    assert "a search of client 'reader'" in str(world.told[0].fields["by"])
+
+
+def test_a_subscription_that_nobody_pinned_is_ended_rather_than_moved() -> None:
+    world, _ = world_of(None)
+    reader = world.connect("reader")
+    reader.subscribe("s", "t", bookmark="0", credit=500)
+    for _ in range(20):
+        world.step()
+    view = world.broker.journal.view
+    gathered = drive(world.disk, gather(view, world.broker.journal.journal_id, 3))
+    view.retire(gathered.retired, gathered.first)
+    before = len(reader.heard["s"])
+    sub = world.broker.subscribing.of(reader.conn).recorded["s"]
+    sub.let_go()
+    world.settle()
+    assert reader.marks["s"][-1] == "ended bookmark_expired"
+    assert len(reader.heard["s"]) == before
 
 
 def test_who_comes_while_it_is_gathered_keeps_everything() -> None:
