@@ -248,7 +248,7 @@ class Delivery:
             sub.parts = selections(step, sub.topic)
 
     def _expire(self, sub: Subscription) -> None:
-        """What it needs is gone, which its pin should have kept from happening: nothing is skipped silently."""
+        """What it needs is gone, which its pin should have prevented: nothing is skipped silently."""
         view = self._journal.view
         error = expired(f"position {sub.position}", view.retired, view.first)
         self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
