@@ -186,14 +186,17 @@ def _live(world: EngineWorld, names: list[str], steps: int) -> None:
 
 
 def _cut_short(world: EngineWorld) -> None:
-    """Power goes while segments are removed, if some are about to be."""
+    """All readers go, and then the power while segments are removed, if some are about to be."""
+    for conn in list(world.broker.sessions):
+        world.broker.disconnected(conn)
     world.wake(61.0)
     while world.broker.has_work or world.reads:
         world.run_read() if world.reads else world.work()
     for job in world.jobs:
         if isinstance(job, RetireSegments):
+            world.counts["cut short"] += 1
             with contextlib.suppress(PowerLost, OSError):
-                disk = FailingDisk(world.disk, world.rng.randrange(5, 12), Trace())
+                disk = FailingDisk(world.disk, world.rng.choice((3, 6, 7, 8, 9)), Trace())
                 Executor(disk, lambda: 0).run(job)
 
 
@@ -253,5 +256,5 @@ def test_lives_with_retention_lose_neither_names_nor_sequences(part: int, full: 
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-    for what in ("segments_removed", "retention_held", "left over", "crash", "kill"):
+    for what in ("segments_removed", "retention_held", "left over", "cut short", "crash", "kill"):
         assert counts[what], f"{what} never happened, so nothing was shown about it"

@@ -86,12 +86,13 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
     highest = before.highest if before is not None else NOTHING_HIGHEST
     records: list[bytes] = []
     segments, following = view.segments[:count], view.segments[count]
+    found: list[tuple[Numbers, Numbers]] = []
     for segment in segments:
         columns = segment.index.highest_columns()
-        if columns is None:
-            columns = yield from _read_highest(view, segment)
-        highest = highest.with_later(*columns)
+        found.append(columns if columns is not None else (yield from _read_highest(view, segment)))
         yield None
+    highest = highest.with_later(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    yield None
     reader = LogReader(view, view.first_position, CONTROL_TOPIC)
     while (parts := (yield from _next(reader))) is not None:
         for part in parts:

@@ -57,10 +57,12 @@ class Highest:
         """This and what later segments say: one row for each of `publishers`, which may repeat ours."""
         ids = np.concatenate((self.publishers, publishers))
         lasts = np.concatenate((self.sequences, sequences))
-        order = np.lexsort((lasts, ids))
+        if not len(ids):
+            return self
+        order = np.argsort(ids, kind="stable")  # of runs that rise: fast
         ids, lasts = ids[order], lasts[order]
-        last_rows = np.flatnonzero(np.append(ids[1:] != ids[:-1], True)) if len(ids) else np.empty(0, int)
-        return Highest(ids[last_rows], lasts[last_rows])
+        firsts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
+        return Highest(ids[firsts], np.maximum.reduceat(lasts, firsts))
 
     def as_dict(self) -> dict[int, int]:
         """By publisher."""
@@ -106,8 +108,10 @@ class Retired(NamedTuple):
 
 def with_records(records: tuple[bytes, ...], more: list[bytes]) -> tuple[bytes, ...]:
     """Control records and later ones: of equal ones the last stays."""
-    kept = dict.fromkeys(reversed([*records, *more]))
-    return tuple(reversed(kept))
+    if not more:
+        return records
+    latest = dict.fromkeys(reversed(more))
+    return (*(record for record in records if record not in latest), *reversed(latest))
 
 
 def expired(what: str, retired: Retired | None, first: FirstMessage | None) -> BookmarkExpired:
