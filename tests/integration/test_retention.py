@@ -85,6 +85,7 @@ def test_old_segments_go_and_everybody_is_told(tmp_path: Path) -> None:
         found = run("find", data, whole[0])
         assert found.exit_code == 1
         assert "removed by retention" in found.stderr
+        assert run("dump", data, "--from", f"{first},{whole[1]}").exit_code == 1
         dumped = run("dump", data, "--count", "1")
         assert json.loads(dumped.stdout)["bookmark"] == first
         assert "removed by retention" in dumped.stderr

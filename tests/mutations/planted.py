@@ -244,7 +244,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a bookmark of what is gone is taken for one that never was",
-        "engine/points.py",
+        "journal/retired.py",
         "0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)",
         "0 < bookmark.sequence < retired.highest.of(bookmark.publisher)",
         ("unit/engine/test_retaining.py",),

@@ -62,9 +62,9 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         `options`: the option string of the reference, e.g. `"bookmark,timestamp"`.
         `depth`: credit, in bytes or text (`"2MB"`): how much may wait here for the application. `timeout`:
         for the server's answer, in seconds. `filter`, `conflation`, `conflation_key` and `select` are not
-        built yet. Raises `BadTopic`, `BadOption`, `BadBookmark`, `BookmarkUnknown`, `TopicNotRecorded`,
-        `SubscriptionExists`,
-        `TimedOut`, `Disconnected`, `Closed`.
+        built yet. Raises `BadTopic`, `BadOption`, `BadBookmark`, `BookmarkUnknown`, `BookmarkExpired`
+        (retention has removed it, whatever `bookmark_not_found` says; its `available` is the first bookmark
+        that is there), `TopicNotRecorded`, `SubscriptionExists`, `TimedOut`, `Disconnected`, `Closed`.
         """
         refuse_not_built(
             {"filter": filter, "conflation": conflation, "conflation_key": conflation_key, "select": select}
@@ -212,7 +212,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         """The log's name and the positions, first and first not covered, that `bookmark` covers now in
         `topic`.
 
-        Raises `BadBookmark`, `BookmarkUnknown`, `TopicNotRecorded`, `TimedOut`, `Disconnected`, `Closed`.
+        Raises `BadBookmark`, `BookmarkUnknown`, `BookmarkExpired`, `TopicNotRecorded`, `TimedOut`,
+        `Disconnected`, `Closed`.
         """
         return self._resolve(topic, start_text(bookmark), timeout)
 

@@ -16,8 +16,8 @@ from tickertape.base.ports import Buffer
 from tickertape.base.texts import shown
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark, find_time
-from tickertape.journal.reading import LogView, ReadRequest
-from tickertape.journal.retired import expired
+from tickertape.journal.reading import ReadRequest
+from tickertape.journal.retired import expired, is_expired
 
 NOT_FOUND_POLICIES = ("now", "epoch", "fail")
 
@@ -118,7 +118,7 @@ def _positions(
     for number, bookmark in enumerate(bookmarks, 1):
         if number % _BOOKMARKS_AT_A_TIME == 0:
             yield None
-        if is_expired(journal.view, bookmark):
+        if is_expired(journal.view.retired, bookmark):
             gone.append(bookmark)
             continue
         position = yield from find_bookmark(journal.view, bookmark.publisher, bookmark.sequence)
@@ -128,13 +128,6 @@ def _positions(
         what = f"the bookmark {_named(AtBookmarks(tuple(gone)))}"
         raise expired(what, journal.view.retired, journal.view.first)
     return positions
-
-
-def is_expired(view: LogView, bookmark: Bookmark) -> bool:
-    """Whether retention has removed the message, if there ever was one: its publisher went on to it or beyond
-    before the log begins."""
-    retired = view.retired
-    return retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)
 
 
 def close_extent(journal: Journal, search: ExtentSearch) -> ExtentSearch:

@@ -14,6 +14,7 @@ from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format import segment_path
 from tickertape.journal.lookup import find_bookmark, find_time
 from tickertape.journal.reading import LogView
+from tickertape.journal.retired import is_expired
 from tickertape.journal.snapshot import SnapshotReader
 
 
@@ -87,9 +88,8 @@ def locate_time(reader: SnapshotReader, micros: int) -> Location | Absent:
 
 
 def _why_absent(reader: SnapshotReader, bookmark: Bookmark) -> str:
-    retired = reader.view.retired
-    if retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher):
-        return f"it lies in what is gone, if it ever was: {retired}"
+    if is_expired(reader.view.retired, bookmark):
+        return f"it lies in what is gone, if it ever was: {reader.view.retired}"
     silent = [s.number for s in reader.view.segments if not s.index.knows_publishers]
     if silent:
         return (

@@ -106,6 +106,12 @@ class Retired(NamedTuple):
         )
 
 
+def is_expired(retired: Retired | None, bookmark: Bookmark) -> bool:
+    """Whether retention has removed the message, if there ever was one: its publisher went on to it or beyond
+    before the log begins."""
+    return retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)
+
+
 def with_records(records: tuple[bytes, ...], more: list[bytes]) -> tuple[bytes, ...]:
     """Control records and later ones: of equal ones the last stays."""
     if not more:

@@ -282,12 +282,14 @@ def _journal(section: Section) -> JournalConfig:
     known = chosen is not None or not section.has("sync")
     if known and sync != "interval" and section.has("sync_interval"):
         section.problem("sync_interval", f'has an effect with sync = "interval" only, and sync is "{sync}"')
-    size = section.value("segment_size", _segment_size, segment_bytes_default)
+    chosen_size = section.value("segment_size", _segment_size, None)
+    size = chosen_size or segment_bytes_default
     create = section.value("create", _flag, True)
     retain = section.value("retain", _retain, None)
     retain_size = section.value("retain_size", _size, None)
     least = retained_segments_min * size
-    if retain_size is not None and retain_size < least:
+    size_known = chosen_size is not None or not section.has("segment_size")
+    if size_known and retain_size is not None and retain_size < least:
         what = f"{retained_segments_min} times segment_size, which is {size:,} bytes"
         section.problem("retain_size", f"is at least {least:,} bytes: {what}, not {retain_size:,}")
     topics = section.tables("topic")

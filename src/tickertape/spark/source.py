@@ -50,8 +50,8 @@ class TickertapeReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The parts of the range as the log stands now.
 
-        Raises `Disconnected` (no server answers), `TopicNotRecorded`, `BookmarkUnknown`, `TimedOut`,
-        `BadOption`.
+        Raises `Disconnected` (no server answers), `TopicNotRecorded`, `BookmarkUnknown`, `BookmarkExpired`,
+        `TimedOut`, `BadOption`.
         """
         wanted = self._wanted
         client, uri = connect(wanted.servers, wanted.timeout_seconds)

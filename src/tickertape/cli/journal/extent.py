@@ -161,6 +161,7 @@ class LogExtent(NamedTuple):
         """The first position, and the one after the last."""
         first, last = self.first, self.last
         end = reader.view.end_position
+        _refuse_removed(reader, first.begin if isinstance(first, Range) else first)
         if isinstance(first, Range):
             if last is not None:
                 raise click.UsageError("--from gives a range, which has its own end: leave --to out")
@@ -198,6 +199,16 @@ def _tell_removed(reader: SnapshotReader, first: int | StartPoint | Range | None
     begins_before = not isinstance(first, int) or first < view.first_position
     if view.retired is not None and begins_before:
         click.echo(f"{view.retired}; the log begins at position {view.first_position}", err=True)
+
+
+def _refuse_removed(reader: SnapshotReader, begin: int | StartPoint | None) -> None:
+    """Of a list the earliest counts: nobody knows where one that is gone was."""
+    from tickertape.journal.retired import is_expired
+
+    bookmarks = begin.bookmarks if isinstance(begin, AtBookmarks) else ()
+    gone = tuple(bookmark for bookmark in bookmarks if is_expired(reader.view.retired, bookmark))
+    if gone:
+        raise Failure(_not_found(reader, gone))
 
 
 def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:
