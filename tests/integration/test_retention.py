@@ -15,7 +15,14 @@ from tests.helpers.admin import ask, stats_of
 from tickertape.cli.group import cli
 from tickertape.testing import RunningServer, running_server
 
-CONFIG = '[journal]\nsegment_size = "1MB"\nretain_size = "4MB"\nsync = "never"\n[admin]\nlisten = "http://127.0.0.1:0"\n'
+CONFIG = """
+[journal]
+segment_size = "1MB"
+retain_size = "4MB"
+sync = "never"
+[admin]
+listen = "http://127.0.0.1:0"
+"""
 BODY = b'{"text":"' + b"x" * 20_000 + b'"}'
 
 
