@@ -1,5 +1,5 @@
 """Whatever comes in between, a subscriber of an unrecorded topic gets what was published while it was there:
-all of it, once, in order, or it is ended; and the memory of what waits is accounted for."""
+all of it, once, in order, or it is ended as slow; what waits in memory and on disk is accounted for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.engine_world import EngineWorld, Peer
-from tickertape.base.limits import unrecorded_reference_bytes
+from tickertape.base.limits import batch_memory_bytes, block_memory_bytes
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.backlog import Block
+from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.effects import SpillRead, SpillWrite
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.wire.commands import Publish, Unsubscribe
 
@@ -20,7 +23,9 @@ _publishes = st.tuples(
     st.lists(st.tuples(st.sampled_from(_TOPICS), st.integers(0, 400)), min_size=1, max_size=12),
 )
 _others = st.tuples(
-    st.sampled_from(["subscribe", "leave", "block", "unblock", "credit", "work"]),
+    st.sampled_from(
+        ["subscribe", "leave", "block", "unblock", "credit", "work", "disk", "disk", "fault", "age"]
+    ),
     st.integers(0, _PEERS - 1),
     st.sampled_from(_TOPICS),
 )
@@ -30,17 +35,35 @@ _histories = st.lists(st.one_of(_publishes, _others), max_size=60)
 class _Life:
     """A few connections, and what each of their subscriptions is to get."""
 
-    def __init__(self, step_bytes_max: int, held_bytes_max: int) -> None:
-        self.world = EngineWorld(1, recorded=frozenset())
+    def __init__(self, step_bytes_max: int, limits: SlowLimits) -> None:
+        self.world = EngineWorld(1, recorded=frozenset(), slow_clients=limits)
         self.unrecorded: Unrecorded = self.world.broker.subscribing.unrecorded
         self.unrecorded.step_bytes_max = step_bytes_max
-        self.unrecorded.backlogs.bytes_max = held_bytes_max
+        self.limits = limits
+        self.faults = 0
+        """Jobs of the disk that are still to fail, or to give something else than was written."""
+        self.world.spilled.fails = self.fails
+        self.world.spilled.damages = self.damages
         self.unrecorded.written()
         self.publisher = self.world.connect("publisher")
         self.peers = [self.world.connect(f"s{number}") for number in range(_PEERS)]
         self.expected: dict[tuple[int, str], list[bytes]] = {}
         self.topic_of: dict[tuple[int, str], str] = {}
         self.count = 0
+
+    def fails(self, job: SpillWrite | SpillRead) -> OSError | None:
+        if not self.faults or (isinstance(job, SpillRead) and self.faults % 2):
+            return None
+        self.faults -= 1
+        self.world.counts["spill faults"] += 1
+        return OSError(28, "no space")
+
+    def damages(self, data: bytes) -> bytes:
+        if not self.faults:
+            return data
+        self.faults -= 1
+        self.world.counts["spill faults"] += 1
+        return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:] if self.faults % 2 else data[:-8]
 
     def publish(self, messages: list[tuple[str, int]]) -> None:
         builder = BatchBuilder()
@@ -60,6 +83,13 @@ class _Life:
         if what == "work":
             if self.world.broker.has_work:
                 self.world.work()
+        elif what == "disk":
+            if self.world.spilled.jobs:
+                self.world.run_spill()
+        elif what == "fault":
+            self.faults += 1 + number % 2
+        elif what == "age":
+            self.world.wake(1.0)
         elif peer.goodbye is not None:
             return
         elif what == "subscribe":
@@ -84,14 +114,46 @@ class _Life:
         if self.topic_of.pop((number, topic), None) is not None:
             peer.send(Unsubscribe(id=10_000 + self.count, sub_ids=(topic,)))
 
+    def blocks(self) -> list[Block]:
+        """Every block of every backlog."""
+        found = []
+        for audience in self.unrecorded._by_topic.values():
+            block = audience.backlog.head
+            while block is not None:
+                found.append(block)
+                block = block.next
+        return found
+
     def check_accounts(self) -> None:
-        """What is counted as held is what is held."""
+        """What is counted as held is what is held, in memory and on disk, and within its bounds."""
+        backlogs, spill = self.unrecorded.backlogs, self.unrecorded.backlogs.spill
+        blocks = self.blocks()
+        memory = {block: sum(p.batch.nbytes + batch_memory_bytes for p in block.pieces) for block in blocks}
+        assert backlogs.held_bytes == sum(memory.values()) + block_memory_bytes * len(blocks)
+        assert backlogs.dirty_bytes == sum(memory[block] for block in blocks if block.place is None)
+        assert backlogs.idle_bytes == sum(
+            memory[block] for block in blocks if block.place is None and not block.backlog.offline
+        )
+        pinned = sum(block.place.size for block in blocks if block.pins and block.place is not None)
+        assert backlogs.pinned_bytes >= pinned
+        newest = sum(
+            sum(piece.memory_bytes for piece in audience.backlog.newest.pieces) + 2 * block_memory_bytes
+            for audience in self.unrecorded._by_topic.values()
+            if audience.backlog.newest is not None
+        )
+        # What is being handed on stays until everybody was given it, and what is read back is one block here.
+        most_read = max((block.place.size for block in blocks if block.place is not None), default=0)
+        slack = newest + max(backlogs.pinned_bytes, most_read) + batch_memory_bytes
+        assert backlogs.held_bytes <= self.limits.memory_bytes + slack
+        assert self.world.spilled.bytes <= spill.disk_bytes <= self.limits.disk_bytes
         waiting = [
-            pieces for subs in self.unrecorded._by_topic.values() for sub in subs for pieces in sub.backlog
+            sub for audience in self.unrecorded._by_topic.values() for sub in audience.subs if sub.left
         ]
-        once = {id(pieces): pieces.memory_bytes for pieces in waiting}
-        held = sum(once.values()) + unrecorded_reference_bytes * len(waiting)
-        assert self.unrecorded.backlogs.held_bytes == held <= self.unrecorded.backlogs.bytes_max
+        for session in {sub.session for sub in waiting}:
+            state = backlogs.waiting(session)
+            assert state is not None
+            assert state.bytes == sum(sub.backlog_bytes for sub in waiting if sub.session is session)
+        assert backlogs.waiting_connections == len({sub.session for sub in waiting})
 
     def check_order(self) -> None:
         """Nobody has got anything but the beginning of what it is to get."""
@@ -100,17 +162,22 @@ class _Life:
             assert heard == expected[: len(heard)]
 
 
-@given(
-    history=_histories,
-    step_bytes_max=st.sampled_from([1, 3_000, 1 << 20]),
-    held_bytes_max=st.sampled_from([0, 6_000, 30_000, 64 << 20]),
+_limits = st.builds(
+    SlowLimits,
+    memory_bytes=st.sampled_from([0, 9_000, 30_000, 64 << 20]),
+    connection_bytes=st.sampled_from([500, 4_000, 16 << 20]),
+    disk_bytes=st.sampled_from([0, 5_000, 1 << 30]),
+    age_seconds=st.sampled_from([None, 3.0]),
 )
+
+
+@given(history=_histories, step_bytes_max=st.sampled_from([1, 3_000, 1 << 20]), limits=_limits)
 def test_a_subscriber_gets_all_once_and_in_order_or_is_ended(
     history: list[tuple[str, list[tuple[str, int]]] | tuple[str, int, str]],
     step_bytes_max: int,
-    held_bytes_max: int,
+    limits: SlowLimits,
 ) -> None:
-    life = _Life(step_bytes_max, held_bytes_max)
+    life = _Life(step_bytes_max, limits)
     for entry in history:
         if len(entry) == 2:
             life.publish(entry[1])
@@ -123,11 +190,13 @@ def test_a_subscriber_gets_all_once_and_in_order_or_is_ended(
     life.world.settle()
     life.check_accounts()
     life.check_order()
-    assert life.unrecorded.backlogs.held_bytes == 0
+    assert life.unrecorded.backlogs.held_bytes == life.unrecorded.backlogs.spill.disk_bytes == 0
+    assert not life.world.spilled.files
+    assert not life.unrecorded.backlogs.offline_connections
     for (number, sub_id), topic in life.topic_of.items():
         peer = life.peers[number]
         if peer.goodbye is None:
             assert [h.body for h in peer.heard[sub_id]] == life.expected[number, sub_id], topic
         else:
             assert peer.goodbye.code == "slow_client"
-            assert held_bytes_max < 64 << 20
+            assert limits.memory_bytes < 64 << 20 or limits.connection_bytes < 16 << 20 or limits.age_seconds
