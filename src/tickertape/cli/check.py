@@ -79,6 +79,14 @@ def _document(config: str, settings: Config | None, problems: Problems) -> bytes
     return msgspec.json.encode(document)
 
 
+def _slow(settings: Config) -> str:
+    slow = settings.slow_clients
+    directory = slow.place(settings.instance.data)
+    disk = f"then {slow.disk_limit:,} on disk in {directory}" if slow.disk_limit else "nothing on disk"
+    age = "" if slow.age_limit is None else f", for {slow.age_limit:g} s"
+    return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"
+
+
 def _summary(settings: Config) -> list[str]:
     journal = settings.journal
     sync = f"every {journal.sync_interval:g} s" if journal.sync == "interval" else journal.sync
@@ -90,5 +98,6 @@ def _summary(settings: Config) -> list[str]:
         *(f"  listen    {transport.listen}" for transport in settings.transports),
         f"  admin     {settings.admin.listen or ADMIN_DEFAULT}",
         f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
+        f"  slow      {_slow(settings)}",
         *([f"  validates {', '.join(validated)}"] if validated else []),
     ]
