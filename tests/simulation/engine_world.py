@@ -18,8 +18,8 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.engine.broker import Broker
 from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.broker import Broker
 from tickertape.engine.effects import (
     Close,
     DiskJob,

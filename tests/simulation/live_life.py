@@ -1,4 +1,4 @@
-"""Owns a simulated life of live subscriptions: publishers, stalled and reading subscribers, a disk that fails.
+"""Owns a simulated life of live subscriptions: a publisher, stalled and reading subscribers, a failing disk.
 
 Must never take from the engine what a subscriber is to get: the oracle is the list of what was published
 while it was subscribed.

@@ -3,7 +3,7 @@ beyond what memory, disk and age allow is ended as slow.
 
 A connection is offline while its backlogs are written to disk: from when it waits for more than it may, or
 for most of what is too much for memory, until nothing waits for it. Must never hold more than
-`memory_bytes_max` beside what is read back, drop anything in silence, or let a connection pay for another
+`memory_bytes` beside what is read back and one publish, drop anything in silence, or let a connection pay for another
 that is slower.
 """
 
@@ -141,7 +141,7 @@ class Backlogs:
         sub.backlog_bytes += cost
         waiting.bytes += cost
         self._judge(session, waiting)
-        self.settle()
+        self._relieve()
         return taken
 
     def handed_on(self, backlog: Backlog) -> None:
@@ -150,6 +150,7 @@ class Backlogs:
             block = backlog.places[0][0]
             backlog.newest, backlog.places = None, []
             self._leave(block)
+            self._settle()
 
     def advance(self, sub: LiveSubscription, batch: MessageBatch) -> None:
         """`sub` was sent the next messages that wait for it."""
@@ -252,8 +253,19 @@ class Backlogs:
             self._spilling.pop(block.backlog, None)
             self._tails.pop(block.backlog, None)
 
-    def settle(self) -> None:
-        """Keep the bounds: drop from memory what is on disk, write on, end who holds what is too much."""
+    def _settle(self) -> None:
+        """Keep the bound of memory, whatever it takes. What is being handed on cannot be let go of, so that
+        must be over, or somebody would be ended for it."""
+        self._relieve()
+        memory = self.limits.memory_bytes
+        if self.held_bytes - self.pinned_bytes > memory:
+            self._end_until(
+                lambda: self.held_bytes - self.pinned_bytes <= memory,
+                f"memory_limit ({memory} bytes) of [slow_clients] is reached",
+            )
+
+    def _relieve(self) -> None:
+        """Drop from memory what is on disk too, and write on."""
         memory = self.limits.memory_bytes
         while self.held_bytes > memory and self._clean:
             block = next(iter(self._clean))
@@ -263,11 +275,6 @@ class Backlogs:
         if self.idle_bytes > memory // 2 and self.spill.enabled:
             self._send_offline(memory * 3 // 8)
         self._write_on()
-        if self.held_bytes - self.pinned_bytes > memory:
-            self._end_until(
-                lambda: self.held_bytes - self.pinned_bytes <= memory,
-                f"memory_limit ({memory} bytes) of [slow_clients] is reached",
-            )
 
     def _end_until(self, enough: Callable[[], bool], why: str) -> None:
         """End the connections that wait for most until it is enough."""
@@ -336,13 +343,18 @@ class Backlogs:
                 self._close(block)
             size = block.pieces[0].batch.nbytes
             if not self.spill.has_room(size):
-                limit = self.spill.disk_bytes_max
-                why = f"disk_limit ({limit} bytes) of [slow_clients] is reached"
-                self._end_until(lambda: self.spill.has_room(size) or not block.backlog.offline, why)  # noqa: B023
+                self._make_room_on_disk(block, size)
             if not block.freed and block.backlog.offline and self.spill.has_room(size):
                 self.spill.write(block)
             elif not self._waiting:
                 return
+
+    def _make_room_on_disk(self, block: Block, size: int) -> None:
+        """Until a block fits, or need not be written any more."""
+        self._end_until(
+            lambda: self.spill.has_room(size) or not block.backlog.offline,
+            f"disk_limit ({self.limits.disk_bytes} bytes) of [slow_clients] is reached",
+        )
 
     def _next_to_write(self) -> Block | None:
         while self._spilling:
@@ -384,7 +396,7 @@ class Backlogs:
             self._count(block, data_bytes)
             self._clean[block] = None
         self._read_on()
-        self.settle()
+        self._relieve()
 
     def _not_written(self, block: Block, error: OSError) -> None:
         """Who waits for most of what could not be written is ended; for the others it is tried again."""

@@ -106,7 +106,10 @@ class SpillFiles:
                 continue
             data: Buffer | OSError | None = None
             try:
-                data = self._read(job) if isinstance(job, SpillRead) else self._write(job)
+                if isinstance(job, SpillRead):
+                    data = self._read(job)
+                else:
+                    self._write(job)
             except OSError as error:
                 data = error
             except Exception as defect:  # noqa: BLE001 - without an answer somebody would wait for ever
