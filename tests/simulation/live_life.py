@@ -131,7 +131,7 @@ class LiveLife:
             memory[block] for block in blocks if block.place is None and not block.backlog.offline
         )
         pinned = sum(block.place.size for block in blocks if block.pins and block.place is not None)
-        assert backlogs.pinned_bytes >= pinned
+        assert backlogs.reading.pinned_bytes >= pinned
         newest = sum(
             sum(piece.memory_bytes for piece in backlog.newest.pieces) + 2 * block_memory_bytes
             for backlog in self.backlogs()
@@ -139,7 +139,7 @@ class LiveLife:
         )
         # What is being handed on stays until everybody was given it, and what is read back is one block here.
         most_read = max((block.place.size for block in blocks if block.place is not None), default=0)
-        slack = newest + max(backlogs.pinned_bytes, most_read) + batch_memory_bytes
+        slack = newest + max(backlogs.reading.pinned_bytes, most_read) + batch_memory_bytes
         assert backlogs.held_bytes <= self.limits.memory_bytes + slack
         assert self.world.spilled.bytes <= spill.disk_bytes <= self.limits.disk_bytes
         waiting = [
@@ -165,7 +165,7 @@ class LiveLife:
         self.check_accounts()
         self.check_order()
         backlogs = self.unrecorded.backlogs
-        assert backlogs.held_bytes == backlogs.dirty_bytes == backlogs.pinned_bytes == 0
+        assert backlogs.held_bytes == backlogs.dirty_bytes == backlogs.reading.pinned_bytes == 0
         assert backlogs.spill.disk_bytes == backlogs.spill.writing_bytes == backlogs.spill.reading_bytes == 0
         assert not self.world.spilled.files
         assert not backlogs.offline_connections

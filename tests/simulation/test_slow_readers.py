@@ -58,7 +58,7 @@ def _live(seed: int, counts: Counter[str]) -> None:
 
 def test_everybody_gets_everything_in_order_or_is_ended_as_slow(full: bool) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(3_000 if full else 50):
+    for seed in range(1_000 if full else 50):
         _live(seed, counts)
     missing = [name for name in (*_ENDS, "offline", "blocks read back", "faults") if not counts[name]]
     assert not missing, f"never happened: {missing}; {counts}"

@@ -100,6 +100,15 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
             f"outboxes {memory.outbox_bytes:,}, unfinished frames {memory.inbound_bytes:,}"
         ),
     )
+    slow = report.slow_clients
+    if slow.offline_starts or slow.waiting_connections:
+        yield (
+            "slow",
+            (
+                f"{counted(slow.waiting_connections, 'connection')} behind, {slow.offline_connections:,} of them "
+                f"offline; {slow.memory_bytes:,} bytes in memory, {slow.disk_bytes:,} on disk"
+            ),
+        )
     by_code = ("refused", totals.refused), ("ended", totals.ended), ("subs ended", totals.ended_subscriptions)
     for name, counts in by_code:
         if counts:

@@ -2,25 +2,22 @@
 beyond what memory, disk and age allow is ended as slow.
 
 A connection is offline while its backlogs are written to disk: from when it waits for more than it may, or
-for most of what is too much for memory, until nothing waits for it. Must never hold more than
-`memory_bytes` beside what is read back and one publish, drop anything in silence, or let a connection pay for another
-that is slower.
+for most of what is too much for memory, until nothing waits for it. Must never hold more than `memory_bytes`
+beside what is read back and one publish, drop anything in silence, or let a connection pay for another that
+is slower.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tickertape.base.errors import SpillFailed
 from tickertape.base.limits import (
     block_memory_bytes,
     slow_age_check_seconds_max,
     slow_connection_bytes_default,
     slow_disk_bytes_default,
     slow_memory_bytes_default,
-    spill_read_bytes_max,
     spill_write_bytes_max,
 )
 from tickertape.base.ports import Buffer
@@ -28,6 +25,7 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.backlog import Backlog, Block, LiveSubscription
 from tickertape.engine.effects import Effect, OfflineStart, OfflineStop
 from tickertape.engine.pieces import Piece, Pieces
+from tickertape.engine.reading_back import ReadingBack
 from tickertape.engine.session import Session
 from tickertape.engine.spill import Spill
 
@@ -79,8 +77,6 @@ class Backlogs:
         """Memory of what is not on disk."""
         self.idle_bytes = 0
         """What of it nobody has ordered to be written."""
-        self.pinned_bytes = 0
-        """What was read back and waits for its turn to be sent."""
         self.offline_starts = 0
         """Since the start, how often a connection went offline, and how often that was over."""
         self.offline_stops = 0
@@ -88,7 +84,6 @@ class Backlogs:
         """The last moment that it was told of, monotonic seconds."""
         self._effects = effects
         self._end = end
-        self._go_on = go_on
         self._waiting: dict[Session, Waiting] = {}
         self._clean: dict[Block, None] = {}
         """Blocks in memory that are on disk too, who was used longest ago first."""
@@ -96,8 +91,7 @@ class Backlogs:
         """Backlogs of connections that are offline, with closed blocks to be written."""
         self._tails: dict[Backlog, None] = {}
         """Those of which only the block that still grows is not written."""
-        self._to_read: deque[Block] = deque()
-        self._pins: dict[Session, dict[LiveSubscription, Block]] = {}
+        self.reading = ReadingBack(self.spill, self._take_back, self._is_idle, end, go_on)
         self._next_age_check = 0.0
 
     def waiting(self, session: Session) -> Waiting | None:
@@ -170,7 +164,7 @@ class Backlogs:
 
     def drop(self, sub: LiveSubscription) -> None:
         """Nothing waits for it any more."""
-        self.unpin(sub)
+        self.reading.unpin(sub)
         block = sub.block
         if block is None:
             return
@@ -258,9 +252,9 @@ class Backlogs:
         must be over, or somebody would be ended for it."""
         self._relieve()
         memory = self.limits.memory_bytes
-        if self.held_bytes - self.pinned_bytes > memory:
+        if self.held_bytes - self.reading.pinned_bytes > memory:
             self._end_until(
-                lambda: self.held_bytes - self.pinned_bytes <= memory,
+                lambda: self.held_bytes - self.reading.pinned_bytes <= memory,
                 f"memory_limit ({memory} bytes) of [slow_clients] is reached",
             )
 
@@ -379,12 +373,7 @@ class Backlogs:
         block, place, is_write = self.spill.done(token, error)
         if not is_write:
             assert data is not None
-            block.wanted = False
-            if not block.freed:
-                try:
-                    self._read_back(block, self.spill.piece(place, data))
-                except SpillFailed as failed:
-                    self._lost(block, str(failed))
+            self.reading.done(block, place, data)
         elif error is not None:
             self._not_written(block, error)
         elif block.freed:
@@ -395,8 +384,19 @@ class Backlogs:
             block.place = place
             self._count(block, data_bytes)
             self._clean[block] = None
-        self._read_on()
         self._relieve()
+
+    def _take_back(self, block: Block, piece: Piece) -> None:
+        """A block was read back."""
+        block.put(piece)
+        self._count(block, piece.memory_bytes)
+
+    def _is_idle(self, block: Block, idle: bool) -> None:
+        """Whether nobody is about to be sent of a block that is on disk too: then its memory may be taken."""
+        if idle:
+            self._clean[block] = None
+        else:
+            self._clean.pop(block, None)
 
     def _not_written(self, block: Block, error: OSError) -> None:
         """Who waits for most of what could not be written is ended; for the others it is tried again."""
@@ -411,76 +411,6 @@ class Backlogs:
             self._end(slowest, f"what waits for it could not be written to disk: {error}")
         if backlog.offline and backlog.head is not None:
             self._spilling[backlog] = None
-
-    # -- reading back ---------------------------------------------------------------------------------
-
-    def load(self, sub: LiveSubscription) -> None:
-        """Read back what comes next for `sub`, in its turn; `go_on` is called then, or it is ended."""
-        block = sub.block
-        assert block is not None
-        block.readers[sub] = None
-        if not block.wanted:
-            block.wanted = True
-            self._to_read.append(block)
-            self._read_on()
-
-    def _read_on(self) -> None:
-        while self._to_read:
-            block = self._to_read[0]
-            if block.freed or not block.readers:
-                block.wanted = False
-            else:
-                assert block.place is not None
-                busy = self.spill.reading_bytes + self.pinned_bytes
-                if busy and busy + block.place.size > spill_read_bytes_max:
-                    return
-                self.spill.read(block)
-            self._to_read.popleft()
-
-    def _read_back(self, block: Block, piece: Piece) -> None:
-        block.put(piece)
-        self._count(block, piece.memory_bytes)
-        self._clean[block] = None
-        readers, block.readers = block.readers, {}
-        for sub in readers:
-            if sub.session.writable:
-                self._pin(sub, block)
-            self._go_on(sub)
-
-    def _lost(self, block: Block, why: str) -> None:
-        for sub in list(block.readers):
-            if not sub.over:
-                self._end(sub.session, why)
-
-    def _pin(self, sub: LiveSubscription, block: Block) -> None:
-        """It is about to be sent of a block that was read back."""
-        assert block.place is not None
-        self._pins.setdefault(sub.session, {})[sub] = block
-        if not block.pins:
-            del self._clean[block]
-            self.pinned_bytes += block.place.size
-        block.pins += 1
-
-    def unpin(self, sub: LiveSubscription) -> None:
-        """It had its turn."""
-        pins = self._pins.get(sub.session)
-        block = None if pins is None else pins.pop(sub, None)
-        if pins is not None and not pins:
-            del self._pins[sub.session]
-        if block is None:
-            return
-        assert block.place is not None
-        block.pins -= 1
-        if not block.pins:
-            self.pinned_bytes -= block.place.size
-            if not block.freed:
-                self._clean[block] = None
-            self._read_on()
-
-    def unpin_all(self, session: Session) -> None:
-        """A connection has no room: what was read back for it need not stay."""
-        for sub in list(self._pins.get(session, ())):
-            self.unpin(sub)
 
     # -- age ------------------------------------------------------------------------------------------
 

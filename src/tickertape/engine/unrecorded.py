@@ -254,12 +254,12 @@ class Unrecorded:
         session = next(iter(self._runnable))
         del self._runnable[session]
         if not session.writable:
-            self.backlogs.unpin_all(session)
+            self.backlogs.reading.unpin_all(session)
             return
         sub, budget = next(iter(self._lines[session])), self._budget
         self._unline(sub)
         self._send_waiting(sub)
-        self.backlogs.unpin(sub)
+        self.backlogs.reading.unpin(sub)
         if session in self._lines:
             self._runnable[session] = None
         self._visited(budget)
@@ -293,7 +293,7 @@ class Unrecorded:
             assert block is not None
             if not block.pieces:
                 if sub.credit > 0 or sub.credit == sub.window:
-                    self.backlogs.load(sub)  # it comes back to its line then
+                    self.backlogs.reading.load(sub)  # it comes back to its line then
                 return
             piece, first = block.piece_at(sub.message)
             batch = self._send_of(sub, piece, sub.message - first, sub.left)

@@ -43,6 +43,7 @@ class SpillFiles:
         self._reads: SimpleQueue[Job | None] = SimpleQueue()
         self._files: dict[int, int] = {}
         self._threads: list[threading.Thread] = []
+        self._stopped = False
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
             self._lock = None if owner is None else self._hold(owner)
@@ -80,6 +81,8 @@ class SpillFiles:
 
     def submit(self, job: Job) -> None:
         """Queue a job. A file is read or deleted only after its writes were answered."""
+        if self._stopped:
+            return  # nobody waits for anything any more
         if not self._threads:
             for queue, name in ((self._writes, "spill-write"), (self._reads, "spill-read")):
                 thread = threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
@@ -89,6 +92,7 @@ class SpillFiles:
 
     def stop(self) -> None:
         """Finish what is queued, end the threads, delete the files and let go of the directory."""
+        self._stopped = True
         for queue in (self._writes, self._reads):
             queue.put(None)
         for thread in self._threads:
