@@ -3,18 +3,21 @@ when they wake up they have missed nothing."""
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of
 from tests.helpers.peer import frame
 from tickertape.base.limits import MIB, outbox_bytes_max
 from tickertape.batch import batch_from_bodies
+from tickertape.cli.group import cli
 from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import PREFACE, Deliver, Logon, Subscribe
 from tickertape.wire.connection import Connection, Received
@@ -169,6 +172,10 @@ def test_nothing_of_what_waits_on_disk_survives_a_run_and_the_log_is_not_touched
         wait_until(lambda: stats_of(server).subscription_count == 1, SECONDS)
         _spilled(server)
         assert _files(tmp_path / "data")
+        shown = CliRunner().invoke(cli, ["stats", "--admin", server.admin_url]).stdout
+        assert re.search(
+            r"^slow +1 connection behind, 1 of them offline; [1-9][\d,]* bytes in", shown, re.MULTILINE
+        )
         (tmp_path / "data" / "spill" / "notes.txt").write_text("not ours")
         server.kill() if how == "kill" else server.stop()
         stalled.close()

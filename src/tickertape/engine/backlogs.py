@@ -24,6 +24,7 @@ from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.backlog import Backlog, Block, LiveSubscription
 from tickertape.engine.effects import Effect, OfflineStart, OfflineStop
+from tickertape.engine.orders import Orders
 from tickertape.engine.pieces import Piece, Pieces
 from tickertape.engine.reading_back import ReadingBack
 from tickertape.engine.session import Session
@@ -87,10 +88,7 @@ class Backlogs:
         self._waiting: dict[Session, Waiting] = {}
         self._clean: dict[Block, None] = {}
         """Blocks in memory that are on disk too, who was used longest ago first."""
-        self._spilling: dict[Backlog, None] = {}
-        """Backlogs of connections that are offline, with closed blocks to be written."""
-        self._tails: dict[Backlog, None] = {}
-        """Those of which only the block that still grows is not written."""
+        self._orders = Orders()
         self.reading = ReadingBack(self.spill, self._take_back, self._is_idle, end, go_on)
         self._next_age_check = 0.0
 
@@ -212,8 +210,7 @@ class Backlogs:
                     self._close(block)
                 block = backlog.grow(self.now)
                 self.held_bytes += block_memory_bytes
-                if backlog.offline:
-                    self._tails[backlog] = None
+                self._orders.grown(backlog)
             backlog.places.append((block, block.count))
             block.append(piece)
             self._count(block, piece.memory_bytes)
@@ -223,8 +220,7 @@ class Backlogs:
         before = block.data_bytes
         block.close()
         self._count(block, block.data_bytes - before)
-        if block.backlog.offline:
-            self._spilling[block.backlog] = None
+        self._orders.closed(block.backlog)
 
     def _count(self, block: Block, more: int) -> None:
         """A block takes so many bytes more in memory."""
@@ -244,8 +240,7 @@ class Backlogs:
         if block.place is not None:
             self.spill.release(block.place)
         if block.backlog.head is None:
-            self._spilling.pop(block.backlog, None)
-            self._tails.pop(block.backlog, None)
+            self._orders.forget(block.backlog)
 
     def _settle(self) -> None:
         """Keep the bound of memory, whatever it takes. What is being handed on cannot be let go of, so that
@@ -316,21 +311,21 @@ class Backlogs:
         backlog.offline += 1
         if backlog.offline == 1:
             self.idle_bytes -= backlog.dirty_bytes
-            self._spilling[backlog] = None
+            self._orders.closed(backlog)
 
     def _countermand(self, backlog: Backlog) -> None:
         backlog.offline -= 1
         if not backlog.offline:
             self.idle_bytes += backlog.dirty_bytes
-            self._spilling.pop(backlog, None)
-            self._tails.pop(backlog, None)
+            self._orders.forget(backlog)
 
     # -- writing --------------------------------------------------------------------------------------
 
     def _write_on(self) -> None:
         """Write what is to be written, as much at a time as may be."""
         while self.spill.writing_bytes < spill_write_bytes_max:
-            block = self._next_to_write()
+            crowded = self.dirty_bytes - self.spill.writing_bytes > self.limits.memory_bytes // 2
+            block = self._orders.next(tails=crowded)
             if block is None:
                 return
             if block.open:
@@ -349,23 +344,6 @@ class Backlogs:
             lambda: self.spill.has_room(size) or not block.backlog.offline,
             f"disk_limit ({self.limits.disk_bytes} bytes) of [slow_clients] is reached",
         )
-
-    def _next_to_write(self) -> Block | None:
-        while self._spilling:
-            backlog = next(iter(self._spilling))
-            block = backlog.next_to_write()
-            if block is not None and not block.open:
-                return block
-            del self._spilling[backlog]
-            if block is not None:
-                self._tails[backlog] = None
-        while self._tails and self.dirty_bytes - self.spill.writing_bytes > self.limits.memory_bytes // 2:
-            backlog = next(iter(self._tails))
-            del self._tails[backlog]
-            block = backlog.next_to_write()
-            if block is not None:
-                return block
-        return None
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
@@ -409,8 +387,7 @@ class Backlogs:
         if offline:
             slowest = max(offline, key=lambda session: (self._waiting[session].bytes, session.conn))
             self._end(slowest, f"what waits for it could not be written to disk: {error}")
-        if backlog.offline and backlog.head is not None:
-            self._spilling[backlog] = None
+        self._orders.closed(backlog)
 
     # -- age ------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""Owns the way back from disk: which blocks are wanted, how many are read at a time, and that one that was read
-stays in memory until those who wait for it had their turn.
+"""Owns the way back from disk: which blocks are wanted, how many are read at a time, and that one that was
+read stays in memory until those who wait for it had their turn.
 
 Must never keep a block for a connection that has no room, or read or keep more than `spill_read_bytes_max` at
 a time, unless it is one block.
@@ -20,9 +20,9 @@ from tickertape.engine.spill import Spill
 
 
 class ReadingBack:
-    """Blocks on their way back. `take(block, piece)` is called with what was read; `idle(block, whether)` says
-    whether its memory may be taken again; `end(session, why)` ends a connection whose messages cannot be read;
-    `go_on(sub)` says that what comes next for a subscription is in memory."""
+    """Blocks on their way back. `take(block, piece)` is called with what was read; `idle(block, whether)`
+    says whether its memory may be taken again; `end(session, why)` ends a connection whose messages cannot be
+    read; `go_on(sub)` says that what comes next for a subscription is in memory."""
 
     def __init__(
         self,

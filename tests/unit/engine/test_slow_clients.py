@@ -9,6 +9,7 @@ from tests.simulation.engine_world import EngineWorld, Peer
 from tickertape.base import limits
 from tickertape.engine.backlogs import Backlogs, SlowLimits
 from tickertape.engine.effects import OfflineStart, OfflineStop, SpillRead, SpillWrite
+from tickertape.wire.commands import Goodbye
 
 SMALL = SlowLimits(memory_bytes=2_000_000, connection_bytes=500_000)
 
@@ -202,8 +203,9 @@ def test_who_has_waited_too_long_is_ended_by_the_clock() -> None:
     publisher.publish("u", [b"2"], sequenced=False)
     assert slow.goodbye is None
     world.wake(2.0)
-    assert slow.goodbye is not None
-    assert "30 seconds, the age_limit" in slow.goodbye.text
+    goodbye: Goodbye | None = world.peers[slow.conn].goodbye
+    assert goodbye is not None
+    assert "30 seconds, the age_limit" in goodbye.text
     assert live.goodbye is None
 
 
