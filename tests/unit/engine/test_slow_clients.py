@@ -236,3 +236,58 @@ def test_messages_of_any_size_come_back_from_disk(size: int) -> None:
     _wake(world, slow)
     world.settle()
     assert _bodies(slow) == bodies
+
+
+def test_what_is_being_handed_on_is_not_sent_to_somebody_before_his_turn_nor_twice() -> None:
+    world = _world(SlowLimits())
+    _subscriber(world, "first", stalled=True)
+    second = _subscriber(world, "second", stalled=True)
+    publisher = world.connect("p")
+    publisher.publish("u", [b"0"], sequenced=False)
+    world.broker.writable(second.conn)
+    # Its first piece shares a block with what waits already, and the next one closes that block.
+    bodies = [_body(number, 80_000) for number in range(1, 7)]
+    publisher.publish("u", bodies, sequenced=False)
+    world.settle()
+    assert _bodies(second) == [b"0", *bodies]
+
+
+def test_what_could_not_be_written_is_tried_again_for_the_others() -> None:
+    world = _world(SlowLimits(connection_bytes=10_000))
+    peers = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(2)]
+    publisher = world.connect("p")
+    failures = [OSError(5, "once")]
+    world.spilled.fails = lambda _: failures.pop() if failures else None
+    for number in range(60):
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+    world.settle()
+    assert [peer.goodbye is None for peer in peers] == [True, False]
+    backlogs = _backlogs(world)
+    assert not backlogs.spill.writing_bytes
+    assert backlogs.dirty_bytes < limits.block_bytes_max, "only the block that still grows"
+    _wake(world, peers[0])
+    world.settle()
+    assert _bodies(peers[0]) == [_body(number, 10_000) for number in range(60)]
+
+
+def test_what_was_read_back_does_not_stay_for_a_connection_without_room() -> None:
+    world = _world()
+    slow = _subscriber(world, "slow", stalled=True)
+    publisher = world.connect("p")
+    for number in range(400):
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+        while world.spilled.jobs:
+            world.run_spill()
+    _wake(world, slow)
+    while not world.spilled.jobs:
+        world.work()
+    world.run_spill()
+    reading = _backlogs(world).reading
+    assert reading.pinned_bytes
+    world.broker.blocked(slow.conn)
+    while world.broker.has_work:
+        world.work()
+    assert not reading.pinned_bytes
+    _wake(world, slow)
+    world.settle()
+    assert _bodies(slow) == [_body(number, 10_000) for number in range(400)]
