@@ -113,10 +113,11 @@ class Backlogs:
         be over afterwards. Returns the bytes that this took. Who shares a backlog must be given the same
         `pieces` in the same order, with a `handed_on` after each."""
         backlog = sub.backlog
-        before = self.held_bytes
+        taken = 0
         if backlog.newest is not pieces:
+            before = self.held_bytes
             self._append(backlog, pieces)
-        taken = self.held_bytes - before
+            taken = self.held_bytes - before
         session = sub.session
         waiting = self._waiting.get(session)
         if waiting is None:
@@ -132,8 +133,10 @@ class Backlogs:
         sub.left += left
         sub.backlog_bytes += cost
         waiting.bytes += cost
-        self._judge(session, waiting)
-        self._relieve()
+        if waiting.bytes > self.limits.connection_bytes and waiting.offline_since is None:
+            self._too_much(session, waiting)
+        if taken:  # who waits for the same takes nothing more
+            self._relieve()
         return taken
 
     def handed_on(self, backlog: Backlog) -> None:
@@ -280,12 +283,11 @@ class Backlogs:
 
     # -- offline --------------------------------------------------------------------------------------
 
-    def _judge(self, session: Session, waiting: Waiting) -> None:
-        """Whether more waits for a connection than may in memory."""
-        if waiting.bytes <= self.limits.connection_bytes or waiting.offline_since is not None:
-            return
+    def _too_much(self, session: Session, waiting: Waiting) -> None:
+        """More waits for a connection than may in memory."""
         if self.spill.enabled:
             self._go_offline(session, waiting)
+            self._write_on()
         else:
             bound = f"connection_limit ({self.limits.connection_bytes} bytes) of [slow_clients]"
             self._end(session, f"{waiting.bytes} bytes wait for it, above {bound}")
