@@ -18,16 +18,22 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import (
     Close,
     DiskJob,
     Fatal,
+    OfflineStart,
+    OfflineStop,
     PauseReading,
     Read,
     ResumeReading,
     RetentionTold,
     Send,
+    SpillRead,
+    SpillTrim,
+    SpillWrite,
 )
 from tickertape.engine.registry import CONTROL_TOPIC, load_registry
 from tickertape.journal.commit import SyncPolicy
@@ -179,6 +185,45 @@ class Peer:
             self.send(Credit(sub_id=sub_id, bytes=owed))
 
 
+class SpilledFiles:
+    """The files of what waits on disk: writes and reads wait for their turn, and fail when a test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[SpillWrite | SpillRead] = deque()
+        self.files: dict[int, bytearray] = {}
+        self.fails: Callable[[SpillWrite | SpillRead], OSError | None] = lambda _: None
+        """The error of a job, or None."""
+        self.damages: Callable[[bytes], bytes] = bytes
+        """What is read of what was written."""
+
+    def take(self, effect: SpillWrite | SpillRead | SpillTrim) -> None:
+        if isinstance(effect, SpillTrim):
+            assert all(job.file != effect.file for job in self.jobs), "something is under way in it"
+            self.files.pop(effect.file, None)
+        else:
+            self.jobs.append(effect)
+
+    def run(self) -> tuple[int, Buffer | OSError | None]:
+        """Carry out the oldest job; its token, and the answer."""
+        job = self.jobs.popleft()
+        error = self.fails(job)
+        if error is not None:
+            return job.token, error
+        if isinstance(job, SpillRead):
+            data = bytes(self.files[job.file][job.offset : job.offset + job.size])
+            return job.token, self.damages(data)
+        file = self.files.setdefault(job.file, bytearray())
+        data = b"".join(job.buffers)
+        file[len(file) :] = bytes(max(job.offset - len(file), 0))
+        file[job.offset : job.offset + len(data)] = data
+        return job.token, None
+
+    @property
+    def bytes(self) -> int:
+        """What the files take."""
+        return sum(map(len, self.files.values()))
+
+
 class EngineWorld:
     """One engine on a strict disk. Nothing happens by itself: `step` lets one thing happen."""
 
@@ -192,6 +237,7 @@ class EngineWorld:
         policy: SyncPolicy = SyncPolicy.ALWAYS,
         segment_bytes: int = 32_768,
         retention: RetentionPolicy | None = None,
+        slow_clients: SlowLimits | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
@@ -204,6 +250,8 @@ class EngineWorld:
         self.segment_bytes = segment_bytes
         self.retention = retention
         self.told: list[RetentionTold] = []
+        self.slow_clients = slow_clients
+        self.spilled = SpilledFiles()
         self.peers: dict[int, Peer] = {}
         self.promised: set[tuple[int, int]] = set()
         self.fatal: TickertapeError | None = None
@@ -229,9 +277,11 @@ class EngineWorld:
             recorded=self.recorded,
             validated=self.validated,
             retention=self.retention,
+            slow_clients=self.slow_clients,
         )
         view = journal.view
         view.first = drive(self.disk, first_message(view, view.first_position))
+        self.offline: list[OfflineStart | OfflineStop] = []
         self.jobs: deque[Job] = deque()
         self.reads: list[Read] = []
         self.pauses: list[PauseReading | ResumeReading] = []
@@ -275,6 +325,10 @@ class EngineWorld:
             elif isinstance(effect, RetentionTold):
                 self.counts[effect.name] += 1
                 self.told.append(effect)
+            elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
+                self.spilled.take(effect)
+            elif isinstance(effect, OfflineStart | OfflineStop):
+                self.offline.append(effect)
             elif isinstance(effect, Close):
                 self.counts["closed"] += 1
             elif isinstance(effect, Fatal):
@@ -331,6 +385,13 @@ class EngineWorld:
         finally:
             self.disk.close(handle)
 
+    def run_spill(self) -> None:
+        """The oldest write or read of what waits on disk is answered."""
+        self.counts["spill jobs"] += 1
+        token, answer = self.spilled.run()
+        self.broker.spill_done(token, answer, self.now())
+        self.collect()
+
     def work(self) -> None:
         self.broker.work(self.now())
         self.collect()
@@ -349,6 +410,8 @@ class EngineWorld:
             choices += [self.run_job] * 4
         if self.reads:
             choices += [self.run_read] * 4
+        if self.spilled.jobs:
+            choices += [self.run_spill] * 4
         if self.broker.has_work:
             choices += [self.work] * 4
         self.rng.choice(choices)()
@@ -360,6 +423,8 @@ class EngineWorld:
                 self.run_job()
             elif self.reads:
                 self.run_read()
+            elif self.spilled.jobs:
+                self.run_spill()
             elif self.broker.has_work:
                 self.work()
             elif any(p.owed_credit.get(s) for p in self.peers.values() for s in list(p.owed_credit)):

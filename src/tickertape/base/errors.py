@@ -328,6 +328,12 @@ class JournalFailed(JournalError):
     code = "journal_failed"
 
 
+class SpillFailed(JournalError):
+    """The directory for what waits for slow clients cannot be used, or something in it not be read back."""
+
+    code = "spill_failed"
+
+
 class JournalFull(JournalError):
     """There is no room to prepare the next segment; publishes are refused until there is."""
 

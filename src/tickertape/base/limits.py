@@ -103,13 +103,31 @@ read_ahead_bytes_max: Final = 32 * MIB
 """What all who read the log, together, hold of it: reads under way, and what is not sent yet."""
 dispatch_backlog_bytes_max: Final = 8 * MIB
 """Commits waiting to be handed to those at the end of the log, before these read by themselves."""
-unrecorded_backlog_bytes_max: Final = 16 * MIB
-"""Unrecorded messages held for one subscription without credit, before its connection is ended as slow."""
-unrecorded_held_bytes_max: Final = 64 * MIB
-"""Memory of unrecorded messages held for all subscriptions together, before the connections that wait for
-most are ended as slow; what many wait for counts once."""
-unrecorded_reference_bytes: Final = 64
-"""What each subscription that waits for a publish counts in it."""
+slow_memory_bytes_default: Final = 64 * MIB
+"""Memory of what waits for live subscriptions, all together; from half of it on the connections that wait for
+most have theirs written to disk."""
+slow_memory_bytes_min: Final = 40 * MIB
+slow_connection_bytes_default: Final = 16 * MIB
+"""What one connection waits for (in cost), above which it is written to disk."""
+slow_disk_bytes_default: Final = 1 * GIB
+"""Files of what waits on disk; above it the connections that wait for most are ended as slow."""
+slow_disk_bytes_min: Final = 64 * MIB
+block_bytes_max: Final = 256 * KIB
+"""What waits is kept in blocks of at most this cost, or of one message."""
+block_pieces_max: Final = 256
+"""Publishes of which a block in memory is put together at most."""
+block_seconds_max: Final = 1.0
+"""A block takes what comes within this time, so that it is of one age."""
+block_memory_bytes: Final = 512
+"""What a block counts in memory wherever its messages are."""
+slow_age_check_seconds_max: Final = 1.0
+"""It is looked at least this often who has waited longer than the configuration allows."""
+spill_file_bytes_max: Final = 16 * MIB
+"""Files of what waits on disk get no longer, or hold one message; a file that nobody needs is deleted."""
+spill_write_bytes_max: Final = 4 * MIB
+"""Blocks that are being written to disk at a time."""
+spill_read_bytes_max: Final = 8 * MIB
+"""Blocks that are being read back at a time or wait for their turn to be sent, or one of them."""
 unrecorded_piece_bytes_max: Final = 256 * KIB
 """An unrecorded publish is handed on in pieces of at most this cost, or of one message."""
 unrecorded_waiting_bytes_max: Final = 8 * MIB
@@ -280,7 +298,11 @@ assert batch_bytes_target <= step_bytes_max
 assert commit_bytes_max < dispatch_backlog_bytes_max <= tail_cache_bytes
 assert batch_bytes_max < read_ahead_bytes_max
 assert 4 * unrecorded_piece_bytes_max <= outbox_bytes_max < batch_bytes_max
-assert unrecorded_backlog_bytes_max + batch_bytes_max < unrecorded_held_bytes_max
+assert unrecorded_piece_bytes_max <= block_bytes_max
+assert slow_connection_bytes_default < slow_memory_bytes_default
+assert 2 * batch_bytes_max + spill_write_bytes_max < slow_memory_bytes_min <= slow_memory_bytes_default
+assert batch_bytes_max + 2 * spill_file_bytes_max <= slow_disk_bytes_min <= slow_disk_bytes_default
+assert block_bytes_max <= spill_write_bytes_max <= spill_read_bytes_max < slow_memory_bytes_min
 assert 4 * topic_bytes_max < known_topics_bytes_max
 assert index_block_bytes <= index_zone_bytes <= read_bytes_target
 assert index_bytes_max < indexes_bytes_max

@@ -85,6 +85,14 @@ def _kept(journal: JournalConfig) -> str:
     return ", ".join(part for part in (age, size) if part)
 
 
+def _slow(settings: Config) -> str:
+    slow = settings.slow_clients
+    directory = slow.place(settings.instance.data)
+    disk = f"then {slow.disk_limit:,} on disk in {directory}" if slow.disk_limit else "nothing on disk"
+    age = "" if slow.age_limit is None else f", for {slow.age_limit:g} s"
+    return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"
+
+
 def _summary(settings: Config) -> list[str]:
     journal = settings.journal
     sync = f"every {journal.sync_interval:g} s" if journal.sync == "interval" else journal.sync
@@ -97,5 +105,6 @@ def _summary(settings: Config) -> list[str]:
         f"  admin     {settings.admin.listen or ADMIN_DEFAULT}",
         f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
         *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
+        f"  slow      {_slow(settings)}",
         *([f"  validates {', '.join(validated)}"] if validated else []),
     ]

@@ -16,7 +16,14 @@ from tickertape.base.texts import shown
 from tickertape.cli.admin import admin_option, json_option, stats_of
 from tickertape.cli.options import interval
 from tickertape.cli.tables import counted, echo_table, number, safe
-from tickertape.server.admin.report import Rates, Retention, SessionState, Stats, Syncs
+from tickertape.server.admin.report import (
+    Rates,
+    Retention,
+    SessionState,
+    SlowClientsState,
+    Stats,
+    Syncs,
+)
 
 
 def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -113,6 +120,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
             f"outboxes {memory.outbox_bytes:,}, unfinished frames {memory.inbound_bytes:,}"
         ),
     )
+    yield from _slow(report.slow_clients)
     by_code = ("refused", totals.refused), ("ended", totals.ended), ("subs ended", totals.ended_subscriptions)
     for name, counts in by_code:
         if counts:
@@ -131,6 +139,13 @@ def _rates(rates: Rates | None) -> Iterator[tuple[str, str]]:
         persisted = f"{number(rates.persisted_messages)} messages/s, {number(rates.persisted_bytes)} bytes/s"
         sent = f"{number(rates.sent_messages)} messages/s, {number(rates.sent_bytes)} bytes/s"
         yield "rates", f"persisted {persisted}; sent {sent}"
+
+
+def _slow(slow: SlowClientsState) -> Iterator[tuple[str, str]]:
+    if slow.offline_starts or slow.waiting_connections:
+        behind = f"{counted(slow.waiting_connections, 'connection')} behind"
+        where = f"{slow.memory_bytes:,} bytes in memory, {slow.disk_bytes:,} on disk"
+        yield "slow", f"{behind}, {slow.offline_connections:,} of them offline; {where}"
 
 
 def _syncs(syncs: Syncs) -> str:

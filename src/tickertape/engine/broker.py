@@ -26,6 +26,7 @@ from tickertape.base.ports import Buffer, Now
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.answers import Answers
+from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.effects import (
     Close,
     DiskJob,
@@ -67,8 +68,8 @@ from tickertape.wire.commands import (
 
 class Broker:
     """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
-    `read_done`, `wake`, `close`; after each one drain `effects()`; while `has_work`, call `work` between
-    other inputs."""
+    `read_done`, `spill_done`, `wake`, `close`; after each one drain `effects()`; while `has_work`, call
+    `work` between other inputs."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class Broker:
         validated: Mapping[str, str] | None = None,
         message_types: Mapping[str, str] | None = None,
         retention: RetentionPolicy | None = None,
+        slow_clients: SlowLimits | None = None,
     ) -> None:
         self.journal = journal
         self.statistics = Statistics()
@@ -96,7 +98,13 @@ class Broker:
         """Topic to the name of its message type; topics that are not in it are JSON."""
         self._pauses = Pauses(self._effects)
         self.subscribing = Subscribing(
-            journal, self._publishing, self._effects, self._answers, self._pauses, self._too_slow
+            journal,
+            self._publishing,
+            self._effects,
+            self._answers,
+            self._pauses,
+            slow_clients or SlowLimits(),
+            self._too_slow,
         )
         self._delivery = self.subscribing.delivery
         self._pins: list[Callable[[], Pin | None]] = [self.subscribing.oldest_needed]
@@ -147,6 +155,7 @@ class Broker:
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """A command of the connection."""
         session = self._sessions.by_conn.get(conn)
+        self.subscribing.unrecorded.moment(now)
         try:
             if self.journal.failure is not None:
                 raise self.journal.failure
@@ -173,8 +182,16 @@ class Broker:
             self.subscribing.searches.read_done(token, data)
         self._journal_moved(now)
 
+    def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
+        """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
+        self.subscribing.unrecorded.moment(now)
+        self.subscribing.unrecorded.spill_done(token, data)
+        self._journal_moved(now)
+
     def wake(self, now: Now) -> None:
         """A deadline has come."""
+        self.subscribing.unrecorded.moment(now)
+        self.subscribing.unrecorded.settle()
         self.journal.wake(now)
         self._delivery.settle(now)
         self.retaining.wake(now)
@@ -182,6 +199,7 @@ class Broker:
 
     def work(self, now: Now) -> None:
         """One bounded step of delivery, and of what let others go first."""
+        self.subscribing.unrecorded.moment(now)
         self.subscribing.step()
         self.retaining.step(now)
         self._journal_moved(now)
@@ -212,6 +230,7 @@ class Broker:
             self.journal.next_deadline(),
             self._delivery.next_deadline(now),
             self.retaining.next_deadline(),
+            self.subscribing.unrecorded.next_deadline(),
         )
         return min([t for t in deadlines if t is not None], default=None)
 
@@ -392,8 +411,8 @@ class Broker:
         if self.subscribing.unrecorded.congested:
             self._pauses.pause(session.conn, "unrecorded")
 
-    def _too_slow(self, session: Session) -> None:
-        self._goodbye(session.conn, SlowClient("it does not read what it subscribed to"))
+    def _too_slow(self, session: Session, why: str) -> None:
+        self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
 
     @property
     def _crowded(self) -> bool:

@@ -89,6 +89,45 @@ class RetentionTold(NamedTuple):
     fields: dict[str, str | int]
 
 
+class SpillWrite(NamedTuple):
+    """Write what waits for slow clients to one of their files, which is made when it is new; answer with
+    `Broker.spill_done`."""
+
+    token: int
+    file: int
+    offset: int
+    buffers: list[Buffer]
+
+
+class SpillRead(NamedTuple):
+    """Read from one of those files; answer with `Broker.spill_done`."""
+
+    token: int
+    file: int
+    offset: int
+    size: int
+
+
+class SpillTrim(NamedTuple):
+    """One of those files, if it was made, is no longer needed; nothing is under way in it."""
+
+    file: int
+
+
+class OfflineStart(NamedTuple):
+    """What waits for a connection is written to disk from now on; `bytes` wait."""
+
+    conn: int
+    bytes: int
+
+
+class OfflineStop(NamedTuple):
+    """Nothing waits for it any more, after so many seconds: it was all sent, or the connection has ended."""
+
+    conn: int
+    seconds: float
+
+
 class Fatal(NamedTuple):
     """The journal failed: stop with the exit code for it. Sent once."""
 
@@ -106,5 +145,10 @@ Effect = (
     | DiskJob
     | Read
     | RetentionTold
+    | SpillWrite
+    | SpillRead
+    | SpillTrim
+    | OfflineStart
+    | OfflineStop
     | Fatal
 )

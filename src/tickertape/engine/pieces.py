@@ -1,5 +1,5 @@
-"""Owns what a topic gets of one unrecorded publish: cut into pieces once, for all who are sent them or hold
-them.
+"""Owns what live subscriptions get of one publish: cut into pieces once, for all who are sent them or wait
+for them.
 
 Must never hold memory of anything else: a piece is no view on the frame that brought it.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tickertape.base.limits import batch_memory_bytes, unrecorded_piece_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.engine.session import Session
 from tickertape.engine.subscription import affordable
 
 
@@ -27,27 +26,33 @@ class Piece:
             self._crc = self.batch.crc()
         return self._crc
 
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory."""
+        return self.batch.nbytes + batch_memory_bytes
+
 
 class Pieces:
     """The messages of one publish to one topic, in order."""
 
-    __slots__ = ("_left", "count", "holders", "memory_bytes", "pieces")
+    __slots__ = ("_left", "count", "pieces")
 
     def __init__(self, chosen: MessageBatch) -> None:
         self.pieces = _cut(chosen)
         self.count = len(self.pieces)
-        self.holders: dict[Session, int] = {}
-        """How many subscriptions of each connection wait for it."""
-        sizes = [piece.batch.nbytes for piece in self.pieces]
-        self.memory_bytes = sum(sizes) + batch_memory_bytes * len(sizes)
-        """What all of it takes in memory."""
-        self._left = [0]
-        for size in reversed(sizes):
-            self._left.append(self._left[-1] + size)
+        messages = cost = 0
+        self._left = [(0, 0)]
+        for piece in reversed(self.pieces):
+            messages += piece.batch.count
+            cost += piece.batch.cost
+            self._left.append((messages, cost))
 
-    def left_bytes(self, piece: int) -> int:
-        """Encoded size from a piece on."""
-        return self._left[self.count - piece]
+    def left(self, piece: int, message: int) -> tuple[int, int]:
+        """Messages from one of a piece on, and their cost."""
+        messages, cost = self._left[self.count - piece]
+        if message:
+            cost -= self.pieces[piece].batch.cost_between(0, message)
+        return messages - message, cost
 
 
 def _cut(chosen: MessageBatch) -> list[Piece]:

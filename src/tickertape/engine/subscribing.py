@@ -18,7 +18,8 @@ from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.engine.answers import Answers
-from tickertape.engine.backlogs import LiveSubscription
+from tickertape.engine.backlog import LiveSubscription
+from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.effects import Effect
 from tickertape.engine.pauses import Pauses
@@ -57,7 +58,7 @@ class Held:
     def owed(self) -> bool:
         """Whether something is still to be sent."""
         return any(sub.owed for sub in self.recorded.values()) or any(
-            live.backlog for live in self.live.values()
+            live.waiting for live in self.live.values()
         )
 
 
@@ -65,8 +66,8 @@ _NOTHING = Held()
 
 
 class Subscribing:
-    """All subscriptions, by connection. Appends to the effects it is given; `slow(session)` ends a connection
-    that does not take what is not recorded."""
+    """All subscriptions, by connection. Appends to the effects it is given; `slow(session, why)` ends a
+    connection that does not take what is not recorded."""
 
     def __init__(
         self,
@@ -75,7 +76,8 @@ class Subscribing:
         effects: list[Effect],
         answers: Answers,
         pauses: Pauses,
-        slow: Callable[[Session], None],
+        limits: SlowLimits,
+        slow: Callable[[Session, str], None],
     ) -> None:
         self._journal = journal
         self._publishing = publishing
@@ -85,7 +87,7 @@ class Subscribing:
         self.budget = ReadBudget(read_ahead_bytes_max)
         """For all who read the log."""
         self.delivery = Delivery(journal, effects, answers, self.new_token, self.budget, self._ended)
-        self.unrecorded = Unrecorded(effects, slow)
+        self.unrecorded = Unrecorded(effects, limits, slow)
         self.searches = Searches(effects, self.new_token, self.budget, pauses)
 
     def of(self, conn: int) -> Held:

@@ -17,8 +17,10 @@ from tickertape.base.limits import (
     step_delivery_bytes,
     unrecorded_waiting_bytes_max,
 )
+from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch, slice_batch, split_topics
-from tickertape.engine.backlogs import Backlogs, LiveSubscription
+from tickertape.engine.backlog import Backlog, LiveSubscription
+from tickertape.engine.backlogs import Backlogs, SlowLimits
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.pieces import Piece, Pieces, owned
 from tickertape.engine.session import Session
@@ -41,24 +43,37 @@ class _Publish(NamedTuple):
         return batch_memory_bytes + (0 if self.batch is None else self.batch.nbytes)
 
 
+class Audience:
+    """Subscriptions that are given the same messages, and where those that are behind wait for them."""
+
+    __slots__ = ("backlog", "subs")
+
+    def __init__(self) -> None:
+        self.backlog = Backlog()
+        self.subs: dict[LiveSubscription, None] = {}
+
+
 class Unrecorded:
-    """All subscriptions to unrecorded topics. `end(session)` ends a connection that is too slow.
+    """All subscriptions to unrecorded topics. `end(session, why)` ends a connection that is too slow.
 
     What it does is appended to `effects`; `written` says that they were taken."""
 
-    def __init__(self, effects: list[Effect], end: Callable[[Session], None]) -> None:
+    def __init__(
+        self, effects: list[Effect], limits: SlowLimits, end: Callable[[Session, str], None]
+    ) -> None:
         self.step_bytes_max = step_bytes_max
         """About what is sent between two writes."""
         self.waiting_bytes_max = unrecorded_waiting_bytes_max
-        self.backlogs = Backlogs(end)
+        self.backlogs = Backlogs(effects, limits, end, self._line)
         self._effects = effects
-        self._by_topic: dict[str, dict[LiveSubscription, None]] = {}
+        self._by_topic: dict[str, Audience] = {}
         self._budget = self.step_bytes_max
         self._number = 0
         self._publishes: deque[_Publish] = deque()
         self._waiting_bytes = 0
         # What is left to do of the first publish: its topics, the subscribers of the one begun, and what of
         # its pieces the next of them was sent.
+        self._audience: Audience | None = None
         self._topics: Iterator[tuple[str, MessageBatch]] | None = None
         self._subs: list[LiveSubscription] = []
         self._pieces: Pieces | None = None
@@ -73,22 +88,25 @@ class Unrecorded:
     def add(self, sub: LiveSubscription) -> None:
         """Begin to deliver to it what is published from now on."""
         sub.since = self._number
-        self._by_topic.setdefault(sub.topic, {})[sub] = None
+        audience = self._by_topic.setdefault(sub.topic, Audience())
+        audience.subs[sub] = None
+        sub.backlog = audience.backlog
 
     def remove(self, sub: LiveSubscription) -> None:
         """It is over."""
         sub.over = True
         self.backlogs.drop(sub)
         self._unline(sub)
-        subs = self._by_topic.get(sub.topic, {})
-        subs.pop(sub, None)
-        if not subs:
-            self._by_topic.pop(sub.topic, None)
+        audience = self._by_topic.get(sub.topic)
+        if audience is not None and sub in audience.subs:
+            del audience.subs[sub]
+            if not audience.subs:
+                del self._by_topic[sub.topic]
 
     def credit(self, sub: LiveSubscription, amount: int) -> None:
         """The application consumed `amount` of cost."""
         sub.credit += amount
-        if sub.backlog:
+        if sub.waiting:
             self._line(sub)
             self.step()
 
@@ -96,6 +114,24 @@ class Unrecorded:
         """A connection has room again: its line goes on in the next step."""
         if session in self._lines:
             self._runnable[session] = None
+
+    def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
+        """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
+        self.backlogs.spill_done(token, data)
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    def moment(self, now: Now) -> None:
+        """It is now; nothing is done about it."""
+        self.backlogs.now = now.mono
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is wanted (monotonic seconds), or None."""
+        return self.backlogs.next_deadline()
+
+    def settle(self) -> None:
+        """Do what is due by the clock."""
+        self.backlogs.check_age()
 
     # -- publishes ------------------------------------------------------------------------------------
 
@@ -153,6 +189,9 @@ class Unrecorded:
     def _hand_on(self) -> None:
         """Give the next subscriber what the first publish has for it."""
         publish = self._publishes[0]
+        if not self._subs and self._audience is not None:
+            self.backlogs.handed_on(self._audience.backlog)
+            self._audience = None
         if not self._subs and not self._next_topic(publish):
             self._publishes.popleft()
             self._waiting_bytes -= publish.waiting_bytes
@@ -163,10 +202,10 @@ class Unrecorded:
         sub = self._subs[-1]
         held, budget = False, self._budget
         if not sub.over and sub.since <= publish.number:
-            if not sub.backlog:
+            if not sub.waiting:
                 self._reached = self._send(sub, self._pieces, *self._reached)
             held = self._reached[0] < self._pieces.count
-            if held and self._budget <= 0 and not sub.backlog and sub.session.writable:
+            if held and self._budget <= 0 and not sub.waiting and sub.session.writable:
                 return  # it is not slow: it goes on in the next step
         self._visited(budget)
         reached, self._reached = self._reached, (0, 0)
@@ -180,17 +219,18 @@ class Unrecorded:
         if self._topics is None:
             self._topics = split_topics(publish.batch, publish.topics)
         for topic, chosen in self._topics:
-            subs = self._by_topic.get(topic)
-            if subs:
-                self._subs = list(subs)
+            audience = self._by_topic.get(topic)
+            if audience is not None:
+                self._audience = audience
+                self._subs = list(audience.subs)
                 self._subs.reverse()
                 self._pieces = Pieces(chosen)
                 return True
         return False
 
     def _hold(self, sub: LiveSubscription, pieces: Pieces, reached: tuple[int, int]) -> None:
-        first = not sub.backlog
-        self.backlogs.hold(sub, pieces, *reached)
+        first = not sub.waiting
+        self._budget -= max(self.backlogs.hold(sub, pieces, *reached), 0)
         if first and not sub.over and not sub.session.writable:
             self._line(sub)  # else it waits for credit
 
@@ -214,17 +254,12 @@ class Unrecorded:
         session = next(iter(self._runnable))
         del self._runnable[session]
         if not session.writable:
+            self.backlogs.reading.unpin_all(session)
             return
         sub, budget = next(iter(self._lines[session])), self._budget
         self._unline(sub)
-        while sub.backlog:
-            pieces = sub.backlog[0]
-            piece, message = self._send(sub, pieces, sub.piece, sub.message)
-            self.backlogs.advance(sub, piece, message)
-            if piece < pieces.count:
-                break
-        if sub.backlog and self._budget <= 0:
-            self._lines.setdefault(session, {})[sub] = None  # else it waits for credit
+        self._send_waiting(sub)
+        self.backlogs.reading.unpin(sub)
         if session in self._lines:
             self._runnable[session] = None
         self._visited(budget)
@@ -240,24 +275,46 @@ class Unrecorded:
         """Send from a message of a piece on what credit, connection and step allow; returns what is next."""
         while piece < pieces.count and self._budget > 0 and sub.session.writable:
             part = pieces.pieces[piece]
-            sent = self._send_of(sub, part, message)
-            if not sent:
+            sent = self._send_of(sub, part, message, part.batch.count)
+            if sent is None:
                 break
-            message += sent
+            message += sent.count
             if message == part.batch.count:
                 piece, message = piece + 1, 0
         return piece, message
 
-    def _send_of(self, sub: LiveSubscription, piece: Piece, start: int) -> int:
-        """Send a piece, or what credit allows of it; returns the messages sent."""
+    def _send_waiting(self, sub: LiveSubscription) -> None:
+        """Send of what waits for it what credit, connection and step allow."""
+        while sub.waiting and sub.session.writable:
+            if self._budget <= 0:
+                self._lines.setdefault(sub.session, {})[sub] = None
+                return
+            block = sub.block
+            assert block is not None
+            if not block.pieces:
+                if sub.credit > 0 or sub.credit == sub.window:
+                    self.backlogs.reading.load(sub)  # it comes back to its line then
+                return
+            piece, first = block.piece_at(sub.message)
+            batch = self._send_of(sub, piece, sub.message - first, sub.left)
+            if batch is None:
+                return  # it waits for credit
+            self.backlogs.advance(sub, batch)
+
+    def _send_of(
+        self, sub: LiveSubscription, piece: Piece, start: int, messages_max: int
+    ) -> MessageBatch | None:
+        """Send a piece from a message on, so many messages or what credit allows of them; returns what was
+        sent."""
         batch = piece.batch
-        if start == 0 and batch.cost <= sub.credit:
+        stop = min(batch.count, start + messages_max)
+        if start == 0 and stop == batch.count and batch.cost <= sub.credit:
             crc = piece.crc()
         else:
-            fitting = affordable(batch, start, batch.count, sub.credit)
+            fitting = affordable(batch, start, stop, sub.credit)
             if fitting == 0:
                 if sub.credit < sub.window:
-                    return 0
+                    return None
                 fitting = 1  # nothing is outstanding: then one message may exceed the credit
             batch = owned(slice_batch(batch, start, start + fitting))
             crc = piece.crc() if batch is piece.batch else batch.crc()
@@ -266,4 +323,4 @@ class Unrecorded:
         frame = encode_frame(Deliver(sub_id=sub.sub_id), batch, batch_crc=crc)
         self._effects.append(Send(sub.session.conn, frame))
         self._budget -= batch.nbytes + step_delivery_bytes
-        return batch.count
+        return batch

@@ -31,6 +31,7 @@ from tickertape.server.address import parse_admin, parse_listen
 from tickertape.server.document import Node, Place, Problem, Problems, is_utf8, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
 from tickertape.server.section import MISSING, Section
+from tickertape.server.slow_clients import SlowClientsConfig, read_slow_clients
 
 SyncName = Literal["always", "interval", "never"]
 
@@ -134,6 +135,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
     journal: JournalConfig = JournalConfig()
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
+    slow_clients: SlowClientsConfig = SlowClientsConfig()
     admin: Admin = Admin()
     logging: LoggingConfig = LoggingConfig()
 
@@ -215,6 +217,7 @@ def _config(root: Section, file: str) -> Config:
     transports = _transports(root)
     journal = _journal(root.table("journal"))
     topics = _topics(root)
+    slow_clients = read_slow_clients(root.table("slow_clients"), file)
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
@@ -232,6 +235,7 @@ def _config(root: Section, file: str) -> Config:
         transports=transports,
         journal=journal,
         topics=topics,
+        slow_clients=slow_clients,
         admin=admin,
         logging=logging,
     )

@@ -34,6 +34,8 @@ from tickertape.engine.effects import (
     Effect,
     Fatal,
     LoggedOnNow,
+    OfflineStart,
+    OfflineStop,
     PauseReading,
     PauseReason,
     Read,
@@ -41,6 +43,9 @@ from tickertape.engine.effects import (
     ResumeReading,
     RetentionTold,
     Send,
+    SpillRead,
+    SpillTrim,
+    SpillWrite,
     SubscriptionEnded,
 )
 from tickertape.journal.commit import SyncPolicy
@@ -99,6 +104,9 @@ class Instance:
         self._full = False
         self._readers = Readers(opened.disk, self._read_answers)
         self._reads: dict[int, ReadRequest] = {}
+        self._spill = opened.spill
+        if self._spill is not None:
+            self._spill.start(self._spill_answers)
         self._outgoing: dict[int, list[Buffer]] = {}
         """What the effects of one flush want written, by connection."""
         self._timer: asyncio.TimerHandle | None = None
@@ -210,6 +218,14 @@ class Instance:
         """Called on a reader's thread."""
         self._loop.call_soon_threadsafe(self._read_answered, token, data)
 
+    def _spill_answers(self, token: int, data: Buffer | OSError | None) -> None:
+        """Called on a thread of the spill."""
+        self._loop.call_soon_threadsafe(self._spill_answered, token, data)
+
+    def _spill_answered(self, token: int, data: Buffer | OSError | None) -> None:
+        self.broker.spill_done(token, data, clock())
+        self.flush()
+
     def _disk_answered(self, job: Job, error: OSError | None, salt: int) -> None:
         self.broker.disk_done(job, error, salt, clock())
         if isinstance(job, RetireSegments):
@@ -257,6 +273,11 @@ class Instance:
             self._run_job(effect.job)
         elif isinstance(effect, Read):
             return self._read(effect, budget)
+        elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
+            assert self._spill is not None
+            self._spill.submit(effect)
+        elif isinstance(effect, OfflineStart | OfflineStop):
+            self._tell_offline(effect)
         elif isinstance(effect, LoggedOnNow):
             self._logged_on(effect.conn)
         elif isinstance(effect, Close):
@@ -325,6 +346,14 @@ class Instance:
             code=effect.error.code,
             text=str(effect.error),
         )
+
+    def _tell_offline(self, effect: OfflineStart | OfflineStop) -> None:
+        peer = self._peers.get(effect.conn)
+        client = peer.client if peer is not None else None
+        if isinstance(effect, OfflineStart):
+            event("offline_start", logging.WARNING, conn=effect.conn, client=client, bytes=effect.bytes)
+        else:
+            event("offline_stop", conn=effect.conn, client=client, seconds=round(effect.seconds, 3))
 
     def _close(self, effect: Close) -> None:
         self._write()  # the goodbye goes out before the close
@@ -405,6 +434,8 @@ class Instance:
             peer.abort()
         self.disk.stop()
         self._readers.stop()
+        if self._spill is not None:
+            self._spill.stop()
 
     @property
     def peers(self) -> Mapping[int, Peer]:

@@ -27,6 +27,7 @@ from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.server.config import Config
+from tickertape.server.spill_files import SpillFiles
 
 T = TypeVar("T")
 
@@ -44,6 +45,8 @@ class Opened(NamedTuple):
     executor: Executor
     report: list[str]
     """What recovery found, a line each."""
+    spill: SpillFiles | None
+    """Where waits what slow clients do not take; None: nowhere."""
 
 
 def clock() -> Now:
@@ -79,6 +82,7 @@ def open_instance(config: Config) -> Opened:
         new_id=os.urandom(16),
         instance=config.instance.name,
     )
+    spill = _spill_files(config, owner)
     recovered = recover(disk, identity.journal_id)
     journal = Journal(
         recovered,
@@ -103,13 +107,22 @@ def open_instance(config: Config) -> Opened:
         validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
         message_types={topic.name: topic.message_type for topic in config.topics},
         retention=RetentionPolicy(settings.retain, settings.retain_size),
+        slow_clients=config.slow_clients.limits,
     )
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
     report.extend(f"{error}; everything else is served" for error in registry.damage)
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
-    return Opened(broker, disk, executor, report)
+    return Opened(broker, disk, executor, report, spill)
+
+
+def _spill_files(config: Config, owner: str) -> SpillFiles | None:
+    settings = config.slow_clients
+    if not settings.disk_limit:
+        return None
+    # The data directory is held already; another one must not be cleared while somebody uses it.
+    return SpillFiles(settings.place(config.instance.data), None if settings.directory is None else owner)
 
 
 def record_end(opened: Opened) -> None:

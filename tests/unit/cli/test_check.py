@@ -41,6 +41,8 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
         "  listen    unix:///s\n"
         "  admin     http://127.0.0.1:9008\n"
         "  records   orders, synced every 1 s, in segments of 268,435,456 bytes\n"
+        "  slow      67,108,864 bytes in memory, 16,777,216 a connection, "
+        f"then 1,073,741,824 on disk in {tmp_path}/data/spill\n"
         "  validates orders (json)\n"
     )
     assert not (tmp_path / "data").exists()

@@ -9,14 +9,15 @@ from tests.simulation.engine_world import EngineWorld, Peer
 from tickertape.base import limits
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine import publishing
+from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.effects import Effect, PauseReading, ResumeReading, Send
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.wire.commands import Command, Deliver, Flush, Processed, Publish
 
 
-def _world() -> EngineWorld:
-    return EngineWorld(1, recorded=frozenset({"recorded"}))
+def _world(slow_clients: SlowLimits | None = None) -> EngineWorld:
+    return EngineWorld(1, recorded=frozenset({"recorded"}), slow_clients=slow_clients)
 
 
 def _unrecorded(world: EngineWorld) -> Unrecorded:
@@ -142,8 +143,7 @@ def test_between_two_writes_a_bounded_amount_is_queued_however_many_subscription
         world.broker.work(world.now())
         assert not _bytes_to(world.broker.effects(), peer)
     once = 3 * 2 * (20_000 * 4 + 10 * limits.batch_memory_bytes)
-    references = 60 * 3 * limits.unrecorded_reference_bytes
-    assert 0 < _unrecorded(world).backlogs.held_bytes < once + references, "what all wait for is held once"
+    assert 0 < _unrecorded(world).backlogs.held_bytes < once, "what all wait for is held once"
 
 
 def test_one_subscription_is_sent_no_more_than_a_step_between_two_writes() -> None:
@@ -299,12 +299,11 @@ def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
 
 
 def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_everything() -> None:
-    world = _world()
+    world = _world(SlowLimits(memory_bytes=100_000, disk_bytes=0))
     little = _subscriber(world, "little", "a", stalled=True)
     most = _subscriber(world, "most", "b", stalled=True)
     reading = _subscriber(world, "reading", "b")
     publisher = world.connect("p")
-    _unrecorded(world).backlogs.bytes_max = 100_000
     for number in range(5):
         publisher.publish("a", [b"%d" % number * 2_000], sequenced=False)
     for number in range(20):
@@ -320,32 +319,15 @@ def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_ev
     assert _unrecorded(world).backlogs.held_bytes == 0
 
 
-def test_a_connection_counts_what_its_subscriptions_share_once() -> None:
-    world = _world()
-    many = world.connect("many")
-    for number in range(20):
-        many.subscribe(str(number), "a")
-    world.broker.blocked(many.conn)
-    largest = _subscriber(world, "largest", "b", stalled=True)
-    publisher = world.connect("p")
-    _unrecorded(world).backlogs.bytes_max = 50_000
-    publisher.publish("a", [bytes(10_000)], sequenced=False)
-    publisher.publish("b", [bytes(30_000)], sequenced=False)
-    publisher.publish("b", [bytes(10_000)], sequenced=False)
-    world.settle()
-    assert _is_slow(largest)
-    assert not _is_slow(many)
-
-
-def test_a_subscription_that_waits_for_too_much_is_ended_whoever_else_waits_for_it() -> None:
-    world = _world()
+def test_a_connection_that_waits_for_too_much_is_ended_whoever_else_waits_for_it() -> None:
+    world = _world(SlowLimits(disk_bytes=0))
     slow = world.connect("slow")
     slow.subscribe("s", "u", credit=32)
     reading = world.connect("reading")
     reading.subscribe("s", "u", credit=1 << 30)
     publisher = world.connect("p")
-    batch = batch_from_bodies("u", [bytes(4 << 20)])
-    for _ in range(4):
+    batch = batch_from_bodies("u", [bytes(4_000_000)])
+    for _ in range(5):
         _publish(world, publisher, batch)
         world.collect()
         while world.broker.has_work:
@@ -355,7 +337,9 @@ def test_a_subscription_that_waits_for_too_much_is_ended_whoever_else_waits_for_
     world.collect()
     world.settle()
     assert _is_slow(slow)
-    assert len(_bodies(reading)) == 5
+    assert slow.goodbye is not None
+    assert "connection_limit (16777216 bytes)" in slow.goodbye.text
+    assert len(_bodies(reading)) == 6
     assert _unrecorded(world).backlogs.held_bytes == 0
 
 

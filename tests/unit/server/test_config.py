@@ -303,7 +303,7 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
 
 # -- bad ones -----------------------------------------------------------------------------------------
 
-TAKES = "instance, transport, journal, topic, admin, logging, include"
+TAKES = "instance, transport, journal, topic, slow_clients, admin, logging, include"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import msgspec
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
-from tickertape.engine.backlogs import LiveSubscription
+from tickertape.engine.backlog import LiveSubscription
 from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.engine.session import Session
 from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
@@ -27,6 +27,7 @@ from tickertape.server.admin.report import (
     Memory,
     Retention,
     SessionState,
+    SlowClientsState,
     Stats,
     SubscriptionState,
     Syncs,
@@ -131,6 +132,7 @@ class Look:
                 outbox_bytes=outbox,
                 inbound_bytes=instance.inbound.bytes,
             ),
+            slow_clients=self._slow_clients(),
         )
         return Seen(stats, self._topics(count))
 
@@ -187,6 +189,23 @@ class Look:
             ended_subscriptions=dict(counts.ended_subscriptions),
         )
 
+    def _slow_clients(self) -> SlowClientsState:
+        backlogs = self._instance.broker.subscribing.unrecorded.backlogs
+        spill = backlogs.spill
+        return SlowClientsState(
+            memory_bytes=backlogs.held_bytes,
+            memory_limit_bytes=backlogs.limits.memory_bytes,
+            disk_bytes=spill.disk_bytes,
+            disk_limit_bytes=spill.disk_bytes_max,
+            waiting_connections=backlogs.waiting_connections,
+            offline_connections=backlogs.offline_connections,
+            offline_starts=backlogs.offline_starts,
+            offline_stops=backlogs.offline_stops,
+            written_bytes=spill.written_bytes,
+            read_bytes=spill.read_bytes,
+            failures=spill.failures,
+        )
+
     # -- sessions -------------------------------------------------------------------------------------
 
     def _sessions(self) -> list[SessionState]:
@@ -204,6 +223,7 @@ class Look:
         held = self._instance.broker.subscribing.of(session.conn)
         subs = [_recorded(sub, end) for sub in islice(held.recorded.values(), room)]
         subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
+        waiting = self._instance.broker.subscribing.unrecorded.backlogs.waiting(session)
         return SessionState(
             client=session.name,
             address=peer.address,
@@ -213,6 +233,8 @@ class Look:
             sent_messages=session.sent_messages,
             sent_bytes=session.sent_bytes,
             outbox_bytes=peer.outbox_bytes,
+            backlog_bytes=0 if waiting is None else waiting.bytes,
+            offline=waiting is not None and waiting.offline_since is not None,
             subscription_count=len(held),
             subscriptions=subs,
         )
@@ -284,8 +306,8 @@ def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
         position=None,
         lag_messages=None,
         credit_bytes=sub.credit,
-        caught_up=not sub.backlog,
-        blocked=bool(sub.backlog),
+        caught_up=not sub.waiting,
+        blocked=sub.waiting,
         backlog_bytes=sub.backlog_bytes,
     )
 

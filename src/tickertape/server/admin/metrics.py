@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tickertape.base.timestamps import parse_timestamp
-from tickertape.server.admin.report import Stats, Totals
+from tickertape.server.admin.report import SlowClientsState, Stats, Totals
 
 _P: Final = "tickertape_"
 
@@ -63,12 +63,24 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (
     ("memory_tail_cache_bytes", "End of the log in memory.", lambda s: s.memory.tail_cache_bytes),
     ("memory_outbox_bytes", "Waits to be written to connections.", lambda s: s.memory.outbox_bytes),
     ("memory_inbound_bytes", "Large frames not complete yet.", lambda s: s.memory.inbound_bytes),
+    ("slow_clients_memory_bytes", "Waits in memory for them.", lambda s: s.slow_clients.memory_bytes),
+    ("slow_clients_disk_bytes", "Waits on disk for them.", lambda s: s.slow_clients.disk_bytes),
+    ("slow_clients_waiting", "Connections behind.", lambda s: s.slow_clients.waiting_connections),
+    ("slow_clients_offline", "Those written to disk for.", lambda s: s.slow_clients.offline_connections),
     (
         "subscription_lag_messages_max",
         "Positions that the listed subscription farthest behind is behind the persisted end.",
         lambda s: max((u.lag_messages or 0 for x in s.sessions for u in x.subscriptions), default=0),
     ),
 )  # fmt: skip
+
+_SLOW_TOTALS: Final[tuple[tuple[str, str, Callable[[SlowClientsState], int]], ...]] = (
+    ("slow_clients_offline_starts", "Connections that went offline.", lambda s: s.offline_starts),
+    ("slow_clients_offline_stops", "Connections that were offline and no more.", lambda s: s.offline_stops),
+    ("slow_clients_written_bytes", "Bytes written to disk for them.", lambda s: s.written_bytes),
+    ("slow_clients_read_bytes", "Bytes read back.", lambda s: s.read_bytes),
+    ("slow_clients_failures", "Writes and reads that failed.", lambda s: s.failures),
+)
 
 
 class _Report(Collector):
@@ -102,6 +114,8 @@ class _Report(Collector):
         yield _by_code("ended_connections", "Connections that the server ended.", stats.totals.ended)
         text = "Subscriptions that an error ended; the connection went on."
         yield _by_code("ended_subscriptions", text, stats.totals.ended_subscriptions)
+        for name, text, slow_of in _SLOW_TOTALS:
+            yield CounterMetricFamily(_P + name, text, value=slow_of(stats.slow_clients))
         yield from self._topics()
 
     def _syncs(self) -> Metric:

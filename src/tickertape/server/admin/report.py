@@ -142,6 +142,10 @@ class SessionState(msgspec.Struct, kw_only=True):
     sent_bytes: int
     outbox_bytes: int
     """What waits to be written to it."""
+    backlog_bytes: int
+    """What waits for its subscriptions, in memory or on disk, beside that."""
+    offline: bool
+    """What waits for it is written to disk."""
     subscription_count: int
     subscriptions: list[SubscriptionState]
 
@@ -174,6 +178,29 @@ class Memory(msgspec.Struct, kw_only=True):
     """Large frames that are not complete yet, all connections together."""
 
 
+class SlowClientsState(msgspec.Struct, kw_only=True):
+    """What waits for clients that do not take what they subscribed to, and the log does not have."""
+
+    memory_bytes: int
+    memory_limit_bytes: int
+    disk_bytes: int
+    """Files of what waits on disk."""
+    disk_limit_bytes: int
+    waiting_connections: int
+    """Connections for which something waits."""
+    offline_connections: int
+    """Those of them whose messages are written to disk."""
+    offline_starts: int
+    """Since the start, as all below."""
+    offline_stops: int
+    written_bytes: int
+    """Written to disk."""
+    read_bytes: int
+    """Read back."""
+    failures: int
+    """Writes and reads that failed."""
+
+
 class Stats(msgspec.Struct, kw_only=True):
     """What `/stats` answers."""
 
@@ -200,3 +227,4 @@ class Stats(msgspec.Struct, kw_only=True):
     """Not listed below the sessions above."""
     topics: list[TopicState]
     memory: Memory
+    slow_clients: SlowClientsState

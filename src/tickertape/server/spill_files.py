@@ -1,0 +1,167 @@
+"""Owns the files in which waits what slow clients do not take: writing, reading and deleting them on threads.
+
+Must never block the event loop, delete a file that is not one of ours, or let anything in it outlive the run:
+what is found at a start is deleted. The directory is no part of the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from tickertape.base.errors import SpillFailed
+from tickertape.base.ports import Buffer
+from tickertape.engine.effects import SpillRead, SpillTrim, SpillWrite
+from tickertape.server.events import event
+
+Job = SpillWrite | SpillRead | SpillTrim
+Answer = Callable[[int, Buffer | OSError | None], None]
+
+_LOCK: Final = "lock"
+_NAME: Final = re.compile(r"[0-9]{20}\.spill")
+_FILE_MODE: Final = 0o600
+
+
+class SpillFiles:
+    """The files in one directory. Answers come on a thread: who takes them hands over to the event loop.
+
+    Making it creates the directory when it is missing, holds it for `owner` (None: it lies in a directory
+    that is held already), and deletes what an earlier run left in it. Raises `SpillFailed`."""
+
+    def __init__(self, directory: str | Path, owner: str | None = None) -> None:
+        self.directory = Path(directory)
+        self._answer: Answer | None = None
+        self._writes: SimpleQueue[Job | None] = SimpleQueue()
+        self._reads: SimpleQueue[Job | None] = SimpleQueue()
+        self._files: dict[int, int] = {}
+        self._threads: list[threading.Thread] = []
+        self._stopped = False
+        try:
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            self._lock = None if owner is None else self._hold(owner)
+            self._clear()
+        except OSError as error:
+            raise SpillFailed(
+                f"the directory for what waits for slow clients, {self.directory}, cannot be used: {error}; "
+                "name another one in [slow_clients], or write disk_limit = 0 there"
+            ) from None
+
+    def _hold(self, owner: str) -> int:
+        lock = os.open(
+            self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(lock, 4096, 0).decode("utf-8", "replace").strip()
+            os.close(lock)
+            raise BlockingIOError(
+                errno.EWOULDBLOCK, f"it is in use by {holder or 'another process'}"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{owner}\n".encode(), 0)
+        return lock
+
+    def _clear(self) -> None:
+        for name in os.listdir(self.directory):
+            if _NAME.fullmatch(name):
+                os.unlink(self.directory / name)
+
+    def start(self, answer: Answer) -> None:
+        """Say who takes the answers, before the first job."""
+        self._answer = answer
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. A file is read or deleted only after its writes were answered."""
+        if self._stopped:
+            return  # nobody waits for anything any more
+        if not self._threads:
+            for queue, name in ((self._writes, "spill-write"), (self._reads, "spill-read")):
+                thread = threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        (self._reads if isinstance(job, SpillRead) else self._writes).put(job)
+
+    def stop(self) -> None:
+        """Finish what is queued, end the threads, delete the files and let go of the directory."""
+        self._stopped = True
+        for queue in (self._writes, self._reads):
+            queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+        for number in list(self._files):
+            self._trim(number)
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def _run(self, queue: SimpleQueue[Job | None]) -> None:
+        while (job := queue.get()) is not None:
+            if isinstance(job, SpillTrim):
+                self._trim(job.file)
+                continue
+            data: Buffer | OSError | None = None
+            try:
+                if isinstance(job, SpillRead):
+                    data = self._read(job)
+                else:
+                    self._write(job)
+            except OSError as error:
+                data = error
+            except Exception as defect:  # noqa: BLE001 - without an answer somebody would wait for ever
+                data = OSError(errno.EIO, f"internal error: {defect!r}")
+            if isinstance(data, OSError):
+                self._tell("read" if isinstance(job, SpillRead) else "write", job.file, data)
+            assert self._answer is not None
+            self._answer(job.token, data)
+
+    def _write(self, job: SpillWrite) -> None:
+        fd = self._files.get(job.file)
+        if fd is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = self._files[job.file] = os.open(self._path(job.file), flags, _FILE_MODE)
+        views = [memoryview(buffer).cast("B") for buffer in job.buffers]
+        offset = job.offset
+        while views:
+            written = os.pwritev(fd, views, offset)
+            if not written:
+                raise OSError(errno.EIO, "the file system took none of the bytes")
+            offset += written
+            while views and written >= views[0].nbytes:
+                written -= views.pop(0).nbytes
+            if written:
+                views[0] = views[0][written:]
+
+    def _read(self, job: SpillRead) -> bytes:
+        fd = self._files[job.file]
+        parts = []
+        offset, left = job.offset, job.size
+        while left and (part := os.pread(fd, left, offset)):
+            parts.append(part)
+            offset += len(part)
+            left -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _trim(self, number: int) -> None:
+        fd = self._files.pop(number, None)
+        if fd is None:
+            return  # its first write failed
+        try:
+            os.unlink(self._path(number))
+        except OSError as error:
+            self._tell("delete", number, error)
+        os.close(fd)
+
+    def _tell(self, action: str, number: int, error: OSError) -> None:
+        event("spill_failed", logging.WARNING, action=action, file=str(self._path(number)), text=str(error))
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number:020d}.spill"
