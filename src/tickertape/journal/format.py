@@ -24,6 +24,8 @@ footer_bytes: Final = 40
 
 JOURNAL_DIRECTORY: Final = "journal"
 QUARANTINE_DIRECTORY: Final = "quarantine"
+SPILL_DIRECTORY: Final = "spill"
+"""No part of the log: what waits for slow clients, unless configured elsewhere; emptied at every start."""
 CONTROL_TOPIC: Final = "$control"
 """Topic of control records; `$` keeps it out of reach of publishers."""
 _NAME = re.compile(r"[0-9]{10}\.segment")

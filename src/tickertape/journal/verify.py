@@ -15,6 +15,7 @@ from tickertape.base.ports import Disk
 from tickertape.journal.format import (
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
+    SPILL_DIRECTORY,
     FormatError,
     decode_segment_header,
     segment_number,
@@ -31,7 +32,7 @@ from tickertape.journal.walk import Progress, SegmentWalk, opened
 _NAMES: Final = frozenset(
     {
         *(IDENTITY_FILE, LOCK_FILE, END_FILE, RETIRED_FILE, RETIRED_NEW_FILE),
-        *(JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, "lost+found"),
+        *(JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, SPILL_DIRECTORY, "lost+found"),
     }
 )
 _LOOKS_MAX: Final = 5

@@ -22,9 +22,10 @@ from tickertape.base.limits import (
 from tickertape.base.texts import shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.engine.backlogs import SlowLimits
+from tickertape.journal.format import SPILL_DIRECTORY
 from tickertape.server.section import Section
 
-DIRECTORY_DEFAULT: Final = "spill"
+DIRECTORY_DEFAULT: Final = SPILL_DIRECTORY
 """Below the data directory."""
 NO_AGE: Final = "none"
 
