@@ -104,6 +104,8 @@ HALF_WRITE = bytes(commit_header_bytes) + Random(1).randbytes(300)
 ACTIVE_DATA = LOG.files[ACTIVE]
 USED = ACTIVE_DATA[: LOG.used]
 
+MISSING = "a number missing: the first (1, or the one behind `through` of `retired.bin`), or one between two segments"
+
 ROWS = [
     Row("identity missing, directory empty", dict, "", kept=False),
     Row("identity missing, directory not empty", lambda: files(identity=None), NotAJournal),
@@ -118,11 +120,9 @@ ROWS = [
         lambda: files(active=relinked(ACTIVE_DATA, number=7)),
         WrongJournal,
     ),
+    Row(MISSING, lambda: files(first=None), JournalCorrupt),
     Row(
-        "a number missing: the first, or one between two segments", lambda: files(first=None), JournalCorrupt
-    ),
-    Row(
-        "a number missing: the first, or one between two segments",
+        MISSING,
         lambda: {**files(active=None), segment_path(4): relinked(ACTIVE_DATA, number=4)},
         JournalCorrupt,
     ),
@@ -208,8 +208,15 @@ ROWS = [
         "",
     ),
 ]
-ELSEWHERE = {"directory held by another process", "identity of another instance"}
-"""Rows that are about more than files, with tests of their own, below or in test_identity.py."""
+ELSEWHERE = {
+    "directory held by another process",
+    "identity of another instance",
+    "`retired.bin` damaged, or larger than its bound",
+    "`retired.bin` of another journal; of a newer format",
+    "the first segment does not begin as `retired.bin` says",
+    "segments up to `through` of `retired.bin`",
+}
+"""Rows with tests of their own, below, in test_identity.py and in test_retired.py."""
 
 
 def _stopped() -> tuple[Files, Reached]:
