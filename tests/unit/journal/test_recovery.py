@@ -104,7 +104,10 @@ HALF_WRITE = bytes(commit_header_bytes) + Random(1).randbytes(300)
 ACTIVE_DATA = LOG.files[ACTIVE]
 USED = ACTIVE_DATA[: LOG.used]
 
-MISSING = "a number missing: the first (1, or the one behind `through` of `retired.bin`), or one between two segments"
+MISSING = (
+    "a number missing: the first (1, or the one behind `through` of `retired.bin`), "
+    "or one between two segments"
+)
 
 ROWS = [
     Row("identity missing, directory empty", dict, "", kept=False),
