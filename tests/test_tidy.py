@@ -24,17 +24,19 @@ LAYERS: dict[str, set[str]] = {
     "base": set(),
     "payload": {"base"},
     "batch": {"base", "payload"},
+    "filter": {"base", "payload", "batch"},
     "wire": {"base", "batch"},
     "journal": {"base", "batch"},
-    "engine": {"base", "payload", "batch", "wire", "journal"},
-    "server": {"base", "payload", "batch", "wire", "journal", "engine"},
-    "client": {"base", "payload", "batch", "wire", "journal"},
+    "engine": {"base", "payload", "batch", "filter", "wire", "journal"},
+    "server": {"base", "payload", "batch", "filter", "wire", "journal", "engine"},
+    "client": {"base", "payload", "batch", "filter", "wire", "journal"},
     "spark": {"base", "payload", "batch", "wire", "journal", "client"},
     "cli": {
         "tickertape",
         "base",
         "payload",
         "batch",
+        "filter",
         "wire",
         "journal",
         "engine",
@@ -52,6 +54,7 @@ OTHERS: dict[str, set[str]] = {
     "base": {"msgspec"},
     "payload": {"msgspec", "bson"},
     "batch": {"msgspec", "numpy", "pyarrow", "crc32c"},
+    "filter": {"lark", "re2"},
     "wire": {"msgspec", "numpy", "crc32c"},
     "journal": {"msgspec", "numpy", "crc32c"},
     "engine": {"msgspec", "numpy"},
@@ -72,7 +75,7 @@ IMPURE = frozenset({
     "tempfile", "threading", "time", "uuid", "uvloop",
 })
 # fmt: on
-PURE_LAYERS = {"base", "payload", "batch", "wire", "engine", "journal"}
+PURE_LAYERS = {"base", "payload", "batch", "filter", "wire", "engine", "journal"}
 IMPURE_BY_NATURE = {"journal/disk.py"}
 PURE_BY_DUTY = {"client/core.py"}
 IMPURE_CALLS = {"open", "input", "print", "breakpoint"}

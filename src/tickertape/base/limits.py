@@ -47,6 +47,29 @@ fix_searched_tags_max: Final = 8
 readers_remembered_max: Final = 512
 """Sets of paths of one message type whose compiled readers are kept for the next who asks for the same."""
 
+# filters
+filter_bytes_max: Final = 4 * KIB
+"""Longest text of a filter, UTF-8."""
+filter_depth_max: Final = 40
+"""How deep the parts of a filter may be nested."""
+filter_operations_max: Final = 400
+"""Parts of one filter: operators, functions, fields; members of lists are counted apart."""
+filter_members_max: Final = 1_000
+"""Members of all lists of one filter (IN, BEGINS WITH, ENDS WITH) together."""
+filter_text_scans_max: Final = 12
+"""Operators and functions of one filter that read a text from its begin to its end (LIKE, INSTR, UPPER)."""
+number_characters_max: Final = 64
+"""A longer text is no number, whatever it looks like."""
+text_result_characters_max: Final = 64 * KIB
+"""Longest text that a function of a filter may make; above it the result is NULL."""
+pattern_states_max: Final = 400
+"""States that a regular expression may need, reading forwards or backwards, before it is refused as costly."""
+pattern_steps_max: Final = 30_000
+"""Work that is spent on finding this out, before the expression is refused."""
+array_patterns_max: Final = 3_000
+"""Texts in arrays of one message that regular expressions of one filter look at; a message with more of them
+counts as unreadable for this filter."""
+
 # wire
 frame_prefix_bytes: Final = 16
 header_bytes_max: Final = 256 * KIB
