@@ -54,16 +54,16 @@ class BadFilter(UsageError, ValueError):
 
     code = "bad_filter"
 
+    def __init__(self, message: str, position: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
+        """Where in the text of the filter (of the path, for `BadPath`), in characters from 0; not on the wire."""
+
 
 class BadPath(BadFilter):
     """A path to a field that cannot be read, or that the message type cannot have."""
 
     code = "bad_path"
-
-    def __init__(self, message: str, position: int = 0) -> None:
-        super().__init__(message)
-        self.position = position
-        """Where in the text of the path, from 0."""
 
 
 class MessageTooLarge(UsageError, ValueError):

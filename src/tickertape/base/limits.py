@@ -66,9 +66,11 @@ pattern_states_max: Final = 400
 """States that a regular expression may need, reading forwards or backwards, before it is refused as costly."""
 pattern_steps_max: Final = 30_000
 """Work that is spent on finding this out, before the expression is refused."""
-array_patterns_max: Final = 3_000
-"""Texts in arrays of one message that regular expressions of one filter look at; a message with more of them
-counts as unreadable for this filter."""
+array_work_max: Final = 8_000
+"""What the arrays of one message may cost one filter beyond sets and extremes, in elements sorted or turned into
+texts; a message above it counts as unreadable for this filter."""
+array_search_work: Final = 4
+"""What a regular expression costs of it for each element."""
 
 # wire
 frame_prefix_bytes: Final = 16

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from tickertape.payload.paths import Path
 
-Constant: TypeAlias = None | bool | int | float | str
+Constant: TypeAlias = bool | int | float | str | None
 """What a literal may be; an empty text is NULL wherever it is used."""
 
 

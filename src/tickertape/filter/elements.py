@@ -1,0 +1,234 @@
+"""Owns the array: what the operators need to know of all its elements together.
+
+Must never compare elements pair by pair, nor work anything out twice: an array is summed up once for a
+message (sets for `=`, counts for `!=`, extremes for `<`), each part when it is first asked for. What takes more
+than a few nanoseconds an element is charged to the message, and `TooCostly` is raised when that is too much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import cached_property
+from itertools import accumulate
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from tickertape.base.limits import array_work_max, number_characters_max
+from tickertape.filter.values import (
+    NUMBER_FORM,
+    Number,
+    Scalar,
+    integer_max,
+    integer_min,
+    scalar,
+    text,
+    text_number,
+)
+
+_FIRST: Final = frozenset("0123456789+-.")
+_LAST: Final = frozenset("0123456789.")
+_number_lines: Final = re.compile(f"^{NUMBER_FORM}$", re.MULTILINE).findall
+_FEW: Final = 64
+"""So few texts are looked at one by one."""
+_AS_THEY_STAND: Final = frozenset({str, int, float, bool, type(None)})
+
+
+class Extremes(NamedTuple):
+    """The lowest and the highest of some values."""
+
+    low: Any
+    high: Any
+
+
+class TooCostly(Exception):
+    """The arrays of a message are so long that this filter would take too long for it."""
+
+
+class Arrays(dict[int, tuple[list[Any], "Elements"]]):
+    """The arrays of one message that a filter has met, by identity, and the work that they may still cost.
+
+    Each array is held, so that no other can have its identity meanwhile.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = array_work_max
+
+    def charge(self, work: int) -> None:
+        """Take account of `work`. Raises `TooCostly`."""
+        self._left -= work
+        if self._left < 0:
+            raise TooCostly
+
+    def forget(self) -> None:
+        """The next message comes."""
+        self.clear()
+        self._left = array_work_max
+
+
+class Elements:
+    """The different elements of an array that have a value, and whether there are others.
+
+    Elements that are NULL, arrays, or objects have none.
+    """
+
+    def __init__(self, values: list[Any], arrays: Arrays) -> None:
+        self._arrays = arrays
+        kinds = set(map(type, values))
+        distinct = (
+            set(values) if kinds <= _AS_THEY_STAND and not _has_big(values, kinds) else _distinct(values)
+        )
+        size = len(distinct)
+        distinct.discard(None)
+        distinct.discard("")
+        self.unknown: bool = len(distinct) < size or not size
+        """Whether an element has no value, or there is none at all."""
+        self.nan: bool = False
+        if float in kinds:
+            size = len(distinct)
+            distinct = {v for v in distinct if v == v}
+            self.nan = len(distinct) < size
+        self.values: set[Any] = distinct
+        """The different elements with a value, without NaN."""
+
+    @cached_property
+    def _divided(self) -> tuple[set[Number], set[str]]:
+        texts = {value for value in self.values if value.__class__ is str}
+        if not texts:
+            return self.values, texts
+        numbers = self.values - texts
+        for found in _maybe_numbers(texts):
+            value = text_number(found)
+            if value is not None:
+                numbers.add(value)
+                texts.discard(found)
+        return numbers, texts
+
+    @property
+    def numbers(self) -> set[Number]:
+        """The numbers among them, and what numbers the texts are that are numbers."""
+        return self._divided[0]
+
+    @property
+    def texts(self) -> set[str]:
+        """The texts that are no numbers."""
+        return self._divided[1]
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether there is anything to compare with."""
+        return bool(self.values) or self.nan
+
+    @cached_property
+    def number_extremes(self) -> Extremes | None:
+        """Of the numbers."""
+        return _extremes(self.numbers)
+
+    @cached_property
+    def text_extremes(self) -> Extremes | None:
+        """Of the texts that are no numbers."""
+        return _extremes(self.texts)
+
+    # -- what costs more --
+
+    @cached_property
+    def in_order(self) -> list[Number]:
+        """The numbers, sorted."""
+        self._arrays.charge(len(self.numbers))
+        return sorted(self.numbers)
+
+    @cached_property
+    def texts_in_order(self) -> list[str]:
+        """The texts that are no numbers, sorted."""
+        self._arrays.charge(len(self.texts))
+        return sorted(self.texts)
+
+    @cached_property
+    def number_texts(self) -> list[str]:
+        """The texts of the numbers, as these stand in their order; infinite ones have none that can be
+        compared, and are left out."""
+        self._arrays.charge(2 * len(self.numbers))
+        return [number_text(n) for n in self.in_order if -inf < n < inf]
+
+    @cached_property
+    def number_texts_in_order(self) -> list[str]:
+        """The texts of the numbers, sorted as texts."""
+        self._arrays.charge(len(self.numbers))
+        return sorted(self.number_texts)
+
+    @cached_property
+    def number_text_extremes(self) -> Extremes | None:
+        """Of the texts of the numbers."""
+        return _extremes(self.number_texts)
+
+    @cached_property
+    def lowest_text_from(self) -> list[str]:
+        """For each number of `number_texts` the lowest text of it and of those above it."""
+        self._arrays.charge(len(self.numbers))
+        return list(accumulate(reversed(self.number_texts), min))[::-1]
+
+    @cached_property
+    def highest_text_to(self) -> list[str]:
+        """For each number of `number_texts` the highest text of it and of those below it."""
+        self._arrays.charge(len(self.numbers))
+        return list(accumulate(self.number_texts, max))
+
+    @cached_property
+    def all_texts(self) -> list[str]:
+        """All elements with a value as texts, sorted."""
+        self._arrays.charge(2 * len(self.values))
+        return sorted({v if v.__class__ is str else number_text(v) for v in self.values})
+
+    @cached_property
+    def all_texts_reversed(self) -> list[str]:
+        """Each of `all_texts` from its end to its begin, sorted."""
+        self._arrays.charge(len(self.values))
+        return sorted(one[::-1] for one in self.all_texts)
+
+
+def elements(value: Any, arrays: Arrays) -> Elements:
+    """The summary of an array, from `arrays` when it is there; anything else counts as an array of one."""
+    if value.__class__ is not list:
+        return Elements([value], arrays)
+    known = arrays.get(id(value))
+    if known is None:
+        known = arrays[id(value)] = (value, Elements(value, arrays))
+    return known[1]
+
+
+def _extremes(values: Collection[Any]) -> Extremes | None:
+    return Extremes(min(values), max(values)) if values else None
+
+
+def _has_big(values: list[Any], kinds: set[type]) -> bool:
+    """Whether an integer is beyond 64 bits: a sender could choose many of those with one hash."""
+    if int not in kinds:
+        return False
+    integers = values if len(kinds) == 1 else [value for value in values if value.__class__ is int]
+    return max(integers) > integer_max or min(integers) < integer_min
+
+
+def _distinct(values: list[Any]) -> set[Any]:
+    """As scalars, one by one."""
+    return {
+        value if value.__class__ is str else None if value.__class__ is list else scalar(value)
+        for value in values
+    }
+
+
+def _maybe_numbers(texts: set[str]) -> list[str]:
+    """Those of `texts` that are numbers, and perhaps some that are none."""
+    found = [t for t in texts if t[0] in _FIRST and t[-1] in _LAST and len(t) <= number_characters_max]
+    if len(found) <= _FEW:
+        return found
+    # One search over all of them; a text with a line end in it is no number.
+    lines: list[str] = _number_lines("\n".join(t for t in found if "\n" not in t))
+    return lines
+
+
+def number_text(value: Scalar) -> str:
+    """A number as a text."""
+    found = text(value)
+    assert found is not None
+    return found

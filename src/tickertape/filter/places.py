@@ -1,0 +1,46 @@
+"""Owns how a mistake in a filter is told: line, column, and the text around it with a caret.
+
+Must never put the text of a filter into a message unescaped or at full length.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.errors import BadFilter
+
+_BEFORE: Final = 30
+_AFTER: Final = 20
+"""Characters that are shown before and after a place."""
+
+
+def bad_filter(text: str, at: int, reason: str) -> BadFilter:
+    """The error that says what is wrong at character `at` of the filter `text`; a caret stands before it."""
+    line, column = place(text, at)
+    return BadFilter(f"line {line}, column {column}: {reason}: {_excerpt(text, at)}", at)
+
+
+def place(text: str, at: int) -> tuple[int, int]:
+    """Line and column of a character, both from 1."""
+    begin = text.rfind("\n", 0, at) + 1
+    return text.count("\n", 0, at) + 1, at - begin + 1
+
+
+def caret_lines(text: str, at: int) -> tuple[str, str]:
+    """The line of `text` with character `at`, and a line with a caret below it; for a terminal."""
+    begin = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    line = text[begin : len(text) if end < 0 else end]
+    shown = "".join(c if c.isprintable() else "?" for c in line)
+    return shown, " " * (at - begin) + "^"
+
+
+def _excerpt(text: str, at: int) -> str:
+    first, last = max(0, at - _BEFORE), at + _AFTER
+    before = ("..." if first else "") + _escaped(text[first:at])
+    after = _escaped(text[at:last]) + ("..." if last < len(text) else "")
+    return f"{before} ^ {after}".strip()
+
+
+def _escaped(text: str) -> str:
+    return repr("'" + text)[2:-1]  # a quote in it makes repr use the other kind, and leaves this one alone

@@ -1,0 +1,152 @@
+"""Owns the functions of texts.
+
+Must never make a text above `text_result_characters_max`, nor take more than linear time.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime
+from typing import Final
+
+from tickertape.base.limits import text_result_characters_max
+from tickertape.filter.values import Number
+
+_EASY: Final = 1 << 16
+"""Below this product of lengths the usual search is quick whatever the texts are."""
+_LONG: Final = 30_000
+"""From this length on `str.find` is linear whatever the texts are: CPython then searches two ways."""
+_BLANKS: Final = " \t\r\n"
+
+
+def find(text: str, part: str) -> int:
+    """As `text.find(part)`, but linear for any texts."""
+    if len(text) * len(part) <= _EASY:
+        return text.find(part)
+    found = (text + "\0" * max(_LONG, 4 * len(part))).find(part)
+    return found if found + len(part) <= len(text) else -1
+
+
+def instr(text: str, part: str) -> int:
+    """Where `part` first begins in `text`, from 1; 0 when it does not."""
+    return find(text, part) + 1
+
+
+def instr_i(text: str, part: str) -> int:
+    """As `instr`, upper and lower case alike."""
+    return find(text.casefold(), part.casefold()) + 1
+
+
+def streq(text: str, other: str) -> bool:
+    """Whether both are the same text, also where both are numbers."""
+    return text == other
+
+
+def streq_i(text: str, other: str) -> bool:
+    """As `streq`, upper and lower case alike."""
+    return text.casefold() == other.casefold()
+
+
+def concat(*texts: str) -> str | None:
+    """All of them, one after the other."""
+    return None if sum(map(len, texts)) > text_result_characters_max else "".join(texts)
+
+
+def replace(text: str, part: str, by: str) -> str | None:
+    """`text` with every `part` of it replaced."""
+    if len(by) > len(part) and len(text) // len(part) * len(by) > text_result_characters_max:
+        if text.count(part) * (len(by) - len(part)) + len(text) > text_result_characters_max:
+            return None
+    if len(text) * len(part) <= _EASY:
+        return text.replace(part, by)
+    filler = next(c for c in map(chr, range(len(part) + 1)) if c not in part)
+    padding = filler * max(_LONG, 4 * len(part))
+    return (text + padding).replace(part, by)[: -len(padding)]
+
+
+def substr(text: str, start: Number, length: Number | None = None) -> str | None:
+    """The characters of the places `start`, `start` + 1, ..., counted from 1; `length` of them or all."""
+    if start != start or length != length:
+        return None
+    first = max(-(2.0**53), min(start, 2.0**53))
+    begin = int(first)
+    if length is None:
+        return text[max(begin - 1, 0) :]
+    if length < 0:
+        return None
+    return text[max(begin - 1, 0) : max(begin - 1 + int(min(length, 2.0**53)), 0)]
+
+
+def left(text: str, length: Number) -> str | None:
+    """The first `length` characters."""
+    return substr(text, 1, length)
+
+
+def right(text: str, length: Number) -> str | None:
+    """The last `length` characters."""
+    if not length >= 0:
+        return None
+    return text[max(len(text) - int(min(length, 2.0**53)), 0) :]
+
+
+def trim(text: str) -> str:
+    """Without blanks, tabs and line ends at both ends."""
+    return text.strip(_BLANKS)
+
+
+def ltrim(text: str) -> str:
+    """Without blanks, tabs and line ends at its begin."""
+    return text.lstrip(_BLANKS)
+
+
+def rtrim(text: str) -> str:
+    """Without blanks, tabs and line ends at its end."""
+    return text.rstrip(_BLANKS)
+
+
+def crc32(text: str) -> int:
+    """The CRC-32 (as of zip) of its bytes in UTF-8."""
+    return zlib.crc32(text.encode())
+
+
+def char_value(code: Number) -> str | None:
+    """The character of a Unicode code point."""
+    if not 0 < code < 0x110000 or 0xD800 <= code < 0xE000:
+        return None
+    return chr(int(code))
+
+
+# -- times --------------------------------------------------------------------------------------------
+
+TIME_DIRECTIVES: Final = frozenset("YymdHMSfj%")
+"""What may follow a % in a format of a time: none whose meaning depends on a language or a place."""
+_TIME_CHARACTERS_MAX: Final = 64
+
+
+def bad_time_format(pattern: str) -> int | None:
+    """Where in a format of a time there is something that is not allowed; None when there is not."""
+    at = 0
+    while (at := pattern.find("%", at)) >= 0:
+        if pattern[at + 1 : at + 2] not in TIME_DIRECTIVES or at + 1 == len(pattern):
+            return at
+        at += 2
+    return _TIME_CHARACTERS_MAX if len(pattern) > _TIME_CHARACTERS_MAX else None
+
+
+def strptime(text: str, pattern: str) -> Number | None:
+    """The seconds since 1970, UTC, of a time written like `pattern`; NULL when it is not."""
+    if len(text) > _TIME_CHARACTERS_MAX:
+        return None
+    try:
+        seconds = datetime.strptime(text, pattern).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+def strftime(seconds: Number, pattern: str) -> str | None:
+    """A time given in seconds since 1970, UTC, written like `pattern`."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime(pattern)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,210 @@
+"""Owns what values are to a filter: what is NULL, what is a number, what is a text, and how two compare.
+
+Must never look into more than one element of an array: that is the part of elements.py. Everything that
+filters evaluate goes through here, so that a value means the same in an operator, a function and an index.
+
+A scalar is None (NULL), bool, int, float or a text that is not empty. Conditions are True, False or None:
+unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from math import inf
+from typing import Any, Final, TypeAlias
+
+from tickertape.base.limits import number_characters_max
+
+Scalar: TypeAlias = bool | int | float | str | None
+Number: TypeAlias = int | float
+Truth: TypeAlias = bool | None
+
+integer_min: Final = -(1 << 63)
+integer_max: Final = (1 << 64) - 1
+"""Integers are signed, and unsigned above the largest signed one; what is beyond is a float."""
+
+NUMERIC: Final = frozenset({int, float, bool})
+"""Classes of values that are numbers as they stand."""
+ODD: Final = frozenset({list, bytes})
+"""Classes of values that an operator cannot take as they stand, though they may have a value."""
+NUMBER_FORM: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?+|\.[0-9]+)(?:[eE][+-]?[0-9]+)?+"
+"""Texts that are numbers, as a regular expression of Python's."""
+
+_number: Final = re.compile(NUMBER_FORM).fullmatch
+_FIRST: Final = frozenset("0123456789+-.")
+
+
+def scalar(value: Any) -> Scalar:
+    """The scalar that a value of a body is: of an array its first element; None for what has none.
+
+    None, an empty text and an empty array are NULL. An object, an array in an array and bytes that are not
+    UTF-8 are no scalars: they count as NULL everywhere but in `IS NULL`.
+    """
+    kind = value.__class__
+    if kind is str:
+        return value or None
+    if kind is int:
+        return value if integer_min <= value <= integer_max else _as_float(value)
+    if kind in NUMERIC or value is None:
+        return value  # type: ignore[no-any-return]
+    if kind is list:
+        return scalar(value[0]) if value and value[0].__class__ is not list else None
+    return _decoded(value) if kind is bytes else None
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return inf if value > 0 else -inf
+
+
+def _decoded(value: bytes) -> str | None:
+    try:
+        return value.decode() or None
+    except UnicodeDecodeError:
+        return None
+
+
+def is_null(value: Any) -> bool:
+    """`value IS NULL`, of any value of a body: an object or bytes are not NULL, though they are no scalar."""
+    if value.__class__ is list:
+        return not value or (value[0].__class__ is not list and is_null(value[0]))
+    return value is None or value in {"", b""} if value.__class__ is not dict else False
+
+
+def is_nan(value: Scalar) -> Truth:
+    """`value IS NAN`; unknown for NULL."""
+    return None if value is None else value.__class__ is float and value != value
+
+
+# -- numbers and texts --------------------------------------------------------------------------------
+
+
+def number(value: Scalar) -> Number | None:
+    """The number that a scalar is or can be converted to; None when there is none.
+
+    A text is a number when all of it has the form of one: sign, digits, point, exponent; no blanks.
+    """
+    kind = value.__class__
+    if kind is int or kind is float:
+        return value
+    if kind is bool:
+        return 1 if value else 0
+    if kind is str:
+        return text_number(value)
+    return None
+
+
+def text_number(text: str) -> Number | None:
+    """The number that `text` is, or None."""
+    if text[:1] not in _FIRST or len(text) > number_characters_max or _number(text) is None:
+        return None
+    try:
+        found = int(text)
+        return found if integer_min <= found <= integer_max else float(found)
+    except ValueError:
+        value = float(text)
+        return value if -inf < value < inf else None
+
+
+def text(value: Scalar) -> str | None:
+    """The text that a scalar is or can be converted to; whole floats have no point: 2.0 is `2`."""
+    if value is None or value.__class__ is str:
+        return value  # type: ignore[return-value]
+    if value.__class__ is float:
+        return _float_text(value)  # type: ignore[arg-type]
+    return str(int(value))
+
+
+def _float_text(value: float) -> str:
+    if value - value != 0:  # neither infinite nor NaN has this difference
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "0"
+    return repr(value).removesuffix(".0")
+
+
+def key(value: Scalar) -> Scalar:
+    """What stands for a scalar in `=`: two are equal when their keys are. A number for what can be one."""
+    if value.__class__ is str:
+        found = text_number(value)  # type: ignore[arg-type]
+        return value if found is None else found
+    return value
+
+
+def truth(value: Scalar) -> Truth:
+    """A scalar as a condition: a number is true unless it is 0; NaN and other texts are unknown."""
+    found = number(value)
+    return None if found is None or found != found else found != 0
+
+
+# -- comparison of two scalars ------------------------------------------------------------------------
+
+
+def equal(left: Scalar, right: Scalar) -> Truth:
+    """`left = right`: as numbers when both can be converted, else as texts; NaN equals nothing."""
+    if left is None or right is None:
+        return None
+    return key(left) == key(right)
+
+
+def unequal(left: Scalar, right: Scalar) -> Truth:
+    """`left != right`, the opposite of `equal`."""
+    if left is None or right is None:
+        return None
+    return key(left) != key(right)
+
+
+def less(left: Scalar, right: Scalar) -> Truth:
+    """`left < right`: as numbers when both can be converted, else as texts by code points.
+
+    NaN and infinity are below and above no text.
+    """
+    if left is None or right is None:
+        return None
+    a, b = number(left), number(right)
+    if a is not None and b is not None:
+        return a < b
+    if not (comparable_as_text(a) and comparable_as_text(b)):
+        return False
+    return text(left) < text(right)  # type: ignore[operator]
+
+
+def less_or_equal(left: Scalar, right: Scalar) -> Truth:
+    """`left <= right`, as `less`."""
+    if left is None or right is None:
+        return None
+    a, b = number(left), number(right)
+    if a is not None and b is not None:
+        return a <= b
+    if not (comparable_as_text(a) and comparable_as_text(b)):
+        return False
+    return text(left) <= text(right)  # type: ignore[operator]
+
+
+def comparable_as_text(value: Number | None) -> bool:
+    """Whether a scalar that is the number `value`, or none, has a text that can be ordered."""
+    return value is None or -inf < value < inf
+
+
+# -- three-valued logic -------------------------------------------------------------------------------
+
+
+def negated(value: Truth) -> Truth:
+    """NOT: unknown stays unknown."""
+    return None if value is None else not value
+
+
+def both(left: Truth, right: Truth) -> Truth:
+    """AND."""
+    if left is False or right is False:
+        return False
+    return None if left is None or right is None else True
+
+
+def either(left: Truth, right: Truth) -> Truth:
+    """OR."""
+    if left or right:
+        return True
+    return None if left is None or right is None else False
