@@ -56,15 +56,17 @@ filter_operations_max: Final = 400
 """Parts of one filter: operators, functions, fields; members of lists are counted apart."""
 filter_members_max: Final = 1_000
 """Members of all lists of one filter (IN, BEGINS WITH, ENDS WITH) together."""
-filter_text_scans_max: Final = 12
+filter_text_scans_max: Final = 8
 """Operators and functions of one filter that read a text from its begin to its end (LIKE, INSTR, UPPER)."""
 number_characters_max: Final = 64
 """A longer text is no number, whatever it looks like."""
 text_result_characters_max: Final = 64 * KIB
 """Longest text that a function of a filter may make; above it the result is NULL."""
-pattern_states_max: Final = 400
-"""States that a regular expression may need, reading forwards or backwards, before it is refused as costly."""
-pattern_steps_max: Final = 30_000
+pattern_positions_max: Final = 2_000
+"""Characters and classes of one regular expression, its repetitions written out."""
+pattern_states_max: Final = 600
+"""States that the regular expressions of one filter may need together; above it they are refused as costly."""
+pattern_steps_max: Final = 100_000
 """Work that is spent on finding this out, before the expression is refused."""
 array_work_max: Final = 8_000
 """What the arrays of one message may cost one filter beyond sets and extremes, in elements sorted or turned into

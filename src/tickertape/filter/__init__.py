@@ -2,3 +2,11 @@
 
 Must never know a topic's configuration, a subscription or a peer: it is given texts, types and bodies.
 """
+
+from __future__ import annotations
+
+from tickertape.filter.compile import Context, Filter, compile_filter
+from tickertape.filter.patterns import Pattern, compile_topic_pattern
+from tickertape.filter.tree import Node
+
+__all__ = ["Context", "Filter", "Node", "Pattern", "compile_filter", "compile_topic_pattern"]

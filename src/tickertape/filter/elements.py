@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from tickertape.base.limits import array_work_max, number_characters_max
+from tickertape.base.limits import array_search_work, array_work_max, number_characters_max
 from tickertape.filter.values import (
     NUMBER_FORM,
     Number,
@@ -57,6 +57,7 @@ class Arrays(dict[int, tuple[list[Any], "Elements"]]):
 
     def charge(self, work: int) -> None:
         """Take account of `work`. Raises `TooCostly`."""
+        self[0] = _SPENT  # no array has this identity; who asks whether there is anything to forget sees it
         self._left -= work
         if self._left < 0:
             raise TooCostly
@@ -180,11 +181,19 @@ class Elements:
         self._arrays.charge(2 * len(self.values))
         return sorted({v if v.__class__ is str else number_text(v) for v in self.values})
 
+    def searchable_texts(self) -> list[str]:
+        """All elements with a value as texts, each time charged for being searched through."""
+        self._arrays.charge(array_search_work * len(self.values))
+        return [v if v.__class__ is str else number_text(v) for v in self.values]
+
     @cached_property
     def all_texts_reversed(self) -> list[str]:
         """Each of `all_texts` from its end to its begin, sorted."""
         self._arrays.charge(len(self.values))
         return sorted(one[::-1] for one in self.all_texts)
+
+
+_SPENT: Final[tuple[list[Any], Any]] = ([], None)
 
 
 def elements(value: Any, arrays: Arrays) -> Elements:

@@ -1,0 +1,180 @@
+"""Owns the filter: a text that became one function over many bodies.
+
+Must never raise for any body, and must never decode one when nothing of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields as fields_of
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+from tickertape.base.errors import BadFilter, BadPath
+from tickertape.filter.elements import Arrays, TooCostly
+from tickertape.filter.functions import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
+from tickertape.filter.generate import Generator
+from tickertape.filter.parse import parse
+from tickertape.filter.places import bad_filter
+from tickertape.filter.resolve import resolve, scans
+from tickertape.filter.tree import Call, Field, Literal, Node, fields, walk
+from tickertape.payload.paths import Path
+from tickertape.payload.types import FieldReader, MessageType, Unreadable
+
+_SCAN_WORK: Final = 50
+"""What reading a whole text counts as, in parts of a filter."""
+
+_Select: TypeAlias = Callable[[Sequence[bytes], "Context", Arrays], tuple[list[int], int]]
+
+
+@dataclass(slots=True)
+class Context:
+    """What message functions give: a value for each body in the columns, one for all of them elsewhere.
+
+    Only what `Filter.needs` names has to be filled.
+    """
+
+    topics: Sequence[str] = ()
+    bookmarks: Sequence[str] = ()
+    correlation_ids: Sequence[str | None] = ()
+    sow_keys: Sequence[str | None] = ()
+    user: str | None = None
+    client_name: str | None = None
+    now: float | None = None
+    """Seconds since 1970."""
+
+
+_NO_CONTEXT: Final = Context()
+_CONTEXT_FIELDS: Final = frozenset(field.name for field in fields_of(Context))
+assert _CONTEXT_FIELDS == {*MESSAGE_FUNCTIONS.values(), *SUBSCRIBER_FUNCTIONS.values()}
+
+
+class Filter:
+    """A filter on messages of one type."""
+
+    def __init__(self, text: str, tree: Node, written: Node, type: MessageType) -> None:
+        self.text: str = text
+        self.tree: Node = tree
+        """What it says, constants worked out."""
+        self.written: Node = written
+        """What it says, as it was written."""
+        self.paths: tuple[Path, ...] = fields(tree)
+        """The fields that it reads."""
+        self.type: MessageType = type
+        self.needs: frozenset[str] = _needs(tree)
+        """The fields of a `Context` that it reads."""
+        self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
+        """An upper estimate of the steps for one message, beside decoding it."""
+        self.unreadable: int = 0
+        """Bodies so far that it could not read: not of the type, or with arrays too long for it."""
+        self._reader: FieldReader | None = type.reader(self.paths) if self.paths else None
+        self._arrays = Arrays()
+
+    def select(self, bodies: Sequence[bytes], context: Context | None = None) -> list[int]:
+        """The indexes of the bodies that match, rising.
+
+        A body that is not of the type, or whose arrays would cost too much, does not match when the filter reads
+        any field, and is counted in `unreadable`. `context` must be given when `needs` is not empty.
+        """
+        found, unreadable = self._select(bodies, context or _NO_CONTEXT, self._arrays)
+        self.unreadable += unreadable
+        return found
+
+    def matches(self, body: bytes, context: Context | None = None) -> bool:
+        """Whether one body matches; the columns of `context` have one value each."""
+        return bool(self.select((body,), context))
+
+    @cached_property
+    def source(self) -> str:
+        """The Python source of the function that `select` calls."""
+        return self._generated[0]
+
+    @cached_property
+    def _generated(self) -> tuple[str, dict[str, Any]]:
+        access = dict(zip(self.paths, self._reader.access, strict=True)) if self._reader else {}
+        generator = Generator(access)
+        return _function(self, generator.yes(self.tree)), generator.names
+
+    @cached_property
+    def _select(self) -> _Select:
+        # Made when it is first used: of thousands of filters in an index most are never asked alone.
+        source, names = self._generated
+        if self._reader is not None:
+            quick, decode, doubts = self._reader.quick, self._reader.decode, self._reader.doubts
+            names |= {"quick": quick, "decode": decode, "doubts": doubts}
+        names |= {"Unreadable": Unreadable, "TooCostly": TooCostly}
+        exec(compile(source, "<filter>", "exec"), names)
+        made: _Select = names["select"]
+        return made
+
+    def __repr__(self) -> str:
+        return f"Filter({self.text!r}, {self.type.name})"
+
+
+def compile_filter(text: str, type: MessageType) -> Filter:
+    """The filter `text` on messages of `type`.
+
+    Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too long
+    for a message; and when it reads fields that the type does not have.
+    """
+    written = parse(text)
+    tree = resolve(written, text)
+    try:
+        return Filter(text, tree, written, type)
+    except BadPath as error:
+        raise _bad_path(text, tree, type, error) from None
+
+
+def _bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFilter:
+    """At the field that the type cannot have; at the first one when it is all of them together."""
+    found = [node for node in walk(tree) if isinstance(node, Field)]
+    for node in found:
+        try:
+            type.reader((node.path,))
+        except BadPath as reason:
+            return bad_filter(text, node.at, str(reason))
+    return bad_filter(text, found[0].at, str(error))
+
+
+def _needs(tree: Node) -> frozenset[str]:
+    places = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
+    return frozenset(places[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in places)
+
+
+def _function(filter: Filter, condition: str) -> str:
+    lines = ["def select(bodies, context, arrays):"]
+    if isinstance(filter.tree, Literal):
+        return "\n".join([*lines, f"    return list(range(len(bodies))) if {condition} else [], 0", ""])
+    lines += [f"    c_{name} = context.{name}" for name in sorted(filter.needs)]
+    lines += ["    found = []", "    add = found.append", "    unreadable = 0"]
+    if not filter.paths:
+        lines += ["    for i in range(len(bodies)):"]
+    else:
+        lines += ["    for i, body in enumerate(bodies):", *_DECODING]
+    lines += [
+        "        try:",
+        f"            if {condition}:",
+        "                add(i)",
+        "        except TooCostly:",
+        "            unreadable += 1",
+        "        if arrays:",
+        "            arrays.forget()",
+        "    return found, unreadable",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+_DECODING: Final = (
+    "        try:",
+    "            m = quick(body)",
+    "        except Unreadable:",
+    "            unreadable += 1",
+    "            continue",
+    "        except doubts:",
+    "            try:",
+    "                m = decode(body)",
+    "            except Unreadable:",
+    "                unreadable += 1",
+    "                continue",
+)
