@@ -1,10 +1,12 @@
 """Owns the functions that make one value of an array.
 
-Must never cost more than its length, however long it is: what takes more than a little is charged to the message.
+Must never cost more than its length, however long it is; what takes more than a little is charged to the
+message.
 """
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any, Final
 
 from tickertape.base.limits import text_result_characters_max
@@ -15,11 +17,12 @@ from tickertape.filter.values import NUMERIC, Number, Scalar, number, scalar
 def _extreme(value: Any, arrays: Arrays, at: int) -> Scalar:
     found: Elements = elements(value, arrays)
     if found.nan and not found.values:
-        return float("nan")
+        return nan
     if not found.texts:
         extremes = found.number_extremes
-        return extremes[at] if extremes else None  # type: ignore[no-any-return]
-    known = [e[at] for e in (found.text_extremes, found.number_text_extremes) if e]
+        lone: Scalar = extremes[at] if extremes else None
+        return lone
+    known: list[str] = [e[at] for e in (found.text_extremes, found.number_text_extremes) if e]
     return min(known) if at == 0 else max(known)
 
 

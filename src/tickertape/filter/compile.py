@@ -6,7 +6,8 @@ Must never raise for any body, and must never decode one when nothing of it is r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields as fields_of
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -46,7 +47,7 @@ class Context:
 
 _NO_CONTEXT: Final = Context()
 _CONTEXT_FIELDS: Final = frozenset(field.name for field in fields_of(Context))
-assert _CONTEXT_FIELDS == {*MESSAGE_FUNCTIONS.values(), *SUBSCRIBER_FUNCTIONS.values()}
+assert {*MESSAGE_FUNCTIONS.values(), *SUBSCRIBER_FUNCTIONS.values()} == _CONTEXT_FIELDS
 
 
 class Filter:
@@ -73,8 +74,8 @@ class Filter:
     def select(self, bodies: Sequence[bytes], context: Context | None = None) -> list[int]:
         """The indexes of the bodies that match, rising.
 
-        A body that is not of the type, or whose arrays would cost too much, does not match when the filter reads
-        any field, and is counted in `unreadable`. `context` must be given when `needs` is not empty.
+        When the filter reads any field, a body that is not of the type, or whose arrays would cost too much,
+        does not match and is counted in `unreadable`. `context` must be given when `needs` is not empty.
         """
         found, unreadable = self._select(bodies, context or _NO_CONTEXT, self._arrays)
         self.unreadable += unreadable
@@ -114,8 +115,8 @@ class Filter:
 def compile_filter(text: str, type: MessageType) -> Filter:
     """The filter `text` on messages of `type`.
 
-    Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too long
-    for a message; and when it reads fields that the type does not have.
+    Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
+    long for a message; and when it reads fields that the type does not have.
     """
     written = parse(text)
     tree = resolve(written, text)

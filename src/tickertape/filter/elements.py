@@ -1,8 +1,9 @@
 """Owns the array: what the operators need to know of all its elements together.
 
 Must never compare elements pair by pair, nor work anything out twice: an array is summed up once for a
-message (sets for `=`, counts for `!=`, extremes for `<`), each part when it is first asked for. What takes more
-than a few nanoseconds an element is charged to the message, and `TooCostly` is raised when that is too much.
+message (sets for `=`, counts for `!=`, extremes for `<`), each part when it is first asked for. What takes
+more than a few nanoseconds an element is charged to the message, and `TooCostly` is raised when that is too
+much.
 """
 
 from __future__ import annotations

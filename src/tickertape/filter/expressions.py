@@ -1,7 +1,7 @@
 """Owns the shape of a regular expression: which characters may stand where, and what may follow what.
 
-Must never decide whether a text matches: RE2 does. It reads expressions that RE2 has accepted, to find out how
-many states a search for them needs. Assertions (`^`, `\\b`) count as nothing, but for one at the begin.
+Must never decide whether a text matches: RE2 does. It reads expressions that RE2 has accepted, to find out
+how many states a search for them needs. Assertions (`^`, `\\b`) count as nothing, but for one at the begin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _POSIX: Final[dict[str, Ranges]] = {
     "alnum": ((48, 57), (65, 90), (97, 122)), "alpha": ((65, 90), (97, 122)), "ascii": ((0, 127),),
     "blank": ((9, 9), (32, 32)), "cntrl": ((0, 31), (127, 127)), "digit": _DIGIT, "graph": ((33, 126),),
     "lower": ((97, 122),), "print": ((32, 126),), "punct": ((33, 47), (58, 64), (91, 96), (123, 126)),
-    "space": ((9, 13), (32, 32)), "upper": ((65, 90),), "word": _WORD, "xdigit": ((48, 57), (65, 70), (97, 102)),
+    "space": ((9, 13), (32, 32)), "upper": ((65, 90),), "word": _WORD,
+    "xdigit": ((48, 57), (65, 70), (97, 102)),
 }  # fmt: skip
 _REPEAT: Final = re.compile(r"\{([0-9]+)(?:(,)([0-9]*))?\}")
 _FLAGS: Final = re.compile(r"\?(?:P?<\w+>|([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)]))")
@@ -143,7 +144,9 @@ class Shape:
         self._at = end
         return low, high
 
-    def _copies(self, begin: int, state: tuple[bool, bool, bool], one: Part, low: int, high: int | None) -> Part:
+    def _copies(
+        self, begin: int, state: tuple[bool, bool, bool], one: Part, low: int, high: int | None
+    ) -> Part:
         """`one` again and again, by reading its text as often; it has been read once."""
         end = self._at
         found = one if low else Part(True, one.first, one.last)

@@ -64,7 +64,7 @@ def _result(value: Any) -> Any:
 
 
 def _strict(function: Function) -> Callable[..., Any]:
-    """`function` for any scalars: NULL for NULL, for what cannot be converted, and for what cannot be worked out."""
+    """`function` for any scalars: NULL for NULL, and for what cannot be converted or worked out."""
     call = function.call
     convert = [_CONVERSIONS[function.letter(at)] for at in range(function.arguments[1])]
 
@@ -166,8 +166,8 @@ _ALL: Final = (
     Function("ACOS", "n", math.acos, "arc cosine"),
     Function("ATAN", "n", math.atan, "arc tangent"),
     Function("ATAN2", "nn", math.atan2, "arc tangent of y / x, in its quadrant"),
-    Function("WIDTH_BUCKET", "nnnn", numbers.width_bucket, "of (x, low, high, n): which of n equal parts x is in"),
-    Function("GEO_DISTANCE", "nnnn", numbers.geo_distance, "metres between (latitude, longitude) twice, in degrees"),
+    Function("WIDTH_BUCKET", "nnnn", numbers.width_bucket, "of (x, low, high, n): which of n equal parts"),
+    Function("GEO_DISTANCE", "nnnn", numbers.geo_distance, "metres between two (latitude, longitude)"),
     Function("GREATEST", "vv*", _greatest, "the highest of its arguments"),
     Function("LEAST", "vv*", _least, "the lowest of its arguments"),
     Function("NAN_VALUE", "", _nan_value, "NaN"),
@@ -178,7 +178,7 @@ _ALL: Final = (
     Function("ARRAY_MAX", "a", array_functions.array_max, "the highest element"),
     Function("ARRAY_SUM", "a", array_functions.array_sum, "the sum of the elements that are numbers"),
     Function("ARRAY_LENGTH", "a", array_functions.array_length, "number of elements"),
-    Function("ARRAY_TO_STRING", "a?t", array_functions.array_to_string, "the elements, with commas or a text between",
+    Function("ARRAY_TO_STRING", "a?t", array_functions.array_to_string, "the elements with a text between",
              scan=True),
     Function("TOPIC_NAME", "", _same, "topic of the message"),
     Function("BOOKMARK", "", _same, "bookmark of the message"),

@@ -73,10 +73,12 @@ def among(value: Any, members: tuple[Any, ...], arrays: Arrays) -> Truth:
 
 
 _GENERAL: Final[dict[str, Any]] = {
-    "ODD": ODD, "NUMERIC": NUMERIC, "TEXTUAL": _TEXTUAL, "scalar": scalar, "is_null": is_null, "is_nan": is_nan,
-    "negated": negated, "truth": truth, "negative": negative, "every": every, "some": some, "among": among,
-    "equal": operators.equal, "unequal": operators.unequal, "less": operators.less, "at_most": operators.at_most,
-    "between": operators.between, "one_of": operators.one_of, "affixed": operators.affixed,
+    "ODD": ODD, "NUMERIC": NUMERIC, "TEXTUAL": _TEXTUAL, "scalar": scalar, "is_null": is_null,
+    "is_nan": is_nan, "negated": negated, "truth": truth, "negative": negative, "every": every, "some": some,
+    "among": among,
+    "equal": operators.equal, "unequal": operators.unequal, "less": operators.less,
+    "at_most": operators.at_most, "between": operators.between, "one_of": operators.one_of,
+    "affixed": operators.affixed,
 }  # fmt: skip
 _ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}
 _GENERAL.update({name: ARITHMETIC[sign] for sign, name in _ARITHMETIC.items()})
@@ -159,7 +161,9 @@ class Generator:
         if isinstance(node, Comparison):
             return self._compared(node.operator, self.raw(node.left), self.raw(node.right))
         if isinstance(node, Between):
-            return f"between({self.raw(node.operand)}, {self.value(node.low)}, {self.value(node.high)}, arrays)"
+            return (
+                f"between({self.raw(node.operand)}, {self.value(node.low)}, {self.value(node.high)}, arrays)"
+            )
         if isinstance(node, In):
             return self._in(node, self.raw(node.operand))
         if isinstance(node, Like):
@@ -274,7 +278,7 @@ def constant_keys(node: In) -> tuple[frozenset[Any], bool]:
     """The keys of the constants of `node`, and whether one of them is NULL."""
     values = {member.value for member in node.members if isinstance(member, Literal)}
     keys = frozenset(key(value) for value in values if value is not None and value != "")
-    return frozenset(k for k in keys if k == k), not values.isdisjoint({None, ""})  # noqa: PLR0124 - NaN
+    return frozenset(k for k in keys if k == k), not values.isdisjoint({None, ""})
 
 
 def affixes(node: Affix) -> tuple[tuple[str, ...], bool]:

@@ -14,10 +14,10 @@ from tickertape.filter.values import Number, Scalar, integer_max, integer_min, n
 EARTH_RADIUS_METRES: Final = 6_371_008.8
 
 
-def bounded(value: float | None) -> Number | None:
+def bounded(value: Number | None) -> Number | None:
     """`value` if it is a number that can be: no integer beyond 64 bits, no infinite float; NaN stays."""
-    if value.__class__ is int:
-        return value if integer_min <= value <= integer_max else None  # type: ignore[operator]
+    if isinstance(value, int):
+        return value if integer_min <= value <= integer_max else None
     return None if value in {math.inf, -math.inf} else value
 
 
@@ -79,7 +79,7 @@ def modulo(left: Scalar, right: Scalar) -> Number | None:
 
 def negative(value: Scalar) -> Number | None:
     """`-value`."""
-    return subtract(0, value) if value.__class__ is not float else -value  # type: ignore[operator]
+    return -value if isinstance(value, float) else subtract(0, value)
 
 
 ARITHMETIC: Final = {"+": add, "-": subtract, "*": multiply, "/": divide, "%": modulo}

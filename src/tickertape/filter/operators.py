@@ -105,7 +105,7 @@ def _ordered(left: Any, right: Any, below: _Below, arrays: Arrays) -> Truth:
 
 
 def between(value: Any, low: Any, high: Any, arrays: Arrays) -> Truth:
-    """`value BETWEEN low AND high`: for an array some element is at least `low` and at most `high`."""
+    """`value BETWEEN low AND high`: of an array one element is at least `low`, at most `high`."""
     floor, ceiling = scalar(low), scalar(high)
     if value.__class__ is not list:
         one = scalar(value)

@@ -1,7 +1,7 @@
 """Owns the way from the text of a filter to its tree: the grammar, and what is said of a text that breaks it.
 
-Must never let a text grow work beyond its length: bytes and brackets are counted before it is parsed, parts and
-their depth before anything walks the tree.
+Must never let a text grow work beyond its length: bytes and brackets are counted before it is parsed, parts
+and their depth before anything walks the tree.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def parse(text: str) -> Node:
     """
     _check_size(text)
     try:
-        tree = _parser().parse(text)
+        tree: object = _parser().parse(text)
     except _Mistake as mistake:
         raise bad_filter(text, mistake.at, mistake.reason) from None
     except UnexpectedInput as error:
-        at = error.pos_in_stream if error.pos_in_stream is not None else len(text)
-        raise _unexpected(text, at, error) from None
+        at: int | None = error.pos_in_stream
+        raise _unexpected(text, len(text) if at is None else at, error) from None
     assert isinstance(tree, Node)
     _check_tree(text, tree)
     return tree
@@ -275,7 +275,7 @@ class _Builder(Transformer[Token, Node]):
 
     def negative(self, parts: list[Any]) -> Node:
         token, operand = parts
-        if isinstance(operand, Literal) and operand.value.__class__ in {int, float}:
+        if isinstance(operand, Literal) and type(operand.value) in {int, float}:
             return Literal(-operand.value, at=_at(token))  # type: ignore[operator]
         return Negative(operand, at=_at(token))
 

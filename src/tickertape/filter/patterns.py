@@ -53,7 +53,7 @@ class Pattern:
 
     __slots__ = ("_match", "states", "text")
 
-    def __init__(self, text: str, match: Callable[[str], Any], states: int) -> None:
+    def __init__(self, text: str, match: Callable[[bytes], Any], states: int) -> None:
         self.text = text
         self._match = match
         self.states = states
@@ -61,7 +61,7 @@ class Pattern:
 
     def search(self, text: str) -> bool:
         """Whether a match begins anywhere in `text`."""
-        return self._match(text) is not None
+        return self._match(text.encode()) is not None
 
 
 @lru_cache(maxsize=_CACHED)

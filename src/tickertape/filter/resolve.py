@@ -139,7 +139,7 @@ class _Resolver:
             wrong = bad_time_format(pattern)
             if wrong is not None:
                 raise self._refuse(
-                    argument.at, "a format has at most 64 characters, and of % only %Y %y %m %d %H %M %S %f %j %%"
+                    argument.at, "a format has at most 64 characters, and %Y %y %m %d %H %M %S %f %j %% only"
                 )  # fmt: skip
         return node
 

@@ -54,14 +54,17 @@ def concat(*texts: str) -> str | None:
 
 def replace(text: str, part: str, by: str) -> str | None:
     """`text` with every `part` of it replaced."""
-    if len(by) > len(part) and len(text) // len(part) * len(by) > text_result_characters_max:
-        if text.count(part) * (len(by) - len(part)) + len(text) > text_result_characters_max:
-            return None
     if len(text) * len(part) <= _EASY:
-        return text.replace(part, by)
+        return _unless_long(text, text.count(part), part, by) and text.replace(part, by)
     filler = next(c for c in map(chr, range(len(part) + 1)) if c not in part)
     padding = filler * max(_LONG, 4 * len(part))
-    return (text + padding).replace(part, by)[: -len(padding)]
+    padded = text + padding
+    return _unless_long(text, padded.count(part), part, by) and padded.replace(part, by)[: -len(padding)]
+
+
+def _unless_long(text: str, count: int, part: str, by: str) -> str | None:
+    """`text`, unless replacing so many parts of it makes it too long."""
+    return None if len(text) + count * (len(by) - len(part)) > text_result_characters_max else text
 
 
 def substr(text: str, start: Number, length: Number | None = None) -> str | None:

@@ -86,14 +86,9 @@ def number(value: Scalar) -> Number | None:
 
     A text is a number when all of it has the form of one: sign, digits, point, exponent; no blanks.
     """
-    kind = value.__class__
-    if kind is int or kind is float:
-        return value
-    if kind is bool:
-        return 1 if value else 0
-    if kind is str:
+    if isinstance(value, str):
         return text_number(value)
-    return None
+    return int(value) if isinstance(value, bool) else value
 
 
 def text_number(text: str) -> Number | None:
@@ -110,11 +105,9 @@ def text_number(text: str) -> Number | None:
 
 def text(value: Scalar) -> str | None:
     """The text that a scalar is or can be converted to; whole floats have no point: 2.0 is `2`."""
-    if value is None or value.__class__ is str:
-        return value  # type: ignore[return-value]
-    if value.__class__ is float:
-        return _float_text(value)  # type: ignore[arg-type]
-    return str(int(value))
+    if value is None or isinstance(value, str):
+        return value
+    return _float_text(value) if isinstance(value, float) else str(int(value))
 
 
 def _float_text(value: float) -> str:
@@ -127,8 +120,8 @@ def _float_text(value: float) -> str:
 
 def key(value: Scalar) -> Scalar:
     """What stands for a scalar in `=`: two are equal when their keys are. A number for what can be one."""
-    if value.__class__ is str:
-        found = text_number(value)  # type: ignore[arg-type]
+    if isinstance(value, str):
+        found = text_number(value)
         return value if found is None else found
     return value
 
