@@ -57,7 +57,7 @@ class BadFilter(UsageError, ValueError):
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message)
         self.position = position
-        """Where in the text of the filter (of the path, for `BadPath`), in characters from 0; not on the wire."""
+        """Where in the text of the filter (or path), in characters from 0; it does not travel."""
 
 
 class BadPath(BadFilter):

@@ -65,12 +65,12 @@ text_result_characters_max: Final = 64 * KIB
 pattern_positions_max: Final = 2_000
 """Characters and classes of one regular expression, its repetitions written out."""
 pattern_states_max: Final = 600
-"""States that the regular expressions of one filter may need together; above it they are refused as costly."""
+"""States that the regular expressions of one filter may need together; above it they are refused."""
 pattern_steps_max: Final = 100_000
 """Work that is spent on finding this out, before the expression is refused."""
 array_work_max: Final = 8_000
-"""What the arrays of one message may cost one filter beyond sets and extremes, in elements sorted or turned into
-texts; a message above it counts as unreadable for this filter."""
+"""What the arrays of one message may cost one filter beyond sets and extremes, in elements sorted or turned
+into texts; a message above it counts as unreadable for this filter."""
 array_search_work: Final = 4
 """What a regular expression costs of it for each element."""
 

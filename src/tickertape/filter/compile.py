@@ -147,7 +147,7 @@ def _function(filter: Filter, condition: str) -> str:
     if isinstance(filter.tree, Literal):
         return "\n".join([*lines, f"    return list(range(len(bodies))) if {condition} else [], 0", ""])
     lines += [f"    c_{name} = context.{name}" for name in sorted(filter.needs)]
-    lines += ["    found = []", "    add = found.append", "    unreadable = 0"]
+    lines += ["    found = []", "    take = found.append", "    unreadable = 0"]
     if not filter.paths:
         lines += ["    for i in range(len(bodies)):"]
     else:
@@ -155,7 +155,7 @@ def _function(filter: Filter, condition: str) -> str:
     lines += [
         "        try:",
         f"            if {condition}:",
-        "                add(i)",
+        "                take(i)",
         "        except TooCostly:",
         "            unreadable += 1",
         "        if arrays:",

@@ -95,17 +95,13 @@ class Elements:
         """The different elements with a value, without NaN."""
 
     @cached_property
-    def _divided(self) -> tuple[set[Number], set[str]]:
+    def _divided(self) -> tuple[set[Number], dict[str, Number], set[str]]:
         texts = {value for value in self.values if value.__class__ is str}
         if not texts:
-            return self.values, texts
+            return self.values, {}, texts
         numbers = self.values - texts
-        for found in _maybe_numbers(texts):
-            value = text_number(found)
-            if value is not None:
-                numbers.add(value)
-                texts.discard(found)
-        return numbers, texts
+        numeric = {t: n for t in _maybe_numbers(texts) if (n := text_number(t)) is not None}
+        return numbers.union(numeric.values()), numeric, texts.difference(numeric)
 
     @property
     def numbers(self) -> set[Number]:
@@ -115,7 +111,7 @@ class Elements:
     @property
     def texts(self) -> set[str]:
         """The texts that are no numbers."""
-        return self._divided[1]
+        return self._divided[2]
 
     @cached_property
     def known(self) -> bool:
@@ -147,34 +143,38 @@ class Elements:
         return sorted(self.texts)
 
     @cached_property
-    def number_texts(self) -> list[str]:
-        """The texts of the numbers, as these stand in their order; infinite ones have none that can be
-        compared, and are left out."""
-        self._arrays.charge(2 * len(self.numbers))
-        return [number_text(n) for n in self.in_order if -inf < n < inf]
+    def written_numbers(self) -> list[tuple[Number, str]]:
+        """The numbers, sorted, with their texts, as they are written where they came as texts; infinite ones have
+        none that can be compared, and are left out."""
+        self._arrays.charge(2 * len(self.values))
+        numeric = self._divided[1]
+        plain = self.values - self.texts if numeric else self.numbers
+        found = [(n, number_text(n)) for n in plain if n.__class__ is not str and -inf < n < inf]
+        found.extend((n, t) for t, n in numeric.items())
+        return sorted(found)
 
     @cached_property
     def number_texts_in_order(self) -> list[str]:
         """The texts of the numbers, sorted as texts."""
-        self._arrays.charge(len(self.numbers))
-        return sorted(self.number_texts)
+        self._arrays.charge(len(self.values))
+        return sorted(t for _, t in self.written_numbers)
 
     @cached_property
     def number_text_extremes(self) -> Extremes | None:
         """Of the texts of the numbers."""
-        return _extremes(self.number_texts)
+        return _extremes([t for _, t in self.written_numbers])
 
     @cached_property
     def lowest_text_from(self) -> list[str]:
-        """For each number of `number_texts` the lowest text of it and of those above it."""
-        self._arrays.charge(len(self.numbers))
-        return list(accumulate(reversed(self.number_texts), min))[::-1]
+        """For each of `written_numbers` the lowest text of it and of those above it."""
+        self._arrays.charge(len(self.values))
+        return list(accumulate((t for _, t in reversed(self.written_numbers)), min))[::-1]
 
     @cached_property
     def highest_text_to(self) -> list[str]:
-        """For each number of `number_texts` the highest text of it and of those below it."""
-        self._arrays.charge(len(self.numbers))
-        return list(accumulate(self.number_texts, max))
+        """For each of `written_numbers` the highest text of it and of those below it."""
+        self._arrays.charge(len(self.values))
+        return list(accumulate((t for _, t in self.written_numbers), max))
 
     @cached_property
     def all_texts(self) -> list[str]:

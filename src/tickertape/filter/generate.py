@@ -225,7 +225,7 @@ class Generator:
         name = f"v{self._index[operand.path]}"
         first = f"({name} := {self.raw(operand)})"
         if isinstance(node, Comparison) and isinstance(node.right, Literal):
-            return self._direct_comparison(node.operator, key(node.right.value), name, first, wanted)
+            return self._direct_comparison(node.operator, node.right.value, name, first, wanted)
         if isinstance(node, IsNull):
             found = f"({first} is None or {name} == '' or {name}.__class__ in ODD and is_null({name}))"
             return found if wanted else f"(not {found})"
@@ -240,11 +240,12 @@ class Generator:
         return None
 
     def _direct_comparison(self, sign: str, constant: Any, name: str, first: str, wanted: bool) -> str | None:
-        simple = _is_simple(constant)
-        if not simple and constant.__class__ is not str:
+        comparable = key(constant)
+        simple = _is_simple(comparable)
+        if not simple and comparable.__class__ is not str:
             return None
-        other = repr(constant) if constant.__class__ is int else self._named(constant)
-        general = f"{self._compared(sign, name, other)} is {wanted}"
+        other = repr(comparable) if comparable.__class__ is int else self._named(comparable)
+        general = f"{self._compared(sign, name, self._named(constant))} is {wanted}"
         if sign == "=" and wanted:
             rest = "TEXTUAL" if simple else "ODD"
             return f"({first} == {other} or {name}.__class__ in {rest} and {general})"
@@ -264,7 +265,7 @@ class Generator:
         if len(bounds) < 2 or not all(_is_simple(number(bound)) for bound in bounds):
             return None
         low, high = (self._named(number(bound)) for bound in bounds)
-        general = f"between({name}, {low}, {high}, arrays) is {wanted}"
+        general = f"between({name}, {', '.join(map(self._named, bounds))}, arrays) is {wanted}"
         quick = f"{'' if wanted else 'not '}{low} <= {name} <= {high}"
         return f"({quick} if {first}.__class__ in NUMERIC else {general})"
 

@@ -105,7 +105,7 @@ def _ordered(left: Any, right: Any, below: _Below, arrays: Arrays) -> Truth:
 
 
 def between(value: Any, low: Any, high: Any, arrays: Arrays) -> Truth:
-    """`value BETWEEN low AND high`: of an array one element is at least `low`, at most `high`."""
+    """`value BETWEEN low AND high`: of an array one element is neither below nor above."""
     floor, ceiling = scalar(low), scalar(high)
     if value.__class__ is not list:
         one = scalar(value)
@@ -130,7 +130,7 @@ def _number_between(found: Elements, floor: Scalar, ceiling: Scalar) -> bool:
         return _some_between(found.in_order, low, high)
     if low is None and high is None:
         return _some_between(found.number_texts_in_order, floor, ceiling)
-    finite = [n for n in found.in_order if n - n == 0]
+    finite = [n for n, _ in found.written_numbers]
     if low is not None:
         at = bisect_left(finite, low)
         return low == low and at < len(finite) and found.lowest_text_from[at] <= str(ceiling)

@@ -169,7 +169,9 @@ class _Resolver:
             if node.name in _PER_MESSAGE:
                 return node
             if node.name == "IF" and isinstance(node.arguments[0], Literal):
-                return node.arguments[1] if _evaluated(node.arguments[0], True) is True else node.arguments[2]
+                chosen = node.arguments[1 if _evaluated(node.arguments[0], True) is True else 2]
+                # A field stays in its IF, which gives a scalar where the field may be an array.
+                return node if isinstance(chosen, Field) else chosen
         if all(isinstance(child, Literal) for child in node.children):
             return Literal(_evaluated(node), at=node.at)
         return node
