@@ -65,7 +65,7 @@ def as_text(value: Any) -> Any:
         if math.isinf(value):
             return "Infinity" if value > 0 else "-Infinity"
         text = repr(value)
-        return "0" if value == 0 else text[:-2] if text.endswith(".0") else text
+        return "0" if value == 0 else text.removesuffix(".0")
     return str(int(value))
 
 
@@ -79,9 +79,7 @@ def compare(sign: str, a: Any, b: Any) -> bool | None:
         if odd:
             return sign == "!="
         x, y = as_text(a), as_text(b)
-    return bool(
-        {"=": x == y, "!=": x != y, "<": x < y, "<=": x <= y, ">": x > y, ">=": x >= y}[sign]
-    )
+    return bool({"=": x == y, "!=": x != y, "<": x < y, "<=": x <= y, ">": x > y, ">=": x >= y}[sign])
 
 
 def any_of(answers: list[bool | None]) -> bool | None:

@@ -26,6 +26,10 @@ CONSTANTS = [
 ]  # fmt: skip
 SIGNS = ["=", "==", "!=", "<>", "<", "<=", ">", ">="]
 PATTERNS = ["'b'", "'^a'", "'c$'", "'[0-9]+'", "'(?i)X'", "'^.$'", "'z|7'", "''", "'^'"]
+PREDICATES = [
+    "signs", "signs", "constant", "mirror", "between", "bounds", "in", "mixed", "like", "affix", "null", "nan",
+    "value",
+]  # fmt: skip
 
 
 class FilterTexts:
@@ -58,8 +62,7 @@ class FilterTexts:
         choose = self._choose
         field, negation = choose(FIELDS), choose(["", "", "NOT "])
         one = choose([field, field, self.operand()])
-        match choose(["signs", "signs", "constant", "mirror", "between", "bounds", "in", "mixed", "like", "affix",
-                      "null", "nan", "value"]):  # fmt: skip
+        match choose(PREDICATES):
             case "signs":
                 return f"{one} {choose(SIGNS)} {self.operand()}"
             case "constant":

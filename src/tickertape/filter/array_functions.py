@@ -7,11 +7,11 @@ message.
 from __future__ import annotations
 
 from math import nan
-from typing import Any, Final
+from typing import Any
 
 from tickertape.base.limits import text_result_characters_max
-from tickertape.filter.elements import Arrays, Elements, elements, number_text
-from tickertape.filter.values import NUMERIC, Number, Scalar, number, scalar
+from tickertape.filter.elements import Arrays, Elements, elements
+from tickertape.filter.values import Number, Scalar, scalar
 
 
 def _extreme(value: Any, arrays: Arrays, at: int) -> Scalar:
@@ -45,25 +45,12 @@ def array_length(value: Any, _: Arrays) -> int | None:
 
 def array_sum(value: Any, arrays: Arrays) -> Number | None:
     """The sum of the elements that are numbers; NULL when there is none."""
-    values = value if value.__class__ is list else [value]
-    if not NUMERIC.issuperset(map(type, values)):
-        arrays.charge(len(values))
-        values = [n for v in values if v.__class__ is not list and (n := number(scalar(v))) is not None]
-    return sum(values) if values else None
+    return elements(value, arrays).total
 
 
 def array_to_string(value: Any, arrays: Arrays, separator: str = ",") -> str | None:
     """The elements with a value as texts, with a separator between."""
-    values = value if value.__class__ is list else [value]
-    if not _TEXT.issuperset(map(type, values)):
-        arrays.charge(2 * len(values))
-        scalars = (None if v.__class__ is list else scalar(v) for v in values)
-        values = [number_text(v) for v in scalars if v is not None]
-    elif "" in values:
-        values = list(filter(None, values))
-    if sum(map(len, values)) + len(separator) * len(values) > text_result_characters_max:
+    written = elements(value, arrays).written
+    if sum(map(len, written)) + len(separator) * len(written) > text_result_characters_max:
         return None
-    return separator.join(values)
-
-
-_TEXT: Final = frozenset({str})
+    return separator.join(written)

@@ -15,24 +15,27 @@ from itertools import accumulate
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from tickertape.base.limits import array_search_work, array_work_max, number_characters_max
+from tickertape.base.limits import array_search_work, array_work_max
 from tickertape.filter.values import (
     NUMBER_FORM,
+    NUMERIC,
     Number,
     Scalar,
     integer_max,
     integer_min,
+    number,
     scalar,
     text,
     text_number,
 )
 
-_FIRST: Final = frozenset("0123456789+-.")
-_LAST: Final = frozenset("0123456789.")
 _number_lines: Final = re.compile(f"^{NUMBER_FORM}$", re.MULTILINE).findall
-_FEW: Final = 64
+_whole_lines: Final = re.compile(r"^[0-9]{1,18}$", re.MULTILINE).findall
+_FEW: Final = 16
 """So few texts are looked at one by one."""
-_AS_THEY_STAND: Final = frozenset({str, int, float, bool, type(None)})
+_NOT_WHOLE: Final = frozenset({str, float, bool, type(None)})
+_AS_THEY_STAND: Final = _NOT_WHOLE | {int}
+_SCALARS: Final = _AS_THEY_STAND | {bytes}
 
 
 class Extremes(NamedTuple):
@@ -77,6 +80,7 @@ class Elements:
 
     def __init__(self, values: list[Any], arrays: Arrays) -> None:
         self._arrays = arrays
+        self._raw = values
         kinds = set(map(type, values))
         distinct = (
             set(values) if kinds <= _AS_THEY_STAND and not _has_big(values, kinds) else _distinct(values)
@@ -94,13 +98,36 @@ class Elements:
         self.values: set[Any] = distinct
         """The different elements with a value, without NaN."""
 
+    @classmethod
+    def of(cls, value: Scalar, arrays: Arrays) -> Elements:
+        """A scalar as an array of one."""
+        made = cls.__new__(cls)
+        one = number(value)
+        made._arrays = arrays
+        made._raw = [value]
+        made.nan = value != value
+        made.unknown = value is None
+        made.values = set() if value is None or made.nan else {value}
+        known = made.__dict__  # what would be worked out when it is asked for
+        if not made.values:
+            known["_divided"] = (made.values, {}, made.values)
+        elif one is None:
+            known["_divided"] = (set(), {}, made.values)
+            known["number_extremes"], known["text_extremes"] = None, Extremes(value, value)
+        else:
+            known["_divided"] = ({one}, {value: one} if value.__class__ is str else {}, set())
+            known["number_extremes"], known["text_extremes"] = Extremes(one, one), None
+        return made
+
     @cached_property
     def _divided(self) -> tuple[set[Number], dict[str, Number], set[str]]:
         texts = {value for value in self.values if value.__class__ is str}
         if not texts:
             return self.values, {}, texts
+        if len(texts) > _FEW:
+            self._arrays.charge(len(texts))
         numbers = self.values - texts
-        numeric = {t: n for t in _maybe_numbers(texts) if (n := text_number(t)) is not None}
+        numeric = _numeric(texts)
         return numbers.union(numeric.values()), numeric, texts.difference(numeric)
 
     @property
@@ -131,6 +158,24 @@ class Elements:
     # -- what costs more --
 
     @cached_property
+    def total(self) -> Number | None:
+        """The sum of all elements that are numbers, as often as they occur; None when there is none."""
+        found = self._raw
+        if not NUMERIC.issuperset(map(type, found)):
+            self._arrays.charge(len(found))
+            found = [n for v in found if (n := number(_element(v))) is not None]
+        return sum(found) if found else None
+
+    @cached_property
+    def written(self) -> list[str]:
+        """All elements with a value as texts, as they stand and as often as they occur."""
+        found = self._raw
+        if {str}.issuperset(map(type, found)):
+            return list(filter(None, found))
+        self._arrays.charge(2 * len(found))
+        return [number_text(s) for v in found if (s := _element(v)) is not None]
+
+    @cached_property
     def in_order(self) -> list[Number]:
         """The numbers, sorted."""
         self._arrays.charge(len(self.numbers))
@@ -143,26 +188,32 @@ class Elements:
         return sorted(self.texts)
 
     @cached_property
-    def written_numbers(self) -> list[tuple[Number, str]]:
-        """The numbers, sorted, with their texts, as they are written where they came as texts; infinite ones have
-        none that can be compared, and are left out."""
+    def _number_texts(self) -> list[tuple[Number, str]]:
+        """The numbers with their texts, as they are written where they came as texts; infinite ones have none
+        that can be compared, and are left out."""
         self._arrays.charge(2 * len(self.values))
         numeric = self._divided[1]
         plain = self.values - self.texts if numeric else self.numbers
         found = [(n, number_text(n)) for n in plain if n.__class__ is not str and -inf < n < inf]
         found.extend((n, t) for t, n in numeric.items())
-        return sorted(found)
+        return found
+
+    @cached_property
+    def written_numbers(self) -> list[tuple[Number, str]]:
+        """The finite numbers, sorted, with their texts."""
+        self._arrays.charge(4 * len(self.values))
+        return sorted(self._number_texts)
 
     @cached_property
     def number_texts_in_order(self) -> list[str]:
         """The texts of the numbers, sorted as texts."""
         self._arrays.charge(len(self.values))
-        return sorted(t for _, t in self.written_numbers)
+        return sorted(t for _, t in self._number_texts)
 
     @cached_property
     def number_text_extremes(self) -> Extremes | None:
         """Of the texts of the numbers."""
-        return _extremes([t for _, t in self.written_numbers])
+        return _extremes([t for _, t in self._number_texts])
 
     @cached_property
     def lowest_text_from(self) -> list[str]:
@@ -200,7 +251,7 @@ _SPENT: Final[tuple[list[Any], Any]] = ([], None)
 def elements(value: Any, arrays: Arrays) -> Elements:
     """The summary of an array, from `arrays` when it is there; anything else counts as an array of one."""
     if value.__class__ is not list:
-        return Elements([value], arrays)
+        return Elements.of(scalar(value), arrays)
     known = arrays.get(id(value))
     if known is None:
         known = arrays[id(value)] = (value, Elements(value, arrays))
@@ -220,21 +271,34 @@ def _has_big(values: list[Any], kinds: set[type]) -> bool:
 
 
 def _distinct(values: list[Any]) -> set[Any]:
-    """As scalars, one by one."""
-    return {
-        value if value.__class__ is str else None if value.__class__ is list else scalar(value)
-        for value in values
-    }
+    """As scalars; those that are none as NULL."""
+    found = {v for v in values if v.__class__ in _NOT_WHOLE}
+    found |= {v if integer_min <= v <= integer_max else scalar(v) for v in values if v.__class__ is int}
+    found |= {scalar(v) for v in values if v.__class__ is bytes}
+    if not _SCALARS.issuperset(map(type, values)):
+        found.add(None)
+    return found
 
 
-def _maybe_numbers(texts: set[str]) -> list[str]:
-    """Those of `texts` that are numbers, and perhaps some that are none."""
-    found = [t for t in texts if t[0] in _FIRST and t[-1] in _LAST and len(t) <= number_characters_max]
-    if len(found) <= _FEW:
-        return found
+def _element(value: Any) -> Scalar:
+    """The scalar that an element is: an array in an array has none."""
+    return None if value.__class__ is list else scalar(value)
+
+
+def _numeric(texts: set[str]) -> dict[str, Number]:
+    """Those of `texts` that are numbers, and which."""
+    if len(texts) <= _FEW:
+        return {t: n for t in texts if (n := text_number(t)) is not None}
     # One search over all of them; a text with a line end in it is no number.
-    lines: list[str] = _number_lines("\n".join(t for t in found if "\n" not in t))
-    return lines
+    lines = "\n".join(texts)
+    if lines.count("\n") >= len(texts):
+        lines = "\n".join(t for t in texts if "\n" not in t)
+    whole: list[str] = _whole_lines(lines)
+    numbers: dict[str, Number] = dict(zip(whole, map(int, whole), strict=True))
+    if len(whole) < len(texts):
+        others: list[str] = _number_lines(lines)
+        numbers.update((t, n) for t in others if t not in numbers and (n := text_number(t)) is not None)
+    return numbers
 
 
 def number_text(value: Scalar) -> str:

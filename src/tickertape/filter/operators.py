@@ -41,7 +41,10 @@ def equal(left: Any, right: Any, arrays: Arrays) -> Truth:
     if left.__class__ is not list and right.__class__ is not list:
         return equal_scalars(scalar(left), scalar(right))
     a, b = elements(left, arrays), elements(right, arrays)
-    found = not (a.numbers.isdisjoint(b.numbers) and a.texts.isdisjoint(b.texts))
+    if len(a.values) > len(b.values):
+        a, b = b, a
+    # Which texts of the larger one are numbers is asked only when there are numbers to look for.
+    found = not b.values.isdisjoint(a.texts) or (bool(a.numbers) and not b.numbers.isdisjoint(a.numbers))
     return _unless_true(found, a, b)
 
 
@@ -70,7 +73,9 @@ def one_of(value: Any, keys: frozenset[Scalar], null: bool, arrays: Arrays) -> T
             return None
         return True if key(one) in keys else None if null else False
     found = elements(value, arrays)
-    hit = not (keys.isdisjoint(found.numbers) and keys.isdisjoint(found.texts))
+    hit = not found.values.isdisjoint(keys)
+    if not hit and any(one.__class__ is not str for one in keys):
+        hit = not found.numbers.isdisjoint(keys)
     return True if hit else None if null or found.unknown else False
 
 
@@ -122,7 +127,7 @@ def between(value: Any, low: Any, high: Any, arrays: Arrays) -> Truth:
 
 
 def _number_between(found: Elements, floor: Scalar, ceiling: Scalar) -> bool:
-    """Whether a number among the elements is; each bound compares as a number if it is one, else as a text."""
+    """Whether a number among the elements is; a bound compares as a number if it is one, else as a text."""
     if not found.numbers:
         return False
     low, high = number(floor), number(ceiling)
