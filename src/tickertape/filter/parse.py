@@ -114,7 +114,7 @@ def _check_tree(text: str, tree: Node) -> None:
             raise bad_filter(
                 text, node.at, f"more than {filter_operations_max} operators, functions and fields"
             )
-        waiting.extend((child, depth + 1) for child in node.children)
+        waiting.extend((child, depth + 1) for child in reversed(node.children))
 
 
 # -- what is said of a text that does not fit ---------------------------------------------------------
@@ -132,6 +132,10 @@ def _unexpected(text: str, at: int, error: UnexpectedInput) -> BadFilter:
     word = re.compile(r"[^\W\d]\w*").match(text, at)
     if found in {"'", '"'} and _brackets.match(text, at) is None:
         return bad_filter(text, at, f"the text has no closing quote {found}")
+    if word is not None and text[at - 1 : at] == "/":
+        field = shown("/" + word[0])
+        reason = f"AND, OR or the end is expected, not the field {field}; to divide, put a blank behind the /"
+        return bad_filter(text, at - 1, reason)
     if word is not None and "FIELD" in expected:
         return bad_filter(
             text, at, f"{shown(word[0])} is no value: a text stands in quotes, a field begins with /"

@@ -1,0 +1,63 @@
+"""The vectors of tests/conformance/filters: any implementation of the language can be held against them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tickertape.base.errors import BadFilter
+from tickertape.filter import compile_filter
+from tickertape.payload import message_type
+
+FILES = sorted((Path(__file__).parent / "filters").glob("*.json"))
+
+
+def vectors(file: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["vectors"]
+    return found
+
+
+def body_of(vector: dict[str, Any]) -> bytes:
+    if "body" in vector:
+        return str(vector["body"]).encode()
+    return base64.b64decode(vector["body_base64"])
+
+
+def answer(text: str, kind: str, body: bytes) -> bool | str:
+    """Unknown is what neither the filter nor its opposite finds true."""
+    if compile_filter(text, message_type(kind)).matches(body):
+        return True
+    # A filter at the limits of size has no room for a NOT, so only its answer is seen.
+    try:
+        return not compile_filter(f"NOT ({text})", message_type(kind)).matches(body) and "unknown"
+    except BadFilter as error:
+        assert "more than" in str(error)
+        return False
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_filter_vectors(file: Path) -> None:
+    wrong = []
+    for vector in vectors(file):
+        text, kind, expected = vector["filter"], vector["type"], vector["result"]
+        if isinstance(expected, dict):
+            with pytest.raises(BadFilter) as refused:
+                compile_filter(text, message_type(kind))
+            found: Any = (refused.value.position, expected["reason"] in str(refused.value))
+            if found != (expected["position"], True) or refused.value.code != expected["error"]:
+                wrong.append(f"{text[:80]}: {found} {refused.value} instead of {expected}")
+            continue
+        found = answer(text, kind, body_of(vector))
+        if found is not expected and found != expected:
+            wrong.append(f"{text[:80]} of {vector.get('body', 'binary')[:80]}: {found} instead of {expected}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_there_are_enough_vectors() -> None:
+    every = [json.dumps(vector, sort_keys=True) for file in FILES for vector in vectors(file)]
+    assert len(every) == len(set(every)) > 600
+    assert {vector["type"] for file in FILES for vector in vectors(file)} >= {"json", "nvfix", "fix", "messagepack"}
