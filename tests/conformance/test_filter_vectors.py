@@ -32,11 +32,9 @@ def answer(text: str, kind: str, body: bytes) -> bool | str:
     if compile_filter(text, message_type(kind)).matches(body):
         return True
     # A filter at the limits of size has no room for a NOT, so only its answer is seen.
-    try:
-        return not compile_filter(f"NOT ({text})", message_type(kind)).matches(body) and "unknown"
-    except BadFilter as error:
-        assert "more than" in str(error)
+    if len(text) > 1_000:
         return False
+    return not compile_filter(f"NOT ({text})", message_type(kind)).matches(body) and "unknown"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -60,4 +58,9 @@ def test_filter_vectors(file: Path) -> None:
 def test_there_are_enough_vectors() -> None:
     every = [json.dumps(vector, sort_keys=True) for file in FILES for vector in vectors(file)]
     assert len(every) == len(set(every)) > 600
-    assert {vector["type"] for file in FILES for vector in vectors(file)} >= {"json", "nvfix", "fix", "messagepack"}
+    assert {vector["type"] for file in FILES for vector in vectors(file)} >= {
+        "json",
+        "nvfix",
+        "fix",
+        "messagepack",
+    }

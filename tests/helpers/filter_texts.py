@@ -27,8 +27,8 @@ CONSTANTS = [
 SIGNS = ["=", "==", "!=", "<>", "<", "<=", ">", ">="]
 PATTERNS = ["'b'", "'^a'", "'c$'", "'[0-9]+'", "'(?i)X'", "'^.$'", "'z|7'", "''", "'^'"]
 PREDICATES = [
-    "signs", "signs", "constant", "mirror", "between", "bounds", "in", "mixed", "like", "affix", "null", "nan",
-    "value",
+    "signs", "signs", "constant", "mirror", "between", "bounds", "in", "mixed", "like", "affix", "null",
+    "nan", "value",
 ]  # fmt: skip
 
 

@@ -52,7 +52,7 @@ filter_bytes_max: Final = 4 * KIB
 """Longest text of a filter, UTF-8."""
 filter_depth_max: Final = 40
 """How deep the parts of a filter may be nested."""
-filter_operations_max: Final = 400
+filter_operations_max: Final = 300
 """Parts of one filter: operators, functions, fields; members of lists are counted apart."""
 filter_members_max: Final = 1_000
 """Members of all lists of one filter (IN, BEGINS WITH, ENDS WITH) together."""
@@ -73,6 +73,8 @@ array_work_max: Final = 8_000
 into texts; a message above it counts as unreadable for this filter."""
 array_search_work: Final = 4
 """What a regular expression costs of it for each element."""
+array_text_work: Final = 6
+"""What turning a number into a text costs of it."""
 
 # wire
 frame_prefix_bytes: Final = 16

@@ -107,6 +107,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "journal": "tickertape.cli.journal",
         "stats": "tickertape.cli.stats",
         "topics": "tickertape.cli.topics",
+        "filter": "tickertape.cli.filter",
     },
     context_settings={"help_option_names": ["-h", "--help"]},
 )

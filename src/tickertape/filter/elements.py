@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from tickertape.base.limits import array_search_work, array_work_max
+from tickertape.base.limits import array_search_work, array_text_work, array_work_max
 from tickertape.filter.values import (
     NUMBER_FORM,
     NUMERIC,
@@ -172,7 +172,7 @@ class Elements:
         found = self._raw
         if {str}.issuperset(map(type, found)):
             return list(filter(None, found))
-        self._arrays.charge(2 * len(found))
+        self._arrays.charge(array_text_work * len(found))
         return [number_text(s) for v in found if (s := _element(v)) is not None]
 
     @cached_property
@@ -191,7 +191,7 @@ class Elements:
     def _number_texts(self) -> list[tuple[Number, str]]:
         """The numbers with their texts, as they are written where they came as texts; infinite ones have none
         that can be compared, and are left out."""
-        self._arrays.charge(2 * len(self.values))
+        self._arrays.charge(array_text_work * len(self.numbers))
         numeric = self._divided[1]
         plain = self.values - self.texts if numeric else self.numbers
         found = [(n, number_text(n)) for n in plain if n.__class__ is not str and -inf < n < inf]
@@ -230,12 +230,16 @@ class Elements:
     @cached_property
     def all_texts(self) -> list[str]:
         """All elements with a value as texts, sorted."""
-        self._arrays.charge(2 * len(self.values))
+        texts = sum(1 for v in self.values if v.__class__ is str)
+        self._arrays.charge(2 * texts + array_text_work * (len(self.values) - texts))
         return sorted({v if v.__class__ is str else number_text(v) for v in self.values})
 
     def searchable_texts(self) -> list[str]:
         """All elements with a value as texts, each time charged for being searched through."""
-        self._arrays.charge(array_search_work * len(self.values))
+        texts = sum(1 for v in self.values if v.__class__ is str)
+        self._arrays.charge(
+            array_search_work * len(self.values) + array_text_work * (len(self.values) - texts)
+        )
         return [v if v.__class__ is str else number_text(v) for v in self.values]
 
     @cached_property
