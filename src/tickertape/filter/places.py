@@ -39,7 +39,7 @@ def _excerpt(text: str, at: int) -> str:
     first, last = max(0, at - _BEFORE), at + _AFTER
     before = ("..." if first else "") + _escaped(text[first:at])
     after = _escaped(text[at:last]) + ("..." if last < len(text) else "")
-    return f"{before} ^ {after}".strip()
+    return f"{before.rstrip()} ^ {after}".strip()
 
 
 def _escaped(text: str) -> str:

@@ -1,0 +1,87 @@
+"""Owns what is fuzzed of filters: their texts, and patterns of topics.
+
+Must never catch more than the error that a text may meet.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.errors import BadFilter, BadTopic, TickertapeError
+from tickertape.filter import Filter, compile_filter, compile_topic_pattern
+from tickertape.filter.parse import parse as parse_filter
+from tickertape.filter.show import show
+from tickertape.payload.registry import message_type
+
+_TEXT_CHARACTERS_MAX: Final = 1200
+
+
+def _brief(error: TickertapeError) -> None:
+    assert len(str(error)) < _TEXT_CHARACTERS_MAX
+    assert str(error).isprintable()
+
+
+_FILTERED: Final = (b'{"a":[1,"x",null,2.5],"b":{"c":"24"},"d":""}', b"{}", b"[1]", b"no json", b"")
+
+
+def filter_text(data: bytes) -> str:
+    """`BadFilter` of few words and with its place, or a filter that reads back and answers for any body."""
+    text = data.decode("utf-8", "replace")
+    try:
+        found = compile_filter(text, message_type("json"))
+    except BadFilter as error:
+        _brief(error)
+        refused_at = error.position
+    else:
+        return _used(found)
+    assert 0 <= refused_at <= max(len(text), 4096)
+    return "refused"
+
+
+def _used(found: Filter) -> str:
+    shown = show(found.written)
+    if len(shown.encode()) < 4096 and shown.count("(") < 40:
+        assert show(parse_filter(shown)) == shown
+    hits = found.select(_FILTERED)
+    assert hits == sorted(set(hits))
+    assert found.unreadable in {0, 2}
+    return "matches" if hits else "matches nothing"
+
+
+def topic_pattern(data: bytes) -> str:
+    """`BadTopic` of few words, or a pattern that answers for any topic."""
+    try:
+        found = compile_topic_pattern(data.decode("utf-8", "replace"))
+    except BadTopic as error:
+        _brief(error)
+        return "refused"
+    return "found" if any(map(found.search, ("orders", "a/b/c", "", "é\n"))) else "not found"
+
+
+FILTER_WORDS: Final = (
+    b"'", b'"', b"(", b")", b",", b"/", b"/a", b"/b/c", b"[0]", b" AND ", b" OR ", b"NOT ",
+    b" IN (1,'x')", b" IS NULL", b" IS NAN", b" LIKE 'x'", b" BETWEEN 1 AND 2", b" BEGINS WITH ('x')",
+    b" ENDS WITH 'x'", b"=", b"!=", b"<>", b"<=", b"+", b"-", b"*", b" / ", b"%", b"1e999",
+    b"18446744073709551616", b".5", b"NULL", b"TRUE", b"UPPER(", b"IF(", b"ARRAY_SUM(/a)", b"SUM(",
+    b"\xff", b"\x00", b"\n", b"(?=", b"\\1", b".{9}", b"COALESCE(/a, ", b"TOPIC_NAME()",
+)  # fmt: skip
+PATTERN_WORDS: Final = (
+    b"(", b")", b"[", b"]", b"[^", b"{3}", b"{0,9}", b"*", b"+", b"?", b"|", b"^", b"$", b".", b"\\d",
+    b"\\w", b"\\pL", b"(?i)", b"(?:", b"(?=", b"\\1", b"\\Q", b"\\E", b"[[:alpha:]]", b"\\x{41}", b"-",
+    b"\\", b"\xc3\xa9", b"\\C", b"{1000}",
+)  # fmt: skip
+
+
+def filter_seeds() -> list[bytes]:
+    return [
+        b"/a = 1 AND NOT /b/c IN ('x', 24, NULL) OR /d IS NOT NULL",
+        b"/a LIKE '^x.*[0-9]$' or /b/c between 1 and '30'",
+        b"IF(/a > 1, UPPER(/b/c), CONCAT('a', /d)) = 'a' and -/a[0] * 2 % 3 <> .5e1",
+        b"(/a BEGINS WITH (\"x\", 'y')) = (/b/c NOT ENDS WITH '4')",
+        b"COALESCE(/d, ARRAY_MAX(/a), 3) >= LENGTH(/b/c)\n  AND 1 = 1",
+        b"TRUE",
+    ]
+
+
+def pattern_seeds() -> list[bytes]:
+    return [b"^orders/(us|eu)$", b"[a-z]+[0-9]{2,4}", b"(?i)x.*y", rb"a|b|\d+\.x", b"or.ers"]
