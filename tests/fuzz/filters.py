@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tickertape.base.errors import BadFilter, BadTopic, TickertapeError
-from tickertape.filter import Filter, compile_filter, compile_topic_pattern
+from tickertape.filter import Context, Filter, compile_filter, compile_topic_pattern
 from tickertape.filter.parse import parse as parse_filter
 from tickertape.filter.show import show
 from tickertape.payload.registry import message_type
@@ -22,6 +22,7 @@ def _brief(error: TickertapeError) -> None:
 
 
 _FILTERED: Final = (b'{"a":[1,"x",null,2.5],"b":{"c":"24"},"d":""}', b"{}", b"[1]", b"no json", b"")
+_CONTEXT: Final = Context(["t"] * 5, ["1|1|"] * 5, [None] * 5, ["k"] * 5, "u", "c", 1.5)
 
 
 def filter_text(data: bytes) -> str:
@@ -42,7 +43,7 @@ def _used(found: Filter) -> str:
     shown = show(found.written)
     if len(shown.encode()) < 4096 and shown.count("(") < 40:
         assert show(parse_filter(shown)) == shown
-    hits = found.select(_FILTERED)
+    hits = found.select(_FILTERED, _CONTEXT)
     assert hits == sorted(set(hits))
     assert found.unreadable in {0, 2}
     return "matches" if hits else "matches nothing"

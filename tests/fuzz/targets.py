@@ -447,20 +447,8 @@ _TOML_WORDS: Final = (
     b"2020-01-01 00:00:00", b"\r\n", b"include = [\"c.toml\"]\n", b"[[topic]]\n", b"\\u0000",
 )  # fmt: skip
 _OPTION_WORDS: Final = (
-    b"[",
-    b"]",
-    b"(",
-    b")",
-    b"'",
-    b'"',
-    b",",
-    b"=",
-    b" ",
-    b"none",
-    b"64MB",
-    b"1e9s",
-    b"\xff",
-)
+    b"[", b"]", b"(", b")", b"'", b'"', b",", b"=", b" ", b"none", b"64MB", b"1e9s", b"\xff",
+)  # fmt: skip
 _BOOKMARK_WORDS: Final = (
     b"[", b"]", b"(", b")", b":", b",", b"|", b"0", b"0|1|", b"18446744073709551615|",
     b"18446744073709551616",

@@ -75,8 +75,11 @@ class Filter:
         """The indexes of the bodies that match, rising.
 
         When the filter reads any field, a body that is not of the type, or whose arrays would cost too much,
-        does not match and is counted in `unreadable`. `context` must be given when `needs` is not empty.
+        does not match and is counted in `unreadable`. `context` must be given when `needs` is not empty, or
+        `ValueError` is raised.
         """
+        if context is None and self.needs:
+            raise ValueError(f"the filter asks for {', '.join(sorted(self.needs))}: give it a context")
         found, unreadable = self._select(bodies, context or _NO_CONTEXT, self._arrays)
         self.unreadable += unreadable
         return found

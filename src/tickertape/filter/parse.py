@@ -42,6 +42,7 @@ from tickertape.filter.tree import (
     Not,
     Or,
 )
+from tickertape.filter.values import integer_max, integer_min
 from tickertape.payload.paths import NAME, parse_path
 
 _FIELD: Final = rf"/{NAME}(?:/{NAME}|\[[0-9]+\])*"
@@ -195,12 +196,17 @@ def _number(text: str, at: int) -> int | float:
     if len(text) > number_characters_max:
         raise _Mistake(at, f"a number of more than {number_characters_max} characters")
     try:
-        return int(text)
+        return _whole(int(text))
     except ValueError:
         value = float(text)
     if value - value != 0:
         raise _Mistake(at, "the number is too large")
     return value
+
+
+def _whole(value: int) -> int | float:
+    """An integer; as a float when it is beyond 64 bits."""
+    return value if integer_min <= value <= integer_max else float(value)
 
 
 def _members(token: Token) -> Iterator[Literal]:
@@ -279,8 +285,10 @@ class _Builder(Transformer[Token, Node]):
 
     def negative(self, parts: list[Any]) -> Node:
         token, operand = parts
-        if isinstance(operand, Literal) and type(operand.value) in {int, float}:
-            return Literal(-operand.value, at=_at(token))  # type: ignore[operator]
+        if isinstance(operand, Literal) and type(operand.value) is int:
+            return Literal(_whole(-operand.value), at=_at(token))
+        if isinstance(operand, Literal) and type(operand.value) is float:
+            return Literal(-operand.value, at=_at(token))
         return Negative(operand, at=_at(token))
 
     def positive(self, parts: list[Any]) -> Node:

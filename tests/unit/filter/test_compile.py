@@ -75,6 +75,8 @@ def test_a_filter_that_reads_no_field_decodes_nothing() -> None:
     assert found.needs == {"topics"}
     assert found.select([b"", b"x", b"{"], context) == [0, 2]
     assert found.unreadable == 0
+    with pytest.raises(ValueError, match="topics"):
+        found.select([b""])
 
 
 def test_binary_bodies_have_no_fields() -> None:

@@ -1,0 +1,49 @@
+"""The page about filters: each example answers what it says, and each function is on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.errors import BadFilter
+from tickertape.filter import compile_filter
+from tickertape.filter.functions import FUNCTIONS
+from tickertape.payload import message_type
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "filters.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^\| `(.*)` \| (true|false|unknown) \|$", PAGE, re.MULTILINE)
+JSON = message_type("json")
+
+
+def message() -> bytes:
+    found = re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1].encode()
+
+
+@pytest.mark.parametrize(("text", "answer"), EXAMPLES)
+def test_every_example_answers_what_the_page_says(text: str, answer: str) -> None:
+    yes, no = (compile_filter(one, JSON).matches(message()) for one in (text, f"NOT ({text})"))
+    assert (yes, no) == {"true": (True, False), "false": (False, True), "unknown": (False, False)}[answer]
+
+
+def test_there_are_examples_of_everything() -> None:
+    assert len(EXAMPLES) > 45
+
+
+def test_every_function_is_on_the_page_with_its_meaning() -> None:
+    rows = dict(re.findall(r"^\| `([A-Z_0-9]+)\(.*\)` \| (.*) \|$", PAGE, re.MULTILINE))
+    functions = {
+        name: meaning for name, meaning in rows.items() if meaning not in {"true", "false", "unknown"}
+    }
+    assert functions == {name: function.doc for name, function in FUNCTIONS.items()}
+
+
+def test_the_mistake_reads_as_shown() -> None:
+    found = re.search(r'explain "(.*)"\ntickertape: (.*)\n', PAGE)
+    assert found is not None
+    with pytest.raises(BadFilter) as refused:
+        compile_filter(found[1], JSON)
+    assert str(refused.value) == found[2]
