@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
+from collections.abc import Iterator
 from functools import cache
 from random import Random
 from types import FrameType
@@ -79,6 +81,15 @@ def reference() -> float:
     return time.thread_time() - begin
 
 
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """A collection would go through everything else that lives in the process of the tests."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def seconds_of(found: Filter, body: bytes) -> float:
     """The best of three, as it were on a machine that does nothing else."""
     best = 1e9
@@ -94,6 +105,7 @@ def seconds_of(found: Filter, body: bytes) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("no_collections")
 def test_no_accepted_filter_takes_longer_than_five_milliseconds_for_a_message(full: bool) -> None:
     """R13: the costly ones with each body, then made by chance."""
     rng = Random("costs 1")
@@ -110,6 +122,7 @@ def test_no_accepted_filter_takes_longer_than_five_milliseconds_for_a_message(fu
                 continue
         body = rng.choice(every)
         spent = seconds_of(found, body)
-        if spent > SECONDS_MAX and seconds_of(found, body) > SECONDS_MAX:  # twice: others use the machine too
+        # Others use the machine too: what is slow is slow again.
+        if spent > SECONDS_MAX and min(seconds_of(found, body) for _ in range(3)) > SECONDS_MAX:
             slow.append((round(spent * 1e3, 1), found.text[:60], body[:20]))
     assert not slow, slow

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from functools import cached_property
 from itertools import accumulate
 from math import inf
+from operator import ne
 from typing import Any, Final, NamedTuple
 
 from tickertape.base.limits import array_search_work, array_text_work, array_work_max
@@ -33,8 +34,7 @@ _number_lines: Final = re.compile(f"^{NUMBER_FORM}$", re.MULTILINE).findall
 _whole_lines: Final = re.compile(r"^[0-9]{1,18}$", re.MULTILINE).findall
 _FEW: Final = 16
 """So few texts are looked at one by one."""
-_NOT_WHOLE: Final = frozenset({str, float, bool, type(None)})
-_AS_THEY_STAND: Final = _NOT_WHOLE | {int}
+_AS_THEY_STAND: Final = frozenset({str, int, float, bool, type(None)})
 _SCALARS: Final = _AS_THEY_STAND | {bytes}
 
 
@@ -83,7 +83,9 @@ class Elements:
         self._raw = values
         kinds = set(map(type, values))
         distinct = (
-            set(values) if kinds <= _AS_THEY_STAND and not _has_big(values, kinds) else _distinct(values)
+            set(values)
+            if kinds <= _AS_THEY_STAND and not _has_big(values, kinds)
+            else _distinct(values, kinds)
         )
         size = len(distinct)
         distinct.discard(None)
@@ -91,10 +93,9 @@ class Elements:
         self.unknown: bool = len(distinct) < size or not size
         """Whether an element has no value, or there is none at all."""
         self.nan: bool = False
-        if float in kinds:
-            size = len(distinct)
+        if float in kinds and any(map(ne, distinct, distinct)):
             distinct = {v for v in distinct if v == v}
-            self.nan = len(distinct) < size
+            self.nan = True
         self.values: set[Any] = distinct
         """The different elements with a value, without NaN."""
 
@@ -274,13 +275,17 @@ def _has_big(values: list[Any], kinds: set[type]) -> bool:
     return max(integers) > integer_max or min(integers) < integer_min
 
 
-def _distinct(values: list[Any]) -> set[Any]:
+def _distinct(values: list[Any], kinds: set[type]) -> set[Any]:
     """As scalars; those that are none as NULL."""
-    found = {v for v in values if v.__class__ in _NOT_WHOLE}
-    found |= {v if integer_min <= v <= integer_max else scalar(v) for v in values if v.__class__ is int}
-    found |= {scalar(v) for v in values if v.__class__ is bytes}
-    if not _SCALARS.issuperset(map(type, values)):
-        found.add(None)
+    found = {
+        v if v.__class__ is not int or integer_min <= v <= integer_max else scalar(v)
+        for v in values
+        if v.__class__ in _AS_THEY_STAND
+    }
+    if not kinds <= _AS_THEY_STAND:
+        found.update(scalar(v) for v in values if v.__class__ is bytes)
+        if not kinds <= _SCALARS:
+            found.add(None)
     return found
 
 
