@@ -7,19 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.errors import BadFilter, BadTopic, TickertapeError
+from tests.fuzz.target import Target, brief
+from tickertape.base.errors import BadFilter, BadTopic
 from tickertape.filter import Context, Filter, compile_filter, compile_topic_pattern
 from tickertape.filter.parse import parse as parse_filter
 from tickertape.filter.show import show
 from tickertape.payload.registry import message_type
-
-_TEXT_CHARACTERS_MAX: Final = 1200
-
-
-def _brief(error: TickertapeError) -> None:
-    assert len(str(error)) < _TEXT_CHARACTERS_MAX
-    assert str(error).isprintable()
-
 
 _FILTERED: Final = (b'{"a":[1,"x",null,2.5],"b":{"c":"24"},"d":""}', b"{}", b"[1]", b"no json", b"")
 _CONTEXT: Final = Context(["t"] * 5, ["1|1|"] * 5, [None] * 5, ["k"] * 5, "u", "c", 1.5)
@@ -31,7 +24,7 @@ def filter_text(data: bytes) -> str:
     try:
         found = compile_filter(text, message_type("json"))
     except BadFilter as error:
-        _brief(error)
+        brief(error)
         refused_at = error.position
     else:
         return _used(found)
@@ -54,26 +47,26 @@ def topic_pattern(data: bytes) -> str:
     try:
         found = compile_topic_pattern(data.decode("utf-8", "replace"))
     except BadTopic as error:
-        _brief(error)
+        brief(error)
         return "refused"
     return "found" if any(map(found.search, ("orders", "a/b/c", "", "é\n"))) else "not found"
 
 
-FILTER_WORDS: Final = (
+_FILTER_WORDS: Final = (
     b"'", b'"', b"(", b")", b",", b"/", b"/a", b"/b/c", b"[0]", b" AND ", b" OR ", b"NOT ",
     b" IN (1,'x')", b" IS NULL", b" IS NAN", b" LIKE 'x'", b" BETWEEN 1 AND 2", b" BEGINS WITH ('x')",
     b" ENDS WITH 'x'", b"=", b"!=", b"<>", b"<=", b"+", b"-", b"*", b" / ", b"%", b"1e999",
     b"18446744073709551616", b".5", b"NULL", b"TRUE", b"UPPER(", b"IF(", b"ARRAY_SUM(/a)", b"SUM(",
     b"\xff", b"\x00", b"\n", b"(?=", b"\\1", b".{9}", b"COALESCE(/a, ", b"TOPIC_NAME()",
 )  # fmt: skip
-PATTERN_WORDS: Final = (
+_PATTERN_WORDS: Final = (
     b"(", b")", b"[", b"]", b"[^", b"{3}", b"{0,9}", b"*", b"+", b"?", b"|", b"^", b"$", b".", b"\\d",
     b"\\w", b"\\pL", b"(?i)", b"(?:", b"(?=", b"\\1", b"\\Q", b"\\E", b"[[:alpha:]]", b"\\x{41}", b"-",
     b"\\", b"\xc3\xa9", b"\\C", b"{1000}",
 )  # fmt: skip
 
 
-def filter_seeds() -> list[bytes]:
+def _filter_seeds() -> list[bytes]:
     return [
         b"/a = 1 AND NOT /b/c IN ('x', 24, NULL) OR /d IS NOT NULL",
         b"/a LIKE '^x.*[0-9]$' or /b/c between 1 and '30'",
@@ -84,5 +77,11 @@ def filter_seeds() -> list[bytes]:
     ]
 
 
-def pattern_seeds() -> list[bytes]:
+def _pattern_seeds() -> list[bytes]:
     return [b"^orders/(us|eu)$", b"[a-z]+[0-9]{2,4}", b"(?i)x.*y", rb"a|b|\d+\.x", b"or.ers"]
+
+
+FILTER_TARGETS: Final[dict[str, Target]] = {
+    "filter_text": Target(filter_text, _filter_seeds, words=_FILTER_WORDS, cost=10),
+    "topic_pattern": Target(topic_pattern, _pattern_seeds, words=_PATTERN_WORDS, cost=4),
+}

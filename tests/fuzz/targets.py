@@ -17,6 +17,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tests.fuzz.bodies import BODY_TARGETS
+from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, texts
 from tests.helpers.wire_golden import examples
@@ -480,4 +481,5 @@ TARGETS: Final[dict[str, Target]] = {
         words=_BOOKMARK_WORDS,
     ),
     **BODY_TARGETS,
+    **FILTER_TARGETS,
 }  # fmt: skip

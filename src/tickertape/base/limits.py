@@ -62,6 +62,8 @@ number_characters_max: Final = 64
 """A longer text is no number, whatever it looks like."""
 text_result_characters_max: Final = 64 * KIB
 """Longest text that a function of a filter may make; above it the result is NULL."""
+pattern_program_bytes_max: Final = 512 * KIB
+"""Memory that the program of one regular expression may take; classes such as `\\pL` take much of it."""
 pattern_positions_max: Final = 2_000
 """Characters and classes of one regular expression, its repetitions written out."""
 pattern_states_max: Final = 600

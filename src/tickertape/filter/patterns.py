@@ -14,6 +14,7 @@ import re2
 
 from tickertape.base.errors import BadTopic
 from tickertape.base.limits import (
+    pattern_program_bytes_max,
     pattern_states_max,
     pattern_steps_max,
     topic_bytes_max,
@@ -69,8 +70,11 @@ def compile_pattern(text: str) -> Pattern:
     """The expression `text`. Raises `BadPattern`."""
     options = re2.Options()
     options.log_errors = False
+    strict = re2.Options()
+    strict.log_errors = False
+    strict.max_mem = pattern_program_bytes_max
     try:
-        re2.compile(text, options)
+        re2.compile(text, strict)
     except re2.error as error:
         raise _refused(text, error) from None
     if (at := text.find("\\C")) >= 0:
@@ -85,6 +89,8 @@ def compile_pattern(text: str) -> Pattern:
 def _refused(text: str, error: Exception) -> BadPattern:
     said = error.args[0] if error.args else ""
     reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    if "too large" in reason:
+        return BadPattern("the regular expression is too large", 0)
     fragment = reason.rpartition(": ")[2]
     at = max(text.find(fragment), 0) if fragment != reason else 0
     for sign, construct in _CONSTRUCTS:

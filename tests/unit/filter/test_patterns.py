@@ -43,7 +43,7 @@ def test_patterns_are_searched_for_anywhere(pattern: str, hits: list[str], misse
         ("(?<!b)", 0, "look-behind"), (r"(a)\1", 3, "back reference"), ("(?>a)", 0, "atomic"),
         ("a*+", 1, "possessive"), ("(a", 0, "missing )"),
         ("a)", 0, "unexpected )"), ("[z-a]", 1, "range"),
-        (r"a\Cb", 1, "single byte"), ("x{1001}", 1, "repetition size"),
+        (r"a\Cb", 1, "single byte"), (r"\pL{30}", 0, "too large"), ("x{1001}", 1, "repetition size"),
     ],
 )  # fmt: skip
 def test_what_is_not_offered_is_refused_with_its_place(pattern: str, at: int, said: str) -> None:
