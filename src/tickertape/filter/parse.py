@@ -1,4 +1,4 @@
-"""Owns the way from the text of a filter to its tree: the grammar, and what is said of a text that breaks it.
+"""Owns the way from the text of a filter to its tree, and what is said of a text that has none.
 
 Must never let a text grow work beyond its length: bytes and brackets are counted before it is parsed, parts
 and their depth before anything walks the tree.
@@ -7,54 +7,20 @@ and their depth before anything walks the tree.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from functools import cache
-from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
-from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
-
-from tickertape.base.errors import BadFilter, BadPath
+from tickertape.base.errors import BadFilter
 from tickertape.base.limits import (
     filter_bytes_max,
     filter_depth_max,
     filter_members_max,
     filter_operations_max,
-    number_characters_max,
 )
 from tickertape.base.texts import shown
-from tickertape.filter.places import bad_filter
-from tickertape.filter.tree import (
-    Affix,
-    And,
-    Arithmetic,
-    Between,
-    Call,
-    Comparison,
-    Field,
-    In,
-    IsNan,
-    IsNull,
-    Like,
-    Literal,
-    Negative,
-    Node,
-    Not,
-    Or,
-)
-from tickertape.filter.values import integer_max, integer_min
-from tickertape.payload.paths import NAME, parse_path
+from tickertape.filter.places import TEXT_FORM, Mistake, Unexpected, bad_filter
+from tickertape.filter.tree import Literal, Node
 
-_FIELD: Final = rf"/{NAME}(?:/{NAME}|\[[0-9]+\])*"
-_TEXT: Final = r"""'(?>[^']|'')*+'|"(?>[^"]|"")*+\""""
-_CONSTANT: Final = rf"""(?>{_TEXT}|[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?(?![0-9a-z_.])
-    |(?:true|false|null)\b)"""
-_CONSTANTS: Final = rf"\((?>\s*{_CONSTANT}\s*,)*+\s*{_CONSTANT}\s*\)".replace("\n    ", "")
-"""A list of nothing but constants: one token, because there may be a thousand of them."""
-
-_constant: Final = re.compile(_CONSTANT.replace("\n    ", ""), re.IGNORECASE)
-_brackets: Final = re.compile(rf"{_TEXT}|[(),]")
-_SAME: Final = {"==": "=", "<>": "!="}
+_brackets: Final = re.compile(rf"{TEXT_FORM}|[(),]")
 
 
 def parse(text: str) -> Node:
@@ -64,14 +30,14 @@ def parse(text: str) -> Node:
     `filter_bytes_max`, `filter_depth_max`, `filter_operations_max`, `filter_members_max`.
     """
     _check_size(text)
+    from tickertape.filter.grammar import read
+
     try:
-        tree: object = _parser().parse(text)
-    except _Mistake as mistake:
+        tree = read(text)
+    except Mistake as mistake:
         raise bad_filter(text, mistake.at, mistake.reason) from None
-    except UnexpectedInput as error:
-        at: int | None = error.pos_in_stream
-        raise _unexpected(text, len(text) if at is None else at, error) from None
-    assert isinstance(tree, Node)
+    except Unexpected as error:
+        raise _unexpected(text, error) from None
     _check_tree(text, tree)
     return tree
 
@@ -121,14 +87,10 @@ def _check_tree(text: str, tree: Node) -> None:
 # -- what is said of a text that does not fit ---------------------------------------------------------
 
 
-def _unexpected(text: str, at: int, error: UnexpectedInput) -> BadFilter:
-    expected: set[str] = set()
-    if isinstance(error, UnexpectedToken):
-        expected = set(error.accepts or error.expected)
-        if error.token.type == "$END":
-            return bad_filter(text, len(text.rstrip()), f"it ends too early: {_wanted(expected)} is expected")
-    elif isinstance(error, UnexpectedCharacters):
-        expected = set(error.allowed or ())
+def _unexpected(text: str, error: Unexpected) -> BadFilter:
+    at, expected = error.at, error.expected
+    if error.ended:
+        return bad_filter(text, len(text.rstrip()), f"it ends too early: {_wanted(expected)} is expected")
     found = text[at : at + 1]
     word = re.compile(r"[^\W\d]\w*").match(text, at)
     if found in {"'", '"'} and _brackets.match(text, at) is None:
@@ -145,7 +107,7 @@ def _unexpected(text: str, at: int, error: UnexpectedInput) -> BadFilter:
     return bad_filter(text, at, f"{_wanted(expected)} is expected, not {what}")
 
 
-def _wanted(expected: set[str]) -> str:
+def _wanted(expected: frozenset[str]) -> str:
     if "FIELD" in expected:
         return "a value (a field, a literal, a function)"
     if "COMPARE" in expected:
@@ -159,171 +121,3 @@ def _wanted(expected: set[str]) -> str:
     }  # fmt: skip
     known = sorted({names[name] for name in expected if name in names})
     return " or ".join(known) or "something else"
-
-
-# -- the tree -----------------------------------------------------------------------------------------
-
-
-class _Mistake(Exception):
-    """What the grammar allows and the language does not."""
-
-    def __init__(self, at: int, reason: str) -> None:
-        super().__init__(reason)
-        self.at = at
-        self.reason = reason
-
-
-@cache
-def _parser() -> Lark:
-    grammar = files("tickertape.filter").joinpath("grammar.lark").read_text(encoding="utf-8")
-    terminals = {"FIELD": _FIELD, "TEXT": _TEXT, "CONSTANTS.3": _CONSTANTS}
-    for name, pattern in terminals.items():
-        escaped = pattern.replace("/", r"\/")
-        grammar += f"\n{name}: /{escaped}/i"
-    return Lark(grammar, parser="lalr", transformer=_Builder(), maybe_placeholders=True)
-
-
-def _at(token: Token) -> int:
-    assert token.start_pos is not None
-    return token.start_pos
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1].replace(text[0] * 2, text[0])
-
-
-def _number(text: str, at: int) -> int | float:
-    if len(text) > number_characters_max:
-        raise _Mistake(at, f"a number of more than {number_characters_max} characters")
-    try:
-        return _whole(int(text))
-    except ValueError:
-        value = float(text)
-    if value - value != 0:
-        raise _Mistake(at, "the number is too large")
-    return value
-
-
-def _whole(value: int) -> int | float:
-    """An integer; as a float when it is beyond 64 bits."""
-    return value if integer_min <= value <= integer_max else float(value)
-
-
-def _members(token: Token) -> Iterator[Literal]:
-    """The constants of a list that came as one token."""
-    for found in _constant.finditer(token):
-        text, at = found[0], _at(token) + found.start()
-        if text[0] in {"'", '"'}:
-            yield Literal(_unquoted(text), at=at)
-        elif text[0].isalpha():
-            yield Literal(_WORDS[text.lower()], at=at)
-        else:
-            yield Literal(_number(text, at), at=at)
-
-
-_WORDS: Final = {"true": True, "false": False, "null": None}
-
-
-def _negatable(node: Node, negation: Token | None) -> Node:
-    return node if negation is None else Not(node, at=_at(negation))
-
-
-class _Builder(Transformer[Token, Node]):
-    """Makes nodes of what the grammar finds; each method is a rule."""
-
-    def start(self, parts: list[Node]) -> Node:
-        return parts[0]
-
-    def or_(self, parts: list[Node]) -> Node:
-        return Or(_flat(Or, parts), at=parts[0].at)
-
-    def and_(self, parts: list[Node]) -> Node:
-        return And(_flat(And, parts), at=parts[0].at)
-
-    def not_(self, parts: list[Any]) -> Node:
-        return Not(parts[1], at=_at(parts[0]))
-
-    def comparison(self, parts: list[Any]) -> Node:
-        left, token, right = parts
-        operator = _SAME.get(token, str(token))
-        return Comparison(operator, left, right, at=_at(token))
-
-    def is_null(self, parts: list[Any]) -> Node:
-        return _negatable(IsNull(parts[0], at=_at(parts[1])), parts[2])
-
-    def is_nan(self, parts: list[Any]) -> Node:
-        return _negatable(IsNan(parts[0], at=_at(parts[1])), parts[2])
-
-    def between(self, parts: list[Any]) -> Node:
-        operand, negation, token, low, high = parts
-        return _negatable(Between(operand, low, high, at=_at(token)), negation)
-
-    def in_(self, parts: list[Any]) -> Node:
-        operand, negation, token, *members = parts
-        return _negatable(In(operand, _listed(members), at=_at(token)), negation)
-
-    def like(self, parts: list[Any]) -> Node:
-        operand, negation, token, pattern = parts
-        node = Like(operand, _unquoted(pattern), pattern_at=_at(pattern), at=_at(token))
-        return _negatable(node, negation)
-
-    def begins(self, parts: list[Any]) -> Node:
-        return self._affix(parts, ends=False)
-
-    def ends(self, parts: list[Any]) -> Node:
-        return self._affix(parts, ends=True)
-
-    def _affix(self, parts: list[Any], *, ends: bool) -> Node:
-        operand, negation, token, *members = parts
-        return _negatable(Affix(operand, _listed(members), ends, at=_at(token)), negation)
-
-    def sum(self, parts: list[Any]) -> Node:
-        left, token, right = parts
-        return Arithmetic(str(token), left, right, at=_at(token))
-
-    product = sum
-
-    def negative(self, parts: list[Any]) -> Node:
-        token, operand = parts
-        if isinstance(operand, Literal) and type(operand.value) is int:
-            return Literal(_whole(-operand.value), at=_at(token))
-        if isinstance(operand, Literal) and type(operand.value) is float:
-            return Literal(-operand.value, at=_at(token))
-        return Negative(operand, at=_at(token))
-
-    def positive(self, parts: list[Any]) -> Node:
-        return Negative(Negative(parts[1], at=_at(parts[0])), at=_at(parts[0]))
-
-    def field(self, parts: list[Any]) -> Node:
-        (token,) = parts
-        try:
-            return Field(parse_path(str(token)), at=_at(token))
-        except BadPath as error:
-            raise _Mistake(_at(token) + error.position, str(error)) from None
-
-    def text(self, parts: list[Any]) -> Node:
-        return Literal(_unquoted(parts[0]), at=_at(parts[0]))
-
-    def number(self, parts: list[Any]) -> Node:
-        return Literal(_number(parts[0], _at(parts[0])), at=_at(parts[0]))
-
-    def word(self, parts: list[Any]) -> Node:
-        return Literal(_WORDS[parts[0].lower()], at=_at(parts[0]))
-
-    def call(self, parts: list[Any]) -> Node:
-        name, *arguments = parts
-        return Call(name.upper(), tuple(a for a in arguments if a is not None), at=_at(name))
-
-
-def _flat(kind: type[And | Or], parts: list[Node]) -> tuple[Node, ...]:
-    """The terms, those of a term of the same kind in its place."""
-    return tuple(term for part in parts for term in (part.terms if isinstance(part, kind) else (part,)))
-
-
-def _listed(members: list[Any]) -> tuple[Node, ...]:
-    if len(members) == 1 and isinstance(members[0], Token):
-        token = members[0]
-        if token.type == "TEXT":
-            return (Literal(_unquoted(token), at=_at(token)),)
-        return tuple(_members(token))
-    return tuple(members)

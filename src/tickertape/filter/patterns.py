@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-import re2
-
 from tickertape.base.errors import BadTopic
 from tickertape.base.limits import (
     pattern_program_bytes_max,
@@ -68,6 +66,8 @@ class Pattern:
 @lru_cache(maxsize=_CACHED)
 def compile_pattern(text: str) -> Pattern:
     """The expression `text`. Raises `BadPattern`."""
+    import re2  # late: most servers start without a pattern
+
     options = re2.Options()
     options.log_errors = False
     strict = re2.Options()

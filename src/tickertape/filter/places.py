@@ -14,6 +14,31 @@ _AFTER: Final = 20
 """Characters that are shown before and after a place."""
 
 
+TEXT_FORM: Final = r"""'(?>[^']|'')*+'|"(?>[^"]|"")*+\""""
+"""A text in quotes, as a regular expression."""
+
+
+class Mistake(Exception):
+    """What the grammar allows and the language does not."""
+
+    def __init__(self, at: int, reason: str) -> None:
+        super().__init__(reason)
+        self.at = at
+        self.reason = reason
+
+
+class Unexpected(Exception):
+    """What the grammar does not allow."""
+
+    def __init__(self, at: int, expected: frozenset[str], ended: bool) -> None:
+        super().__init__(at)
+        self.at = at
+        self.expected = expected
+        """Names of the terminals that could stand there."""
+        self.ended = ended
+        """Whether the text is over."""
+
+
 def bad_filter(text: str, at: int, reason: str) -> BadFilter:
     """The error that says what is wrong at character `at` of the filter `text`; a caret stands before it."""
     line, column = place(text, at)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import pattern_states_max
 from tickertape.filter import Context, compile_filter
@@ -135,6 +138,13 @@ def test_the_same_text_as_a_constant_and_a_name_do_not_mix() -> None:
     hostile = compile_filter('/a = \'x") or __import__("os")#\'', JSON)
     assert "__import__" not in hostile.source
     assert isinstance(compile_filter("'__import__'", JSON).tree, Literal)
+
+
+def test_the_parser_and_the_search_are_imported_when_they_are_used() -> None:
+    """A server that has no filter yet is ready sooner."""
+    program = "import sys, tickertape.filter; sys.exit(any(name in sys.modules for name in ('lark', 're2')))"
+    done = subprocess.run([sys.executable, "-c", program], env=source_environment(), check=False)
+    assert done.returncode == 0
 
 
 def test_work_grows_with_parts_and_scans() -> None:
