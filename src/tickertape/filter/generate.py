@@ -105,6 +105,7 @@ class Generator:
     def __init__(self, access: Mapping[Path, str]) -> None:
         self._access = access
         self._index = {path: at for at, path in enumerate(access)}
+        self._values = 0
         self.names: dict[str, Any] = dict(_GENERAL)
         """What the expressions refer to by name."""
 
@@ -215,23 +216,29 @@ class Generator:
         return self._direct(node, False) or f"({self.truth(node)} is False)"
 
     def _direct(self, node: Node, wanted: bool) -> str | None:
-        """A quicker way for a field and constants, where there is one."""
+        """A quicker way for a field or a worked out value against constants, where there is one."""
         operand = getattr(node, "operand", None) or getattr(node, "left", None)
         if isinstance(node, Comparison) and not isinstance(operand, Field) and isinstance(operand, Literal):
             node = Comparison(_MIRRORED[node.operator], node.right, node.left)
             operand = node.left
-        if not isinstance(operand, Field):
+        if not _has_direct(node, wanted):
+            return None  # before anything is made: what is nested would be made twice at each level
+        if isinstance(operand, Field):
+            name = f"v{self._index[operand.path]}"
+        elif isinstance(operand, Call | Arithmetic | Negative):
+            self._values += 1
+            name = f"t{self._values}"
+        else:
             return None
-        name = f"v{self._index[operand.path]}"
         first = f"({name} := {self.raw(operand)})"
         if isinstance(node, Comparison) and isinstance(node.right, Literal):
             return self._direct_comparison(node.operator, node.right.value, name, first, wanted)
         if isinstance(node, IsNull):
             found = f"({first} is None or {name} == '' or {name}.__class__ in ODD and is_null({name}))"
             return found if wanted else f"(not {found})"
-        if isinstance(node, In) and all(isinstance(member, Literal) for member in node.members):
-            return self._direct_in(node, name, first) if wanted else None
-        if isinstance(node, Affix) and wanted:
+        if isinstance(node, In):
+            return self._direct_in(node, name, first)
+        if isinstance(node, Affix):
             method = "endswith" if node.ends else "startswith"
             quick = f"{name}.{method}({self._named(affixes(node)[0])})"
             return f"({quick} if {first}.__class__ is str else {self._affixed(node, name)} is True)"
@@ -239,11 +246,9 @@ class Generator:
             return self._direct_between(node, name, first, wanted)
         return None
 
-    def _direct_comparison(self, sign: str, constant: Any, name: str, first: str, wanted: bool) -> str | None:
+    def _direct_comparison(self, sign: str, constant: Any, name: str, first: str, wanted: bool) -> str:
         comparable = key(constant)
         simple = _is_simple(comparable)
-        if not simple and comparable.__class__ is not str:
-            return None
         other = repr(comparable) if comparable.__class__ is int else self._named(comparable)
         general = f"{self._compared(sign, name, self._named(constant))} is {wanted}"
         if sign == "=" and wanted:
@@ -260,14 +265,25 @@ class Generator:
         general = f"one_of({name}, {constant}, {null}, arrays) is True"
         return f"({name} in {constant} if {first}.__class__ {kind} else {general})"
 
-    def _direct_between(self, node: Between, name: str, first: str, wanted: bool) -> str | None:
+    def _direct_between(self, node: Between, name: str, first: str, wanted: bool) -> str:
         bounds = [bound.value for bound in (node.low, node.high) if isinstance(bound, Literal)]
-        if len(bounds) < 2 or not all(_is_simple(number(bound)) for bound in bounds):
-            return None
         low, high = (self._named(number(bound)) for bound in bounds)
         general = f"between({name}, {', '.join(map(self._named, bounds))}, arrays) is {wanted}"
         quick = f"{'' if wanted else 'not '}{low} <= {name} <= {high}"
         return f"({quick} if {first}.__class__ in NUMERIC else {general})"
+
+
+def _has_direct(node: Node, wanted: bool) -> bool:
+    """Whether there is a quicker way for `node`, by its constants."""
+    if isinstance(node, Comparison):
+        comparable = key(node.right.value) if isinstance(node.right, Literal) else None
+        return _is_simple(comparable) or comparable.__class__ is str
+    if isinstance(node, Between):
+        bounds = (node.low, node.high)
+        return all(isinstance(bound, Literal) and _is_simple(number(bound.value)) for bound in bounds)
+    if isinstance(node, In | Affix):
+        return wanted and all(isinstance(member, Literal) for member in node.members)
+    return isinstance(node, IsNull)
 
 
 def _is_simple(value: Number | str | None) -> bool:

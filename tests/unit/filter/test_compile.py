@@ -166,6 +166,10 @@ def test_deep_and_wide_filters_that_are_accepted_can_be_made_and_run() -> None:
     for _ in range(19):
         deep = f"IF({deep} = 1, -1, 2)"
     assert compile_filter(f"{deep} = 2", JSON).matches(b"{}")
+    compared = "/a"
+    for _ in range(18):
+        compared = f"IF({compared} = /a, /b, 2)"
+    assert len(compile_filter(f"{compared} = /b", JSON).source) < 20_000
     nots = "NOT (" * 38 + "/a = 1" + ")" * 38
     assert compile_filter(nots, JSON).matches(b'{"a":1}')
     nested = "(/a = 1)"
