@@ -56,7 +56,7 @@ filter_operations_max: Final = 300
 """Parts of one filter: operators, functions, fields; members of lists are counted apart."""
 filter_members_max: Final = 1_000
 """Members of all lists of one filter (IN, BEGINS WITH, ENDS WITH) together."""
-filter_text_scans_max: Final = 8
+filter_text_scans_max: Final = 6
 """Operators and functions of one filter that read a text from its begin to its end (LIKE, INSTR, UPPER)."""
 number_characters_max: Final = 64
 """A longer text is no number, whatever it looks like."""

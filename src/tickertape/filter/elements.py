@@ -82,11 +82,11 @@ class Elements:
         self._arrays = arrays
         self._raw = values
         kinds = set(map(type, values))
-        distinct = (
-            set(values)
-            if kinds <= _AS_THEY_STAND and not _has_big(values, kinds)
-            else _distinct(values, kinds)
-        )
+        if kinds <= _AS_THEY_STAND and not _has_big(values, kinds):
+            distinct = set(values)
+        else:
+            arrays.charge(len(values))
+            distinct = _distinct(values, kinds)
         size = len(distinct)
         distinct.discard(None)
         distinct.discard("")
@@ -126,7 +126,7 @@ class Elements:
         if not texts:
             return self.values, {}, texts
         if len(texts) > _FEW:
-            self._arrays.charge(len(texts))
+            self._arrays.charge(2 * len(texts))
         numbers = self.values - texts
         numeric = _numeric(texts)
         return numbers.union(numeric.values()), numeric, texts.difference(numeric)
@@ -163,7 +163,7 @@ class Elements:
         """The sum of all elements that are numbers, as often as they occur; None when there is none."""
         found = self._raw
         if not NUMERIC.issuperset(map(type, found)):
-            self._arrays.charge(len(found))
+            self._arrays.charge(3 * len(found))
             found = [n for v in found if (n := number(_element(v))) is not None]
         return sum(found) if found else None
 
