@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tickertape.base.errors import BadBatch, CorruptBatch, UsageError
 from tickertape.batch import (
     COLUMNS_DEFAULT,
+    RUN_BY_SERVER,
     BatchBuilder,
     MessageBatch,
     Stamp,
@@ -23,6 +24,7 @@ from tickertape.batch import (
     select_topic,
     slice_batch,
     split_topics,
+    with_bodies,
 )
 
 Row = dict[str, Any]
@@ -198,6 +200,18 @@ def test_select_takes_what_the_mask_says(commit: list[list[Row]], data: st.DataO
     # a selection of a selection is the selection of both
     second = np.arange(len(taken)) % 2 == 0
     assert select(part, second).encode() == select(batch, indices[second]).encode()
+
+
+@given(commits, st.data())
+def test_other_bodies_leave_all_else_as_it_is(commit: list[list[Row]], data: st.DataObject) -> None:
+    batch, rows = merged(commit)
+    bodies = data.draw(st.lists(_bodies, min_size=len(rows), max_size=len(rows)))
+    changed = check(
+        with_bodies(batch, bodies), [{**row, "data": body} for row, body in zip(rows, bodies, strict=True)]
+    )
+    assert (changed.runs["flags"] == RUN_BY_SERVER).all()
+    with pytest.raises(UsageError, match="bodies for a batch"):
+        with_bodies(batch, bodies[1:])
 
 
 def _flags_say_who_made_the_checksum(commit: list[list[Row]], part: MessageBatch, indices: list[int]) -> None:

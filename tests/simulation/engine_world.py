@@ -13,11 +13,13 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
-from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.batch import BatchBuilder, MessageBatch, select
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import (
@@ -55,9 +57,11 @@ from tickertape.wire.commands import (
     Goodbye,
     LoggedOn,
     Logon,
+    Pause,
     Persisted,
     PersistedNotice,
     Publish,
+    Resume,
     Subscribe,
 )
 from tickertape.wire.connection import Connection, Received
@@ -100,6 +104,10 @@ class Peer:
         self.notices: list[tuple[str, Told]] = []
         self.answers: dict[int, Command] = {}
         self.heard: dict[str, list[Heard]] = {}
+        self.stamps: dict[str, list[tuple[float, int]]] = {}
+        """When each of them came (monotonic seconds), and its recorded time."""
+        self.order: list[tuple[str, int, int]] = []
+        """Subscription, publisher and sequence of everything, in the order in which it came."""
         self.marks: dict[str, list[str]] = {}
         self.owed_credit: dict[str, int] = {}
         self.outstanding: dict[str, int] = {}
@@ -123,7 +131,10 @@ class Peer:
         elif isinstance(command, Deliver):
             self.world.counts["deliveries"] += 1
             assert batch is not None
-            self._delivered(command.sub_id, batch)
+            if command.sub_ids:
+                self._delivered_to_several(command, batch)
+            else:
+                self._delivered(command.sub_id, batch)
         elif isinstance(command, Completed):
             self.marks[command.sub_id].append(f"completed after {len(self.heard[command.sub_id])}")
         elif isinstance(command, Ended):
@@ -138,6 +149,25 @@ class Peer:
         elif isinstance(command, Ack):
             self.answers[command.id] = command
 
+    def _delivered_to_several(self, command: Deliver, batch: MessageBatch) -> None:
+        self.world.counts["frames for several"] += 1
+        counts = np.frombuffer(command.counts, "<u4").tolist()
+        indices = np.frombuffer(command.indices, "<u4")
+        assert len(counts) == len(command.sub_ids) > 1
+        assert sum(counts) == len(indices)
+        assert set(indices.tolist()) == set(range(batch.count)), "a message for nobody"
+        ends = np.cumsum(counts).tolist()
+        order: list[tuple[int, str]] = []
+        for sub_id, count, end in zip(command.sub_ids, counts, ends, strict=True):
+            own = indices[end - count : end]
+            assert count, "a subscription without a message"
+            order += [(index, sub_id) for index in own.tolist()]
+            heard = len(self.order)
+            self._delivered(sub_id, select(batch, own.astype(np.int64)))
+            del self.order[heard:]
+        for index, sub_id in sorted(order):
+            self.order.append((sub_id, batch.publisher(index), batch.sequence(index)))
+
     def _delivered(self, sub_id: str, batch: MessageBatch) -> None:
         batch.verify()
         if batch.cost > self.credit[sub_id] - self.outstanding[sub_id]:
@@ -150,6 +180,8 @@ class Peer:
         for i, message in enumerate(batch):
             key = Heard(batch.publisher(i), batch.sequence(i), message.topic, message.data)
             self.heard[sub_id].append(key)
+            self.stamps[sub_id].append((self.world.mono, batch.timestamp(i)))
+            self.order.append((sub_id, key.publisher, key.sequence))
 
     def send(self, command: Command, batch: MessageBatch | None = None) -> None:
         self.world.broker.received(self.conn, command, batch, self.world.now())
@@ -171,11 +203,21 @@ class Peer:
         self, sub_id: str, topic: str, *, bookmark: str | None = None, credit: int = 4096, **more: object
     ) -> int:
         self.ids += 1
-        self.heard[sub_id], self.marks[sub_id] = [], []
+        self.heard[sub_id], self.marks[sub_id], self.stamps[sub_id] = [], [], []
         self.owed_credit[sub_id] = self.outstanding[sub_id] = 0
         self.credit[sub_id] = credit
         fields: dict[str, Any] = {"bookmark": bookmark, "credit": credit, **more}
         self.send(Subscribe(id=self.ids, sub_id=sub_id, topic=topic, **fields))
+        return self.ids
+
+    def pause(self, *sub_ids: str) -> int:
+        self.ids += 1
+        self.send(Pause(id=self.ids, sub_ids=sub_ids))
+        return self.ids
+
+    def resume(self, *sub_ids: str) -> int:
+        self.ids += 1
+        self.send(Resume(id=self.ids, sub_ids=sub_ids))
         return self.ids
 
     def give_credit(self, sub_id: str) -> None:
@@ -234,6 +276,7 @@ class EngineWorld:
         counts: Counter[str] | None = None,
         recorded: frozenset[str] | None = None,
         validated: dict[str, str] | None = None,
+        topic_types: dict[str, str] | None = None,
         policy: SyncPolicy = SyncPolicy.ALWAYS,
         segment_bytes: int = 32_768,
         retention: RetentionPolicy | None = None,
@@ -246,6 +289,7 @@ class EngineWorld:
         self.disk = StrictDisk(self.rng, counts=self.counts)
         self.recorded = recorded
         self.validated = validated
+        self.topic_types = topic_types
         self.policy = policy
         self.segment_bytes = segment_bytes
         self.retention = retention
@@ -276,6 +320,7 @@ class EngineWorld:
             software="test",
             recorded=self.recorded,
             validated=self.validated,
+            message_types=self.topic_types,
             retention=self.retention,
             slow_clients=self.slow_clients,
         )
@@ -355,7 +400,7 @@ class EngineWorld:
         delivery = self.broker._delivery
         delivery.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
         delivery.dispatcher.backlog_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
-        delivery._budget.bytes_max = self.rng.choice((9_000, 40_000, 1 << 20))
+        delivery.cursors.budget.bytes_max = self.rng.choice((9_000, 40_000, 1 << 20))
         unrecorded = self.broker.subscribing.unrecorded
         unrecorded.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
         unrecorded.written()

@@ -105,7 +105,7 @@ class LiveLife:
     def backlogs(self) -> list[Backlog]:
         """Every backlog; the one that is handed on may be nobody's any more."""
         being_handed_on = self.unrecorded._audience
-        audiences = dict.fromkeys(self.unrecorded._by_topic.values())
+        audiences = dict.fromkeys(self.unrecorded._standing.groups())
         if being_handed_on is not None:
             audiences[being_handed_on] = None
         return [audience.backlog for audience in audiences]
@@ -142,9 +142,7 @@ class LiveLife:
         slack = newest + max(backlogs.reading.pinned_bytes, most_read) + batch_memory_bytes
         assert backlogs.held_bytes <= self.limits.memory_bytes + slack
         assert self.world.spilled.bytes <= spill.disk_bytes <= self.limits.disk_bytes
-        waiting = [
-            sub for audience in self.unrecorded._by_topic.values() for sub in audience.subs if sub.left
-        ]
+        waiting = [sub for sub in self.unrecorded._standing if sub.left]
         for session in {sub.session for sub in waiting}:
             state = backlogs.waiting(session)
             assert state is not None

@@ -212,6 +212,16 @@ notice_seconds: Final = 1.0
 """Persisted notices to one subscription are at least this far apart."""
 notice_subscriptions_max: Final = 256
 """Subscriptions that one persisted notice names."""
+filter_piece_bytes_max: Final = 256 * KIB
+"""Bodies that filters look at before others have their turn: a message more when it is longer."""
+filter_piece_steps_max: Final = 1 << 15
+"""Steps of filters before others have their turn."""
+pattern_topics_kept_max: Final = 4096
+"""Topics of which it is remembered whether they fit a pattern."""
+routes_per_frame_max: Final = 16 * 1024
+"""Deliveries of one frame to several subscriptions: a message counts once for each of them."""
+combined_subscriptions_max: Final = 256
+"""Subscriptions that one frame is for."""
 step_delivery_bytes: Final = 4 * KIB
 """What one delivery counts in a step beside its bytes."""
 read_bytes_target: Final = 256 * KIB
@@ -322,6 +332,8 @@ assert 2 * frame_bytes_max <= inbound_bytes_max
 assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default
 assert publish_messages_max <= commit_messages_max
 assert notice_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes_max
+assert combined_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes_max // 2
+assert 4 * (routes_per_frame_max + combined_subscriptions_max) < header_bytes_max // 2
 assert message_bytes_max < batch_bytes_max < 2**31
 assert credit_bytes_default >= 2 * batch_bytes_target
 assert read_bytes_target >= batch_bytes_target

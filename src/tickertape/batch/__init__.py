@@ -6,13 +6,14 @@ Must never read a clock, open a file or know a peer. The names below are the pac
 from __future__ import annotations
 
 from tickertape.batch.arrow import COLUMNS_DEFAULT, batch_from_arrow
+from tickertape.batch.bodies import with_bodies
 from tickertape.batch.builder import BatchBuilder, batch_from_bodies
 from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
 from tickertape.batch.head import BatchHead
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.merge import Stamp, merge
 from tickertape.batch.message import DeliveryContext, Message
-from tickertape.batch.select import select, select_topic, slice_batch, split_topics
+from tickertape.batch.select import message_costs, select, select_topic, slice_batch, split_topics
 
 __all__ = [
     "COLUMNS_DEFAULT",
@@ -31,8 +32,10 @@ __all__ = [
     "batch_from_arrow",
     "batch_from_bodies",
     "merge",
+    "message_costs",
     "select",
     "select_topic",
     "slice_batch",
     "split_topics",
+    "with_bodies",
 ]

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from tickertape.base.errors import UsageError
+from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer
 from tickertape.batch.assemble import assemble
 from tickertape.batch.format import (
@@ -120,6 +121,15 @@ def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[s
             indices = indices[batch.kinds[indices] == KIND_MESSAGE]
         if len(indices):
             yield topic, _take(batch, indices, (topic,))
+
+
+def message_costs(batch: MessageBatch) -> Int64s:
+    """What each message costs against credit, as `MessageBatch.cost` counts it."""
+    costs: Int64s = lengths_of(batch.offsets).astype(I8) + message_cost_bytes
+    for labels in (batch.correlation_ids, batch.keys):
+        if labels is not None:
+            costs += lengths_of(labels.offsets)
+    return costs
 
 
 def _take(batch: MessageBatch, indices: Int64s, topics: tuple[str, ...] | None = None) -> MessageBatch:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from tickertape.base.limits import block_bytes_max, block_pieces_max, block_seconds_max
 from tickertape.batch import merge
+from tickertape.engine.allowance import Allowance
+from tickertape.engine.cover import Cover
 from tickertape.engine.pieces import Piece, Pieces, owned
 from tickertape.engine.session import Session
 
@@ -153,15 +155,19 @@ class Backlog:
 class LiveSubscription:
     """A subscription that is given what is published as it comes."""
 
-    def __init__(self, session: Session, sub_id: str, topic: str, credit: int) -> None:
+    def __init__(self, session: Session, sub_id: str, cover: Cover, allowance: Allowance) -> None:
         self.session = session
         self.sub_id = sub_id
-        self.topic = topic
-        self.credit = credit
-        self.window = credit
-        """Credit when nothing is outstanding."""
+        self.cover = cover
+        self.allowance = allowance
         self.since = 0
         """Number of the first publish that is for it."""
+        self.until: int | None = None
+        """Number of the first one that is not, once another took its place."""
+        self.earlier: LiveSubscription | None = None
+        """Whose place it took: what waits for that one goes first."""
+        self.later: LiveSubscription | None = None
+        """What took its place."""
         self.over = False
         self.backlog = Backlog()
         """Where it waits; shared with those that are given the same."""

@@ -27,6 +27,7 @@ from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.answers import Answers
 from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.contents import Contents
 from tickertape.engine.effects import (
     Close,
     DiskJob,
@@ -57,10 +58,12 @@ from tickertape.wire.commands import (
     Heartbeat,
     LoggedOn,
     Logon,
+    Pause,
     Processed,
     Publish,
     Rejected,
     Resolve,
+    Resume,
     Subscribe,
     Unsubscribe,
 )
@@ -97,16 +100,19 @@ class Broker:
         self.topic_types: Mapping[str, str] = dict(message_types or {})
         """Topic to the name of its message type; topics that are not in it are JSON."""
         self._pauses = Pauses(self._effects)
+        self.contents = Contents(self.topic_types)
         self.subscribing = Subscribing(
             journal,
             self._publishing,
             self._effects,
             self._answers,
             self._pauses,
+            self.contents,
             slow_clients or SlowLimits(),
             self._too_slow,
         )
         self._delivery = self.subscribing.delivery
+        self._publishing.accepted = self._delivery.live.accepted
         self._pins: list[Callable[[], Pin | None]] = [self.subscribing.oldest_needed]
         self.retaining = Retaining(
             journal,
@@ -154,6 +160,7 @@ class Broker:
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """A command of the connection."""
+        self.contents.surroundings.moment(now)
         session = self._sessions.by_conn.get(conn)
         self.subscribing.unrecorded.moment(now)
         try:
@@ -199,8 +206,9 @@ class Broker:
 
     def work(self, now: Now) -> None:
         """One bounded step of delivery, and of what let others go first."""
+        self.contents.surroundings.moment(now)
         self.subscribing.unrecorded.moment(now)
-        self.subscribing.step()
+        self.subscribing.step(now)
         self.retaining.step(now)
         self._journal_moved(now)
 
@@ -345,6 +353,10 @@ class Broker:
             self._answered(session, command.id, lambda: self._subscribe(session, command, now))
         elif isinstance(command, Unsubscribe):
             self._answered(session, command.id, lambda: self.subscribing.unsubscribe(session, command))
+        elif isinstance(command, Pause):
+            self._answered(session, command.id, lambda: self.subscribing.pause(session, command, now))
+        elif isinstance(command, Resume):
+            self._answered(session, command.id, lambda: self.subscribing.resume(session, command, now))
         elif isinstance(command, Flush):
             self._flush(session, command)
         elif isinstance(command, Resolve):

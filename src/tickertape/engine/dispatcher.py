@@ -1,8 +1,8 @@
 """Owns the end of the log: the subscriptions that stand there, and handing each commit to all of them.
 
-One pass over a commit: its messages are taken apart by topic once, and everybody of a topic is sent the same
-selection. Must never do more in one step than it is told, or send to a subscription what does not fit its
-credit: who cannot take all of its part leaves, and reads on by itself from exactly there.
+One pass over a commit: everybody who covers the same is sent the same selection (standing.py). Must never do
+more in one step than it is told, or send to a subscription what does not fit its credit: who cannot take all
+of its part leaves, and reads on by itself from exactly there.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from tickertape.base.limits import (
     outbox_bytes_max,
     step_delivery_bytes,
 )
-from tickertape.batch import MessageBatch, split_topics
+from tickertape.batch import MessageBatch
 from tickertape.engine.agenda import Agenda
+from tickertape.engine.standing import Group, Offer, Standing
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.journal.reading import Part
-
-_Work = Iterator[tuple[MessageBatch, list[Subscription]]]
 
 
 class Dispatcher:
@@ -44,11 +43,11 @@ class Dispatcher:
         """How often that happened."""
         self._deliver = deliver
         self._left = left
-        self._by_topic: dict[str, dict[Subscription, None]] = {}
+        self._standing: Standing[Subscription, Group[Subscription]] = Standing(Group)
         self._parts: deque[Part] = deque()
         self._waiting_bytes = 0
-        self._work: _Work | None = None
-        """What is left to do of the first part, and of the selection begun last."""
+        self._work: Iterator[Offer[Group[Subscription]]] | None = None
+        """What is left to do of the first part, and of the offer begun last."""
         self._chosen: tuple[MessageBatch, int] | None = None
         self._subs: list[Subscription] = []
         self._boundaries: Agenda[Subscription] = Agenda()
@@ -58,7 +57,7 @@ class Dispatcher:
     def join(self, sub: Subscription) -> None:
         """`sub` has considered everything persisted."""
         sub.phase = Phase.AT_END
-        self._by_topic.setdefault(sub.topic, {})[sub] = None
+        self._standing.add(sub)
         self.bound(sub)
 
     def bound(self, sub: Subscription) -> None:
@@ -76,21 +75,17 @@ class Dispatcher:
         sub.phase = Phase.BEHIND
         sub.position = max(sub.position, self.position)
         self._boundaries.drop(sub)
-        subs = self._by_topic[sub.topic]
-        del subs[sub]
-        if not subs:
-            del self._by_topic[sub.topic]
+        self._standing.discard(sub)
 
     def standing(self) -> Iterator[Subscription]:
         """Everybody here."""
-        for subs in self._by_topic.values():
-            yield from subs
+        return iter(self._standing)
 
     # -- commits --------------------------------------------------------------------------------------
 
     def persisted(self, part: Part) -> None:
         """A commit became persisted: it waits for `step`."""
-        if not self._by_topic:
+        if not self._standing:
             self._parts.clear()
             self._begin_next()
             self.position = part.end_position
@@ -116,14 +111,19 @@ class Dispatcher:
         while self._parts and budget > 0:
             part = self._parts[0]
             if self._work is None:
-                self._work = self._selections(part)
+                self._work = self._standing.offers(part.batch)
             while budget > 0:
-                if not self._subs and not self._next_selection():
+                if self._subs:
+                    budget -= self._dispatch(self._subs.pop(), part) + step_delivery_bytes
+                    continue
+                offer = next(self._work, None)
+                if offer is None:
                     self.position = part.end_position
                     self._parts.popleft()
                     self._begin_next()
                     break
-                budget -= self._dispatch(self._subs.pop(), part) + step_delivery_bytes
+                budget -= offer.looked_at
+                self._begin(offer)
         return budget
 
     def reached(self) -> list[Subscription]:
@@ -135,22 +135,12 @@ class Dispatcher:
         self._subs = []
         self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
 
-    def _selections(self, part: Part) -> _Work:
-        wanted = [topic for topic in part.batch.topics if topic in self._by_topic]
-        for topic, chosen in split_topics(part.batch, wanted):
-            subs = self._by_topic.get(topic)
-            if subs:
-                yield chosen, list(subs)
-
-    def _next_selection(self) -> bool:
-        assert self._work is not None
-        selection = next(self._work, None)
-        if selection is None:
-            return False
-        chosen, self._subs = selection
+    def _begin(self, offer: Offer[Group[Subscription]]) -> None:
+        if offer.batch is None:
+            return
+        self._chosen = (offer.batch, offer.batch.crc())
+        self._subs = list(offer.group.subs)
         self._subs.reverse()
-        self._chosen = (chosen, chosen.crc())
-        return True
 
     def _dispatch(self, sub: Subscription, part: Part) -> int:
         """Give one subscription the selection; returns the bytes sent."""
@@ -159,7 +149,7 @@ class Dispatcher:
         assert self._chosen is not None
         chosen, crc = self._chosen
         position = max(sub.position, part.first_position)
-        fits = chosen.cost <= min(sub.credit, outbox_bytes_max) and chosen.nbytes <= batch_bytes_max
+        fits = chosen.cost <= min(sub.allowance.credit, outbox_bytes_max) and chosen.nbytes <= batch_bytes_max
         if fits and sub.simple and sub.session.writable and position == part.first_position:
             sub.position = part.end_position
             self._deliver(sub, chosen, part.end_position, crc)

@@ -7,13 +7,13 @@ log stands still.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from tickertape.base.limits import notice_seconds, notice_subscriptions_max
 from tickertape.base.ports import Now
 from tickertape.batch import KIND_MESSAGE, MessageBatch
-from tickertape.engine.dispatcher import Dispatcher
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.subscription import Subscription
 from tickertape.journal.reading import Part
@@ -57,20 +57,20 @@ class Notices:
 
     def joined(self, sub: Subscription) -> None:
         """A subscription has caught up with the log."""
-        self._wanted = self._wanted or sub.wants_notices
+        self._wanted = self._wanted or sub.replays
 
     def next_deadline(self) -> float | None:
         """When `settle` is wanted (monotonic seconds), or None."""
         return self._at if self._wanted and self._last is not None else None
 
-    def settle(self, now: Now, dispatcher: Dispatcher) -> None:
-        """Send what is due. Waits while the dispatcher is behind: it has not sent everything yet."""
+    def settle(self, now: Now, caught_up: Iterable[Subscription]) -> None:
+        """Send what is due to those who were sent everything."""
         last = self._last
-        if last is None or not self._wanted or now.mono < self._at or dispatcher.has_work:
+        if last is None or not self._wanted or now.mono < self._at:
             return
         self._at = now.mono + notice_seconds
         self._wanted = False
-        wanting = [s for s in dispatcher.standing() if s.wants_notices and s.told < last.end]
+        wanting = [s for s in caught_up if s.replays and s.told < last.end]
         wanting.sort(key=_connection)
         publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
         for conn, subs in groupby(wanting, _connection):

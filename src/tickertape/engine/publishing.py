@@ -50,6 +50,8 @@ class Publishing:
         self._journal = journal
         self._registry = registry
         self._recorded = recorded
+        self.accepted: Callable[[int, MessageBatch, Stamp], None] = _nobody
+        """Told of each batch that the log accepted: its first position, and what it is stamped with."""
         self._owed: deque[_Owed] = deque()
         self._good_topics: set[str] = set()
         self._good_topics_bytes = 0
@@ -60,6 +62,11 @@ class Publishing:
     def is_recorded(self, topic: str) -> bool:
         """Whether the log records `topic`."""
         return topic != CONTROL_TOPIC and (self._recorded is None or topic in self._recorded)
+
+    @property
+    def records_everything(self) -> bool:
+        """Whether there is no topic that is not recorded."""
+        return self._recorded is None
 
     def inspect(self, session: Session, command: Publish, batch: MessageBatch) -> bool:
         """Check a frame; True when its topics are recorded, False when they are not.
@@ -116,7 +123,7 @@ class Publishing:
         else:
             first = self.next_sequence(publisher, now)
             stamp = Stamp(publisher, first, self._journal.log_time(now))
-            self._journal.append(batch, stamp, first + batch.count - 1, now)
+            self._append(batch, stamp, first + batch.count - 1, now)
         self._owed.append(_Owed(self._journal.accepted_end, session, command.frame, last, None))
 
     def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int, now: Now) -> None:
@@ -130,7 +137,10 @@ class Publishing:
             # A copy: a slice would keep the whole frame in memory for as long as the log's end stays there.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
         stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(now))
-        self._journal.append(batch, stamp, last, now)
+        self._append(batch, stamp, last, now)
+
+    def _append(self, batch: MessageBatch, stamp: Stamp, last: int, now: Now) -> None:
+        self.accepted(self._journal.append(batch, stamp, last, now), batch, stamp)
 
     def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:
         record = self._registry.bind(publisher, name, derived=derived)
@@ -181,6 +191,10 @@ class Publishing:
             for session, frame, sequence in reached.values()
         ]
         return due + others
+
+
+def _nobody(position: int, batch: MessageBatch, stamp: Stamp) -> None:
+    """Nobody wants to know."""
 
 
 def last_sequence(batch: MessageBatch) -> int:

@@ -1,19 +1,16 @@
-"""Owns what a subscribe or resolve command must be: its checks and options, and the search for its extent.
+"""Owns what a subscribe or resolve command must be: its checks, and the search for its extent.
 
-Must never ignore an option: what is unknown or not built yet is refused with its name.
+Must never begin anything: what it refuses leaves no trace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
 from tickertape.base.bookmarks import FromNow, parse_bookmark
 from tickertape.base.errors import (
     BadCommand,
-    BadFilter,
     BadOption,
-    BadTopic,
     SubscriptionExists,
     TopicNotRecorded,
     WrongJournal,
@@ -24,65 +21,56 @@ from tickertape.base.limits import (
     subscription_id_bytes_max,
     subscriptions_per_connection_max,
 )
-from tickertape.base.names import check_topic, is_pattern
-from tickertape.base.options import parse_options
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
-from tickertape.engine.points import NOT_FOUND_POLICIES, Extent, ExtentSearch, resolve
+from tickertape.engine.contents import Contents
+from tickertape.engine.cover import Cover
+from tickertape.engine.points import Extent, ExtentSearch, resolve
 from tickertape.engine.publishing import Publishing
+from tickertape.engine.session import Session
+from tickertape.engine.subscribe_options import SubscribeOptions, subscribe_options
 from tickertape.journal.journal import Journal
 from tickertape.journal.retired import expired
 from tickertape.wire.commands import Resolve, Subscribe
 
-_FLAGS: Final = frozenset({"bookmark", "timestamp"})
-_REPLAY_ONLY: Final = frozenset({"bookmark_not_found"})
-
-Options = dict[str, str | None]
-
 
 def check_subscribe(
-    held: Collection[str], command: Subscribe | Resolve, publishing: Publishing, journal: Journal
-) -> Options:
-    """Refuse what cannot be done, with an error that says why; returns the options. `held` are the ids of the
-    connection's subscriptions."""
-    options = parse_options(command.options)
+    session: Session,
+    held: Collection[str],
+    command: Subscribe | Resolve,
+    publishing: Publishing,
+    journal: Journal,
+    contents: Contents,
+) -> tuple[Cover, SubscribeOptions]:
+    """Refuse what cannot be done, with an error that says why; returns what is covered, and the options.
+    `held` are the ids of the connection's subscriptions."""
     replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
-    for name, value in options.items():
-        if name in _FLAGS:
-            if value is not None:
-                raise BadOption(f"option {name} takes no value, not {shown(value)}")
-        elif name in _REPLAY_ONLY:
-            if not replay:
-                raise BadOption(f"option {name} needs a bookmark")
-        else:
-            raise BadOption(f"option {shown(name)} is unknown or not built yet")
-    policy = options.get("bookmark_not_found", "now")
-    if policy not in NOT_FOUND_POLICIES:
-        raise BadOption(f"bookmark_not_found={shown(str(policy))}: use now, epoch or fail")
-    if is_pattern(command.topic):
-        raise BadTopic(
-            f"{shown(command.topic)} is a pattern; patterns are not built yet, subscribe to literal topics"
-        )
-    check_topic(command.topic)
-    if replay and not publishing.is_recorded(command.topic):
+    options = subscribe_options(command.options, replay=replay)
+    if isinstance(command, Subscribe):
+        _check_subscription(held, command, options, journal)
+        cover = contents.cover(command.topic, command.filter, options.select, (session.user, session.name))
+    else:
+        cover = contents.cover(command.topic, None, None, (session.user, session.name))
+    if replay and cover.literal is not None and not publishing.is_recorded(cover.literal):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
         )
-    if isinstance(command, Subscribe):
-        _check_subscription(held, command, journal)
-    return options
+    return cover, options
 
 
-def _check_subscription(held: Collection[str], command: Subscribe, journal: Journal) -> None:
-    if command.filter is not None:
-        raise BadFilter("content filters are not built yet")
+def _check_subscription(
+    held: Collection[str], command: Subscribe, options: SubscribeOptions, journal: Journal
+) -> None:
     if not 0 < len(command.sub_id.encode()) <= subscription_id_bytes_max:
         raise BadCommand(f"a subscription id has 1 to {subscription_id_bytes_max} bytes")
     if not message_cost_bytes <= command.credit <= credit_bytes_max:
         raise BadCommand(f"a credit of {command.credit} bytes")
-    if command.sub_id in held:
-        raise SubscriptionExists(f"subscription id {shown(command.sub_id)} is in use on this connection")
-    if len(held) >= subscriptions_per_connection_max:
+    if command.sub_id in held and not options.replace:
+        raise SubscriptionExists(
+            f"subscription id {shown(command.sub_id)} is in use on this connection; "
+            "the option replace puts another subscription in its place"
+        )
+    if command.sub_id not in held and len(held) >= subscriptions_per_connection_max:
         raise BadCommand(f"more than {subscriptions_per_connection_max} subscriptions on one connection")
     if command.positions is not None:
         if command.bookmark is not None:
@@ -101,7 +89,9 @@ def _check_subscription(held: Collection[str], command: Subscribe, journal: Jour
         raise BadOption("until_caught_up needs a bookmark")
 
 
-def extent_search(journal: Journal, command: Subscribe | Resolve, options: Options, now: Now) -> ExtentSearch:
+def extent_search(
+    journal: Journal, command: Subscribe | Resolve, options: SubscribeOptions, now: Now
+) -> ExtentSearch:
     """The search for what a checked command covers. Raises `BadBookmark` at once for what cannot be read."""
     if isinstance(command, Subscribe) and command.positions is not None:
         return _known(Extent(command.positions[0], stop=command.positions[1]))
@@ -110,8 +100,7 @@ def extent_search(journal: Journal, command: Subscribe | Resolve, options: Optio
     point = parse_bookmark(command.bookmark)
     if isinstance(point, FromNow):
         return _known(Extent(journal.accepted_end))
-    not_found = options.get("bookmark_not_found") or "now"
-    return resolve(journal, point, journal.accepted_end, not_found, journal.log_time(now))
+    return resolve(journal, point, journal.accepted_end, options.not_found, journal.log_time(now))
 
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:

@@ -1,4 +1,4 @@
-"""Owns what of a read is one topic's own: its messages as one table, and the position of each.
+"""Owns what of a read somebody covers: its messages as one table, and the position of each.
 
 Small commits are put together, so that a log of single messages is delivered in batches too. Must never
 change the order, or hold what was read for the sake of a small part of it: what is selected is a copy.
@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tickertape.base.limits import read_bytes_target
-from tickertape.batch import MessageBatch, merge, select_topic
-from tickertape.batch.format import Int64s
+from tickertape.batch import MessageBatch, merge, select, select_topic
+from tickertape.batch.format import Bools, Int64s
+from tickertape.engine.content import Content
+from tickertape.engine.cover import Cover
 from tickertape.journal.reading import Part
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Messages of one topic out of a stretch of the log."""
+    """Messages out of a stretch of the log."""
 
     batch: MessageBatch | None
     """None when there are none."""
@@ -53,13 +55,14 @@ class Selection:
         return int(self.batch.timestamps.searchsorted(timestamp))
 
 
-def selections(parts: list[Part], topic: str) -> list[Selection]:
-    """What of `parts`, which follow one another, was published to `topic`; the last ends where they end."""
+def selections(parts: list[Part], cover: Cover) -> list[Selection]:
+    """What of `parts`, which follow one another, was published to the topics of `cover`, whatever is in it;
+    the last ends where they end."""
     chosen: list[Selection] = []
     group: list[Selection] = []
     size = 0
     for part in parts:
-        selected = _select(part, topic)
+        selected = _select(part, cover)
         size += 0 if selected.batch is None else selected.batch.nbytes
         if size > read_bytes_target and group:
             chosen.append(_together(group))
@@ -71,24 +74,46 @@ def selections(parts: list[Part], topic: str) -> list[Selection]:
     return chosen
 
 
-def _select(part: Part, topic: str) -> Selection:
+def narrowed(raw: Selection, low: int, high: int, content: Content, project: bool) -> Selection:
+    """What of the messages `[low, high)` of `raw` is sent, whole unless `project`; it ends where they end."""
+    batch = raw.batch
+    assert batch is not None
+    end = raw.position(high)
+    whole = high == batch.count
+    last_timestamp = raw.last_timestamp if whole else int(batch.timestamps[high - 1])
+    indices = content.passing(batch, np.arange(low, high))
+    if not len(indices):
+        return Selection(None, None, end, last_timestamp)
+    positions = indices + (raw.end - batch.count) if raw.positions is None else raw.positions[indices]
+    chosen = select(batch, indices)
+    return Selection(content.project(chosen) if project else chosen, positions, end, last_timestamp)
+
+
+def _select(part: Part, cover: Cover) -> Selection:
     batch, end = part.batch, part.end_position
     last_timestamp = batch.run(batch.run_count - 1).timestamp
-    own = select_topic(batch, topic)
+    own, mask = _of_topics(batch, cover)
     if own is None:
         return Selection(None, None, end, last_timestamp)
     if own is batch:
         return Selection(own, part.positions, end, last_timestamp)
-    index, kinds = batch.topic_index, batch.kinds
-    mask = np.ones(batch.count, np.bool_) if index is None else index == batch.topics.index(topic)
-    if kinds is not None:
-        mask &= kinds == 0
+    assert mask is not None
     positions = mask.nonzero()[0]
     if part.positions is None:
         positions += part.first_position
     else:
         positions = part.positions[positions]
     return Selection(own, positions, end, last_timestamp)
+
+
+def _of_topics(batch: MessageBatch, cover: Cover) -> tuple[MessageBatch | None, Bools | None]:
+    """The messages to the topics of `cover`, and which they are unless it is all of them."""
+    if cover.literal is not None and (batch.topic_index is None and batch.kinds is None):
+        return select_topic(batch, cover.literal), None
+    mask = cover.mask(batch)
+    if mask is None or not mask.any():
+        return None, None
+    return select(batch, mask), mask
 
 
 def _together(group: list[Selection]) -> Selection:

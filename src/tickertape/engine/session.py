@@ -46,9 +46,9 @@ class Session:
         self.published_messages += batch.count
         self.published_bytes += batch.body_bytes
 
-    def sent(self, batch: MessageBatch) -> None:
-        """A batch was delivered to it."""
-        self.sent_messages += batch.count
-        self.sent_bytes += batch.body_bytes
-        self._statistics.sent_messages += batch.count
-        self._statistics.sent_bytes += batch.body_bytes
+    def sent(self, messages: int, body_bytes: int) -> None:
+        """Messages were delivered to it."""
+        self.sent_messages += messages
+        self.sent_bytes += body_bytes
+        self._statistics.sent_messages += messages
+        self._statistics.sent_bytes += body_bytes

@@ -11,29 +11,34 @@ from collections.abc import Callable, Iterator
 
 from tickertape.base.errors import (
     BadCommand,
+    BadOption,
     SubscriptionUnknown,
     TickertapeError,
 )
 from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
+from tickertape.engine.allowance import Allowance
 from tickertape.engine.answers import Answers
 from tickertape.engine.backlog import LiveSubscription
 from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.contents import Contents
+from tickertape.engine.cover import Cover
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.effects import Effect
 from tickertape.engine.pauses import Pauses
-from tickertape.engine.points import Extent, close_extent
+from tickertape.engine.points import Extent, ExtentSearch, close_extent
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
 from tickertape.engine.retaining import Pin
 from tickertape.engine.searches import Searches
 from tickertape.engine.session import Session
+from tickertape.engine.subscribe_options import SubscribeOptions
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.journal.journal import Journal
-from tickertape.wire.commands import Ack, Credit, Resolve, Resolved, Subscribe, Unsubscribe
+from tickertape.wire.commands import Ack, Credit, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
 
 
 class Held:
@@ -43,6 +48,8 @@ class Held:
         self.recorded: dict[str, Subscription] = {}
         self.live: dict[str, LiveSubscription] = {}
         """Subscriptions to unrecorded topics."""
+        self.coming: dict[str, Subscription] = {}
+        """Those that take the place of one of the others once their start was found."""
 
     def __len__(self) -> int:
         return len(self.recorded) + len(self.live)
@@ -76,10 +83,12 @@ class Subscribing:
         effects: list[Effect],
         answers: Answers,
         pauses: Pauses,
+        contents: Contents,
         limits: SlowLimits,
         slow: Callable[[Session, str], None],
     ) -> None:
         self._journal = journal
+        self._contents = contents
         self._publishing = publishing
         self._answers = answers
         self._token = 0
@@ -120,44 +129,134 @@ class Subscribing:
     def subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
         """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
         `extent_search` raise."""
-        options = check_subscribe(self.of(session.conn), command, self._publishing, self._journal)
-        if not self._publishing.is_recorded(command.topic):
-            live = LiveSubscription(session, command.sub_id, command.topic, command.credit)
-            self._hold(session).live[command.sub_id] = live
-            self.unrecorded.add(live)
-            self._answers.send(session.conn, Ack(id=command.id))
-            return
+        cover, options = self._check(session, command)
+        replay = command.bookmark is not None or command.positions is not None
+        of_log, of_rest = self._parts(cover, replay)
+        conflating = None
+        if options.conflation is not None:
+            if of_rest:
+                raise BadOption("conflation of topics that are not recorded is not built yet")
+            conflating = self._contents.conflating(cover, options.conflation)
         search = extent_search(self._journal, command, options, now)  # what it refuses leaves no trace
-        sub = Subscription(session, command.sub_id, command.topic, command.credit)
-        sub.wants_notices = command.bookmark is not None
-        self._hold(session).recorded[command.sub_id] = sub
+        held = self.of(session.conn)
+        old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
+        allowance = Allowance(command.credit)
+        if (old or old_rest) and not replay:
+            # What the old one still has to report of its consumption is not reported any more.
+            allowance = old.allowance if old is not None else old_rest.allowance  # type: ignore[union-attr]
+            allowance.renew(command.credit)
+        if of_rest:
+            self._begin_rest(session, command, cover, allowance, old_rest)
+        elif old_rest is not None and not replay:
+            self.unrecorded.retire(old_rest)
+        if old is not None and not replay:
+            self.delivery.credit(old)
+            self.delivery.replace(old, cover if of_log else None, options.pace, conflating)
+        elif of_log:
+            sub = Subscription(session, command.sub_id, cover, allowance)
+            sub.replays = command.bookmark is not None
+            sub.paused, sub.live = options.pause, options.live
+            sub.set_pace(options.pace)
+            sub.conflating = conflating
+            self._begin(sub, command, search)
+            return
+        self._answers.send(session.conn, Ack(id=command.id))
+
+    def _parts(self, cover: Cover, replay: bool) -> tuple[bool, bool]:
+        """Whether a subscription is given messages of the log, and others."""
+        if replay:
+            return True, False
+        if cover.literal is None:
+            return True, not self._publishing.records_everything
+        recorded = self._publishing.is_recorded(cover.literal)
+        return recorded, not recorded
+
+    def _begin_rest(
+        self,
+        session: Session,
+        command: Subscribe,
+        cover: Cover,
+        allowance: Allowance,
+        old: LiveSubscription | None,
+    ) -> None:
+        """What is not recorded, from now on; in the place of `old` if there is one."""
+        live = LiveSubscription(session, command.sub_id, cover, allowance)
+        self._hold(session).live[command.sub_id] = live
+        if old is None:
+            self.unrecorded.add(live)
+        else:
+            self.unrecorded.replace(old, live)
+            self.unrecorded.credit(live)
+
+    def _begin(self, sub: Subscription, command: Subscribe, search: ExtentSearch) -> None:
+        """Hold it, and deliver once its start was found. What has its id goes on until then."""
+        conn = sub.session.conn
+        held = self._hold(sub.session)
+        place = held.coming if command.bookmark is not None and sub.sub_id in held else held.recorded
+        place[sub.sub_id] = sub
         target = self._journal.accepted_end
 
         def found(extent: Extent) -> None:
-            if not self._is_held(sub):
+            if place.get(sub.sub_id) is not sub or self.of(conn) is not held:
                 failed(SubscriptionUnknown(f"subscription {shown(sub.sub_id)} was ended before it began"))
                 return
+            if place is held.coming:
+                self._end(held, sub.sub_id)
+                self._hold(sub.session).recorded[sub.sub_id] = sub
             if command.until_caught_up:
                 extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
-            answer = Ack(id=command.id, start=extent.start, found=extent.found)
-            self._answers.send(session.conn, answer)
+            self._answers.send(conn, Ack(id=command.id, start=extent.start, found=extent.found))
             sub.begin(extent, target)
             self.delivery.begin(sub)
 
         def failed(error: TickertapeError) -> None:
-            self._ended(sub)
-            self._answers.refuse_command(session.conn, command.id, error)
+            if place.get(sub.sub_id) is sub:
+                del place[sub.sub_id]
+                self._forget_if_empty(conn)
+            self._answers.refuse_command(conn, command.id, error)
 
-        self.searches.begin(session, search, found, failed, bookmarks_in(command))
+        self.searches.begin(sub.session, search, found, failed, bookmarks_in(command))
+
+    def pause(self, session: Session, command: Pause, now: Now) -> None:
+        """Send nothing more to bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`: then none
+        was touched."""
+        self.delivery.pause(self._replays(session, command.sub_ids), now)
+        self._answers.send(session.conn, Ack(id=command.id))
+
+    def resume(self, session: Session, command: Resume, now: Now) -> None:
+        """Go on with subscriptions that were paused; the others go on as they do. Raises as `pause`."""
+        self.delivery.resume(self._replays(session, command.sub_ids), now)
+        self._answers.send(session.conn, Ack(id=command.id))
+
+    def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[Subscription]:
+        held = self.of(session.conn)
+        self._check_known(held, sub_ids, "nothing was changed")
+        for sub_id in sub_ids:
+            sub = held.recorded.get(sub_id)
+            if sub is None or not sub.replays:
+                raise BadOption(
+                    f"subscription {shown(sub_id)} has no bookmark: only bookmark subscriptions are paused "
+                    "and resumed; nothing was changed"
+                )
+            if sub.live:
+                raise BadOption(
+                    f"subscription {shown(sub_id)} is live, which excludes pause and resume; "
+                    "nothing was changed"
+                )
+        return [held.recorded[sub_id] for sub_id in dict.fromkeys(sub_ids)]
+
+    @staticmethod
+    def _check_known(held: Held, sub_ids: tuple[str, ...], consequence: str) -> None:
+        for sub_id in sub_ids:
+            if sub_id not in held:
+                raise SubscriptionUnknown(
+                    f"no subscription {shown(sub_id)} on this connection; {consequence}"
+                )
 
     def unsubscribe(self, session: Session, command: Unsubscribe) -> None:
         """End subscriptions. Raises `SubscriptionUnknown`: then none was ended."""
         held = self.of(session.conn)
-        unknown = [sub_id for sub_id in command.sub_ids if sub_id not in held]
-        if unknown:
-            raise SubscriptionUnknown(
-                f"no subscription {shown(unknown[0])} on this connection; nothing was ended"
-            )
+        self._check_known(held, command.sub_ids, "nothing was ended")
         for sub_id in command.sub_ids:
             self._end(held, sub_id)
         self._answers.send(session.conn, Ack(id=command.id))
@@ -165,7 +264,7 @@ class Subscribing:
     def resolve(self, session: Session, command: Resolve, now: Now) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `extent_search`
         raise."""
-        options = check_subscribe(self.of(session.conn), command, self._publishing, self._journal)
+        _, options = self._check(session, command)
 
         def found(extent: Extent) -> None:
             assert extent.stop is not None
@@ -186,11 +285,14 @@ class Subscribing:
         if not 0 < command.bytes <= credit_bytes_max:
             raise BadCommand(f"a credit of {command.bytes} bytes")
         held = self.of(session.conn)
-        sub = held.recorded.get(command.sub_id)
+        sub, live = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
         if sub is not None:
-            self.delivery.credit(sub, command.bytes)
-        elif command.sub_id in held.live:
-            self.unrecorded.credit(held.live[command.sub_id], command.bytes)
+            sub.allowance.credit += command.bytes
+            self.delivery.credit(sub)
+        if live is not None:
+            if sub is None:
+                live.allowance.credit += command.bytes
+            self.unrecorded.credit(live)
 
     # -- connections ----------------------------------------------------------------------------------
 
@@ -213,13 +315,17 @@ class Subscribing:
         """Whether `step` would do something."""
         return self.delivery.has_work or self.unrecorded.has_work or self.searches.has_work
 
-    def step(self) -> None:
+    def step(self, now: Now) -> None:
         """One bounded step of delivery, and of a search that let others go first."""
-        self.delivery.step()
+        self.delivery.step(now)
         self.unrecorded.step()
         self.searches.step()
 
     # -- inside ---------------------------------------------------------------------------------------
+
+    def _check(self, session: Session, command: Subscribe | Resolve) -> tuple[Cover, SubscribeOptions]:
+        held = self.of(session.conn)
+        return check_subscribe(session, held, command, self._publishing, self._journal, self._contents)
 
     def _hold(self, session: Session) -> Held:
         return self._held.setdefault(session.conn, Held())
@@ -228,10 +334,10 @@ class Subscribing:
         return self.of(sub.session.conn).recorded.get(sub.sub_id) is sub
 
     def _end(self, held: Held, sub_id: str) -> None:
+        held.coming.pop(sub_id, None)
         sub = held.recorded.get(sub_id)
         if sub is not None:
             self.delivery.remove(sub)
-            return
         live = held.live.pop(sub_id, None)
         if live is not None:
             self.unrecorded.remove(live)

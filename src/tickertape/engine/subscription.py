@@ -7,15 +7,22 @@ own (`share`); when that is sent is the business of delivery.py.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
 from tickertape.base.limits import batch_bytes_max, outbox_bytes_max
+from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, slice_batch
+from tickertape.batch.format import Int64s
+from tickertape.engine.allowance import Allowance
+from tickertape.engine.conflating import Conflating
+from tickertape.engine.cover import NOTHING, Cover
+from tickertape.engine.pacing import Pacer
 from tickertape.engine.points import Extent
+from tickertape.engine.rates import Pace
 from tickertape.engine.selection import Selection
 from tickertape.engine.session import Session
-from tickertape.journal.reader import LogReader
 
 
 class Phase(Enum):
@@ -33,19 +40,29 @@ class Share(NamedTuple):
     batch: MessageBatch | None
     next: int
     blocked: bool
-    """There is more for it in the part, but no credit."""
+    """There is more for it in the part, but no credit, or its pace does not let it go yet."""
+    at: float | None = None
+    """Monotonic second from which on its pace lets more go."""
+
+
+class Turn(NamedTuple):
+    """From a position on a subscription is another one under the same id."""
+
+    position: int
+    cover: Cover | None
+    """None: it is over, unless there is another turn."""
+    pace: Pace | None
+    conflating: Conflating | None
 
 
 class Subscription:
-    """State of one subscription to a recorded topic."""
+    """State of one subscription to recorded topics."""
 
-    def __init__(self, session: Session, sub_id: str, topic: str, credit: int) -> None:
+    def __init__(self, session: Session, sub_id: str, cover: Cover, allowance: Allowance) -> None:
         self.session = session
         self.sub_id = sub_id
-        self.topic = topic
-        self.credit = credit
-        self.window = credit
-        """Credit when nothing is outstanding."""
+        self.cover = cover
+        self.allowance = allowance
         self.phase = Phase.SEARCHING
         self.position = 0
         """The next message to consider. At the end of the log it is behind the truth unless it is above it.
@@ -55,22 +72,19 @@ class Subscription:
         self.not_before: int | None = None
         self.target: int | None = None
         """Position at which `completed` is due; None once it was sent."""
-        self.reader: LogReader | None = None
-        self.reading = False
-        self.queued = False
-        """It stands in the delivery's run queue."""
-        self.starved = False
-        """Its credit does not reach for the next message: nothing is read for it until more is granted."""
-        self.parts: list[Selection] = []
-        """What was read and is not yet taken, bounded by one read."""
-        self.wants_notices = False
-        """It is told where it may resume though nothing came."""
+        self.paused = False
+        """Nothing is sent until it is resumed."""
+        self.pace: Pace | None = None
+        self.pacer: Pacer | None = None
+        self.conflating: Conflating | None = None
+        self.live = False
+        """Once it has caught up it is sent what is accepted, before that is persisted."""
+        self.turns: deque[Turn] = deque()
+        """What it becomes at boundaries to come."""
+        self.replays = False
+        """It has a bookmark: it may be paused, and is told where it may resume though nothing came."""
         self.told = 0
         """Position up to which its client knows that everything has come."""
-
-    def let_go(self) -> None:
-        """Forget what was read and is not taken: it is read again."""
-        self.parts, self.reader = [], None
 
     def begin(self, extent: Extent, target: int) -> None:
         """Its extent is known. `target` is where the log ended when it was asked for."""
@@ -81,10 +95,43 @@ class Subscription:
         self.target = None if self.has_stop else target
         self.phase = Phase.BEHIND
 
+    def turn(self) -> None:
+        """It is at its next turn: take it."""
+        _, cover, pace, self.conflating = self.turns.popleft()
+        self.cover = NOTHING if cover is None else cover
+        self.set_pace(pace)
+
+    def set_pace(self, pace: Pace | None) -> None:
+        """How fast it is delivered at most."""
+        self.pace = pace
+        self.pacer = None if pace is None else Pacer(pace.rate, pace.max_gap)
+
+    def pause(self, now: Now) -> None:
+        """Its schedule stands still."""
+        self.paused = True
+        if self.pacer is not None:
+            self.pacer.pause(now.mono)
+
+    def resume(self, now: Now) -> None:
+        """Its schedule goes on where it stood."""
+        self.paused = False
+        if self.pacer is not None:
+            self.pacer.resume(now.mono)
+
+    @property
+    def may_combine(self) -> bool:
+        """It may read the log together with others."""
+        return self.conflating is None
+
+    @property
+    def own_pace(self) -> bool:
+        """It reads the log by itself also when it has caught up."""
+        return self.pacer is not None or self.conflating is not None
+
     @property
     def owed(self) -> bool:
-        """Whether something persisted is still to be sent to it."""
-        return self.phase is Phase.SEARCHING or self.phase is Phase.BEHIND
+        """Whether something persisted is still to be sent to it as fast as it is taken."""
+        return not (self.paused or self.own_pace) and self.phase in (Phase.SEARCHING, Phase.BEHIND)
 
     @property
     def has_stop(self) -> bool:
@@ -95,33 +142,89 @@ class Subscription:
     def simple(self) -> bool:
         """Nothing but the topic decides what it is sent."""
         return (
-            self.target is None and self.stop is None and self.stop_time is None and self.not_before is None
+            self.target is None
+            and self.stop is None
+            and self.stop_time is None
+            and self.not_before is None
+            and not self.turns
         )
 
     def boundary(self) -> int | None:
-        """The next position at which something is due: `completed`, or the end."""
-        return self.stop if self.stop is not None else self.target
+        """The next position at which something is due: `completed`, the end, or a turn."""
+        boundary = self.stop if self.stop is not None else self.target
+        if self.turns and (boundary is None or self.turns[0].position < boundary):
+            return self.turns[0].position
+        return boundary
 
-    def share(self, selection: Selection) -> Share:
-        """Its messages of `selection` from `position` on, as far as credit and the next boundary reach."""
-        low, high, end = self._bounds(selection)
+    def share(self, selection: Selection, now: float) -> Share:
+        """Its messages of `selection` from `position` on, as far as credit, pace and the next boundary reach
+        at the monotonic second `now`."""
+        low, high, end = self.bounds(selection)
         batch = selection.batch
         if batch is None or low >= high:
             return Share(None, end, False)
-        fitting = affordable(batch, low, high, min(self.credit, outbox_bytes_max))
+        chosen, at = self._portion(batch, low, high, now)
+        if chosen is None:
+            return Share(None, selection.position(low), True, at)
+        reached = low + chosen.count
+        return Share(chosen, end if reached == high else selection.position(reached), False)
+
+    def release(self, now: float) -> Share:
+        """Of what conflation has released, what credit and pace allow at the monotonic second `now`."""
+        assert self.conflating is not None
+        batch, _, stamps = self.conflating.first
+        chosen, at = self._portion(batch, self.conflating.sent, batch.count, now, stamps)
+        if chosen is not None:
+            self.conflating.advance(batch, chosen.count)
+        unsent = self.conflating.unsent_position
+        return Share(chosen, self.position if unsent is None else unsent, chosen is None, at)
+
+    def _portion(
+        self, batch: MessageBatch, low: int, high: int, now: float, stamps: Int64s | None = None
+    ) -> tuple[MessageBatch | None, float | None]:
+        """Of the messages `[low, high)`, from the front, what credit and pace allow; None when they allow
+        nothing, and when the pace allows more."""
+        if self.pacer is not None:
+            count, at = self.pacer.allowed(batch, low, high, now, stamps)
+            if not count:
+                return None, at
+            high = low + count
+        fitting = affordable(batch, low, high, min(self.allowance.credit, outbox_bytes_max))
         if fitting == 0:
-            if self.credit < self.window and batch.cost_between(low, low + 1) > self.credit:
-                return Share(None, selection.position(low), True)
+            if (
+                self.allowance.credit < self.allowance.window
+                and batch.cost_between(low, low + 1) > self.allowance.credit
+            ):
+                return None, None
             fitting = 1  # nothing is outstanding: then one message may exceed the credit
         chosen = slice_batch(batch, low, low + fitting)
         while chosen.nbytes > batch_bytes_max and fitting > 1:
             # A selection with gaps has a column more than what it was selected from. One message always fits.
             fitting //= 2
             chosen = slice_batch(batch, low, low + fitting)
-        reached = low + fitting
-        return Share(chosen, end if reached == high else selection.position(reached), False)
+        if self.pacer is not None:
+            self.pacer.sent(batch, low, low + fitting, now, stamps)
+        return chosen, None
 
-    def _bounds(self, selection: Selection) -> tuple[int, int, int]:
+    def clip(self, raw: Selection, low: int, high: int) -> int:
+        """Before which message of `raw[low:high]` something changes for it; notes what has changed at
+        `low`."""
+        boundary = self.boundary()
+        if boundary is not None:
+            high = min(high, max(raw.index_at(boundary), low))
+        for at in (self.not_before, self.stop_time):
+            if at is not None and raw.last_timestamp >= at:
+                index = raw.index_stamped(at)
+                if index > low:
+                    high = min(high, index)
+                elif at == self.not_before:
+                    self.not_before = None
+                else:
+                    self.stop, self.stop_time = raw.position(low), None
+                    high = low
+        return high
+
+    def bounds(self, selection: Selection) -> tuple[int, int, int]:
         """Indexes from which and before which messages are to be sent, and the position considered then;
         notes a stop by time.
         """
@@ -143,8 +246,13 @@ class Subscription:
 
     def spend(self, batch: MessageBatch) -> None:
         """`batch` was sent: it counts against the credit."""
-        self.credit -= batch.cost
-        self.session.sent(batch)
+        self.allowance.credit -= batch.cost
+        self.session.sent(batch.count, batch.body_bytes)
+
+    def spend_of(self, messages: int, body_bytes: int, cost: int) -> None:
+        """So much of a batch for several was for it."""
+        self.allowance.credit -= cost
+        self.session.sent(messages, body_bytes)
 
 
 def affordable(batch: MessageBatch, low: int, high: int, allowed: int) -> int:

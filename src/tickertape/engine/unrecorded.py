@@ -18,12 +18,14 @@ from tickertape.base.limits import (
     unrecorded_waiting_bytes_max,
 )
 from tickertape.base.ports import Buffer, Now
-from tickertape.batch import MessageBatch, slice_batch, split_topics
+from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.backlog import Backlog, LiveSubscription
 from tickertape.engine.backlogs import Backlogs, SlowLimits
+from tickertape.engine.cover import Cover
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.pieces import Piece, Pieces, owned
 from tickertape.engine.session import Session
+from tickertape.engine.standing import Group, Offer, Standing
 from tickertape.engine.subscription import affordable
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
@@ -34,8 +36,6 @@ class _Publish(NamedTuple):
 
     number: int
     batch: MessageBatch | None
-    topics: list[str]
-    """Those that somebody subscribed to."""
     done: Callable[[], None]
 
     @property
@@ -43,14 +43,12 @@ class _Publish(NamedTuple):
         return batch_memory_bytes + (0 if self.batch is None else self.batch.nbytes)
 
 
-class Audience:
+class Audience(Group[LiveSubscription]):
     """Subscriptions that are given the same messages, and where those that are behind wait for them."""
 
-    __slots__ = ("backlog", "subs")
-
-    def __init__(self) -> None:
+    def __init__(self, cover: Cover) -> None:
+        super().__init__(cover)
         self.backlog = Backlog()
-        self.subs: dict[LiveSubscription, None] = {}
 
 
 class Unrecorded:
@@ -66,15 +64,15 @@ class Unrecorded:
         self.waiting_bytes_max = unrecorded_waiting_bytes_max
         self.backlogs = Backlogs(effects, limits, end, self._line)
         self._effects = effects
-        self._by_topic: dict[str, Audience] = {}
+        self._standing: Standing[LiveSubscription, Audience] = Standing(Audience)
         self._budget = self.step_bytes_max
         self._number = 0
         self._publishes: deque[_Publish] = deque()
         self._waiting_bytes = 0
-        # What is left to do of the first publish: its topics, the subscribers of the one begun, and what of
+        # What is left to do of the first publish: its offers, the subscribers of the one begun, and what of
         # its pieces the next of them was sent.
         self._audience: Audience | None = None
-        self._topics: Iterator[tuple[str, MessageBatch]] | None = None
+        self._offers: Iterator[Offer[Audience]] | None = None
         self._subs: list[LiveSubscription] = []
         self._pieces: Pieces | None = None
         self._reached = (0, 0)
@@ -88,24 +86,33 @@ class Unrecorded:
     def add(self, sub: LiveSubscription) -> None:
         """Begin to deliver to it what is published from now on."""
         sub.since = self._number
-        audience = self._by_topic.setdefault(sub.topic, Audience())
-        audience.subs[sub] = None
-        sub.backlog = audience.backlog
+        sub.backlog = self._standing.add(sub).backlog
+
+    def replace(self, old: LiveSubscription, new: LiveSubscription) -> None:
+        """`new` takes the place of `old`, from what is published next on; what `old` has still to get comes
+        first."""
+        old.until = self._number
+        new.earlier, old.later = old, new
+        self.add(new)
+        self.after(lambda: self._standing.discard(old))
+
+    def retire(self, sub: LiveSubscription) -> None:
+        """It is given what was published so far, and nothing more."""
+        sub.until = self._number
+        self.after(lambda: self._standing.discard(sub))
 
     def remove(self, sub: LiveSubscription) -> None:
         """It is over."""
         sub.over = True
         self.backlogs.drop(sub)
         self._unline(sub)
-        audience = self._by_topic.get(sub.topic)
-        if audience is not None and sub in audience.subs:
-            del audience.subs[sub]
-            if not audience.subs:
-                del self._by_topic[sub.topic]
+        self._standing.discard(sub)
+        if sub.earlier is not None:
+            self.remove(sub.earlier)
 
-    def credit(self, sub: LiveSubscription, amount: int) -> None:
-        """The application consumed `amount` of cost."""
-        sub.credit += amount
+    def credit(self, sub: LiveSubscription) -> None:
+        """It was granted more credit."""
+        sub = self._next_to_send(sub)
         if sub.waiting:
             self._line(sub)
             self.step()
@@ -137,21 +144,19 @@ class Unrecorded:
 
     def publish(self, batch: MessageBatch, done: Callable[[], None]) -> None:
         """Hand a batch to its subscribers, and call `done` then: at once when it is little."""
-        self._append(batch, [topic for topic in batch.topics if topic in self._by_topic], done)
+        self._append(batch if self._standing.wants(batch) else None, done)
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` when all that was published so far has been handed on."""
-        self._append(None, [], done)
+        self._append(None, done)
 
-    def _append(self, batch: MessageBatch | None, topics: list[str], done: Callable[[], None]) -> None:
+    def _append(self, batch: MessageBatch | None, done: Callable[[], None]) -> None:
         number = self._number
         self._number += 1
-        if not topics:
-            batch = None
-            if not self._publishes:
-                done()
-                return
-        publish = _Publish(number, batch, topics, done)
+        if batch is None and not self._publishes:
+            done()
+            return
+        publish = _Publish(number, batch, done)
         self._publishes.append(publish)
         self._waiting_bytes += publish.waiting_bytes
         if len(self._publishes) == 1:
@@ -192,20 +197,31 @@ class Unrecorded:
         if not self._subs and self._audience is not None:
             self.backlogs.handed_on(self._audience.backlog)
             self._audience = None
-        if not self._subs and not self._next_topic(publish):
-            self._publishes.popleft()
-            self._waiting_bytes -= publish.waiting_bytes
-            self._topics = self._pieces = None
-            publish.done()
-            return
+        if not self._subs:
+            offer = self._next_offer(publish)
+            if offer is None:
+                self._publishes.popleft()
+                self._waiting_bytes -= publish.waiting_bytes
+                self._offers = self._pieces = None
+                publish.done()
+                return
+            self._budget -= offer.looked_at
+            if offer.batch is None:
+                return
+            self._audience = offer.group
+            self._subs = list(offer.group.subs)
+            self._subs.reverse()
+            self._pieces = Pieces(offer.batch)
+            if not self._subs:
+                return
         assert self._pieces is not None
         sub = self._subs[-1]
         held, budget = False, self._budget
-        if not sub.over and sub.since <= publish.number:
-            if not sub.waiting:
+        if not sub.over and sub.since <= publish.number and (sub.until is None or publish.number < sub.until):
+            if self._next_to_send(sub) is sub and not sub.waiting:
                 self._reached = self._send(sub, self._pieces, *self._reached)
             held = self._reached[0] < self._pieces.count
-            if held and self._budget <= 0 and not sub.waiting and sub.session.writable:
+            if held and self._budget <= 0 and sub.session.writable and not self._next_to_send(sub).waiting:
                 return  # it is not slow: it goes on in the next step
         self._visited(budget)
         reached, self._reached = self._reached, (0, 0)
@@ -213,20 +229,25 @@ class Unrecorded:
         if held:
             self._hold(sub, self._pieces, reached)
 
-    def _next_topic(self, publish: _Publish) -> bool:
+    def _next_offer(self, publish: _Publish) -> Offer[Audience] | None:
         if publish.batch is None:
-            return False
-        if self._topics is None:
-            self._topics = split_topics(publish.batch, publish.topics)
-        for topic, chosen in self._topics:
-            audience = self._by_topic.get(topic)
-            if audience is not None:
-                self._audience = audience
-                self._subs = list(audience.subs)
-                self._subs.reverse()
-                self._pieces = Pieces(chosen)
-                return True
-        return False
+            return None
+        if self._offers is None:
+            self._offers = self._standing.offers(publish.batch)
+        return next(self._offers, None)
+
+    def _next_to_send(self, sub: LiveSubscription) -> LiveSubscription:
+        """The first of those whose place it took for which something waits, or itself."""
+        first, later = sub, sub
+        handed_on = self._publishes[0].number if self._publishes else self._number
+        while (earlier := later.earlier) is not None:
+            if earlier.waiting:
+                first = earlier
+            elif earlier.earlier is None and earlier.until is not None and earlier.until <= handed_on:
+                later.earlier = None  # nothing comes for it any more
+                break
+            later = earlier
+        return first
 
     def _hold(self, sub: LiveSubscription, pieces: Pieces, reached: tuple[int, int]) -> None:
         first = not sub.waiting
@@ -258,11 +279,23 @@ class Unrecorded:
             return
         sub, budget = next(iter(self._lines[session])), self._budget
         self._unline(sub)
+        sub = self._next_to_send(sub)
+        self._unline(sub)
         self._send_waiting(sub)
         self.backlogs.reading.unpin(sub)
+        if not sub.waiting:
+            self._line_next(sub)
         if session in self._lines:
             self._runnable[session] = None
         self._visited(budget)
+
+    def _line_next(self, sub: LiveSubscription) -> None:
+        """Nothing waits for it any more: it is the turn of what took its place."""
+        later = sub.later
+        while later is not None and not later.waiting:
+            later = later.later
+        if later is not None:
+            self._line(later)
 
     def _visited(self, budget: int) -> None:
         """To look at a subscription counts as much as a delivery, unless something was sent."""
@@ -292,7 +325,7 @@ class Unrecorded:
             block = sub.block
             assert block is not None
             if not block.pieces:
-                if sub.credit > 0 or sub.credit == sub.window:
+                if sub.allowance.credit > 0 or sub.allowance.credit == sub.allowance.window:
                     self.backlogs.reading.load(sub)  # it comes back to its line then
                 return
             piece, first = block.piece_at(sub.message)
@@ -308,18 +341,18 @@ class Unrecorded:
         sent."""
         batch = piece.batch
         stop = min(batch.count, start + messages_max)
-        if start == 0 and stop == batch.count and batch.cost <= sub.credit:
+        if start == 0 and stop == batch.count and batch.cost <= sub.allowance.credit:
             crc = piece.crc()
         else:
-            fitting = affordable(batch, start, stop, sub.credit)
+            fitting = affordable(batch, start, stop, sub.allowance.credit)
             if fitting == 0:
-                if sub.credit < sub.window:
+                if sub.allowance.credit < sub.allowance.window:
                     return None
                 fitting = 1  # nothing is outstanding: then one message may exceed the credit
             batch = owned(slice_batch(batch, start, start + fitting))
             crc = piece.crc() if batch is piece.batch else batch.crc()
-        sub.credit -= batch.cost
-        sub.session.sent(batch)
+        sub.allowance.credit -= batch.cost
+        sub.session.sent(batch.count, batch.body_bytes)
         frame = encode_frame(Deliver(sub_id=sub.sub_id), batch, batch_crc=crc)
         self._effects.append(Send(sub.session.conn, frame))
         self._budget -= batch.nbytes + step_delivery_bytes

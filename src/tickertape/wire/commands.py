@@ -75,6 +75,22 @@ class Unsubscribe(Command, tag="unsub", frozen=True, kw_only=True):
     sub_ids: tuple[str, ...]
 
 
+class Pause(Command, tag="pause", frozen=True, kw_only=True):
+    """Send nothing more to bookmark subscriptions, and keep their places; an unknown id refuses the whole
+    command. What was sent before still arrives."""
+
+    id: Count
+    sub_ids: tuple[str, ...]
+
+
+class Resume(Command, tag="resume", frozen=True, kw_only=True):
+    """Go on with bookmark subscriptions that were paused. Those that stand at the same place and go at the
+    same rate read the log together: messages come in its order across them."""
+
+    id: Count
+    sub_ids: tuple[str, ...]
+
+
 class Credit(Command, tag="cr", frozen=True, kw_only=True):
     """The application consumed `bytes` of cost: the server may send as much again."""
 
@@ -174,10 +190,17 @@ class Rejected(Command, tag="rej", frozen=True, kw_only=True):
 
 
 class Deliver(Command, tag="m", frozen=True, kw_only=True):
-    """A batch for `sub_id`. `next`: the position after the last message considered (recorded topics)."""
+    """A batch for `sub_id`. `next`: the position after the last message considered (recorded topics).
 
-    sub_id: str
+    With `sub_ids` it is for several subscriptions, whose messages are to be handed on in the order of the
+    batch: `counts` says how many are for each of them, `indices` which, rising for each; both are
+    little-endian u32, one after the other. Every message is for at least one of them."""
+
+    sub_id: str = ""
     next: Count = 0
+    sub_ids: tuple[str, ...] = ()
+    counts: bytes = b""
+    indices: bytes = b""
 
 
 class Completed(Command, tag="done", frozen=True, kw_only=True):
@@ -220,7 +243,9 @@ class Heartbeat(Command, tag="hb", frozen=True, kw_only=True):
     """Shows that the sender is alive."""
 
 
-ClientCommand = Logon | Publish | Subscribe | Unsubscribe | Credit | Flush | Resolve | Heartbeat
+ClientCommand = (
+    Logon | Publish | Subscribe | Unsubscribe | Pause | Resume | Credit | Flush | Resolve | Heartbeat
+)
 ServerCommand = (
     LoggedOn
     | Ack

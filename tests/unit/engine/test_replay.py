@@ -142,7 +142,7 @@ def test_exact_03_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> N
         ("", "", "bad_bookmark"),
         ("0", "bookmark_not_found=maybe", "bad_option"),
         ("0", "no_such_option", "bad_option"),
-        ("0", "rate=2x", "bad_option"),
+        ("0", "rate=twice", "bad_option"),
         ("0", "timestamp=yes", "bad_option"),
     ],
 )

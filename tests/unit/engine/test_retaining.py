@@ -253,7 +253,7 @@ def test_a_subscription_that_nobody_pinned_is_ended_rather_than_moved() -> None:
     view.retire(gathered.retired, gathered.first)
     before = len(reader.heard["s"])
     sub = world.broker.subscribing.of(reader.conn).recorded["s"]
-    sub.let_go()
+    world.broker.subscribing.delivery.cursors._of[sub].let_go()
     world.settle()
     assert reader.marks["s"][-1] == "ended bookmark_expired"
     assert len(reader.heard["s"]) == before

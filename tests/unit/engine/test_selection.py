@@ -8,6 +8,7 @@ import pytest
 
 from tickertape.base.limits import read_bytes_target
 from tickertape.batch import BatchBuilder, MessageBatch, merge
+from tickertape.engine.cover import Cover
 from tickertape.engine.selection import Selection, selections
 from tickertape.journal.reading import Part
 
@@ -49,7 +50,7 @@ def test_every_message_of_the_topic_and_where_it_stands(seed: int) -> None:
     wanted = [row for row in rows if row[1] == "a"]
     found: list[Row] = []
     ends = []
-    for one in selections(parts, "a"):
+    for one in selections(parts, Cover("a")):
         ends.append(one.end)
         for i in range(one.count):
             assert one.batch is not None
@@ -72,10 +73,10 @@ def _check_lookups(one: Selection) -> None:
 
 def test_small_commits_are_put_together_and_large_ones_left_as_they_are() -> None:
     small = [Part(i, _batch(Random(i), ["a"], i + 1, 1, 0)) for i in range(2000)]
-    put = selections(small, "a")
+    put = selections(small, Cover("a"))
     assert len(put) < 10
     assert all(one.batch is None or one.batch.nbytes < 2 * read_bytes_target for one in put)
     builder = BatchBuilder()
     builder.add("a", bytes(read_bytes_target))
     large = builder.build(1, 1, 0)
-    assert [one.batch for one in selections([Part(0, large), Part(1, large)], "a")] == [large, large]
+    assert [one.batch for one in selections([Part(0, large), Part(1, large)], Cover("a"))] == [large, large]

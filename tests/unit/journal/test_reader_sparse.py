@@ -13,6 +13,7 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.base.limits import commit_header_bytes
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, select_topic
+from tickertape.engine.cover import Cover
 from tickertape.engine.selection import selections
 from tickertape.journal.format import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.jobs import Executor
@@ -111,7 +112,7 @@ class Reading:
     def found(self, topic: str) -> list[tuple[int, bytes]]:
         return [
             (one.position(i), one.batch.body(i))
-            for one in selections(self.parts, topic)
+            for one in selections(self.parts, Cover(topic))
             if one.batch is not None
             for i in range(one.count)
         ]

@@ -18,10 +18,11 @@ from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.backlog import LiveSubscription
+from tickertape.engine.delivery import Delivery
 from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.engine.session import Session
 from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
-from tickertape.engine.subscription import Phase, Subscription
+from tickertape.engine.subscription import Subscription
 from tickertape.server.admin.report import (
     JournalState,
     Memory,
@@ -220,8 +221,9 @@ class Look:
     def _session(self, session: Session, room: int) -> SessionState:
         peer = self._instance.peers[session.conn]
         end = self._instance.broker.journal.persisted_end
-        held = self._instance.broker.subscribing.of(session.conn)
-        subs = [_recorded(sub, end) for sub in islice(held.recorded.values(), room)]
+        subscribing = self._instance.broker.subscribing
+        held, delivery = subscribing.of(session.conn), subscribing.delivery
+        subs = [_recorded(delivery, sub, end) for sub in islice(held.recorded.values(), room)]
         subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
         waiting = self._instance.broker.subscribing.unrecorded.backlogs.waiting(session)
         return SessionState(
@@ -247,8 +249,8 @@ class Look:
             subscribed = Counter()
             for conn in self._instance.broker.sessions:
                 held = self._instance.broker.subscribing.of(conn)
-                subscribed.update([sub.topic for sub in held.recorded.values()])
-                subscribed.update([sub.topic for sub in held.live.values()])
+                subscribed.update([sub.cover.topic for sub in held.recorded.values()])
+                subscribed.update([sub.cover.topic for sub in held.live.values()])
         counts = self.statistics
         of = (lambda _: None) if subscribed is None else subscribed.__getitem__
         topics = [_seen(name, topic, of(name)) for name, topic in counts.topics.items()]
@@ -281,19 +283,19 @@ def _topic(seen: SeenTopic) -> TopicState:
     )
 
 
-def _recorded(sub: Subscription, end: int) -> SubscriptionState:
-    caught_up = sub.phase is Phase.AT_END
+def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionState:
+    caught_up = delivery.caught_up(sub)
     # At the end its own position is not moved by what is of other topics.
     position = max(end, sub.position) if caught_up else sub.position
     return SubscriptionState(
         sub_id=sub.sub_id,
-        topic=sub.topic,
+        topic=sub.cover.topic,
         recorded=True,
         position=position,
         lag_messages=max(end - position, 0),
-        credit_bytes=sub.credit,
+        credit_bytes=sub.allowance.credit,
         caught_up=caught_up,
-        blocked=not caught_up and (sub.starved or not sub.session.writable),
+        blocked=not caught_up and delivery.cursors.blocked(sub),
         backlog_bytes=0,
     )
 
@@ -301,11 +303,11 @@ def _recorded(sub: Subscription, end: int) -> SubscriptionState:
 def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
     return SubscriptionState(
         sub_id=sub.sub_id,
-        topic=sub.topic,
+        topic=sub.cover.topic,
         recorded=False,
         position=None,
         lag_messages=None,
-        credit_bytes=sub.credit,
+        credit_bytes=sub.allowance.credit,
         caught_up=not sub.waiting,
         blocked=sub.waiting,
         backlog_bytes=sub.backlog_bytes,

@@ -1,0 +1,77 @@
+"""Owns a subscription's conflation between what was read and what is sent.
+
+Must never say that everything up to a message was sent while an earlier one is still held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tickertape.batch import MessageBatch
+from tickertape.engine.conflation import Conflated, Conflater
+from tickertape.engine.content import Content
+from tickertape.engine.keys import Keys
+from tickertape.engine.rates import Conflation
+from tickertape.engine.selection import Selection
+
+
+class Conflating:
+    """What is held, and what is over and waits to be sent. Log times are microseconds since 1970 UTC."""
+
+    def __init__(self, conflation: Conflation, keys: Keys | None, content: Content | None) -> None:
+        self._conflater = Conflater(conflation.interval_micros)
+        self._keys = keys
+        self._content = content
+        self._over: deque[Conflated] = deque()
+        self.sent = 0
+        """Messages of the first batch that were sent."""
+
+    def consider(self, selection: Selection, low: int, high: int, time: int | None) -> None:
+        """The messages `[low, high)` come next; with `time`, everything stamped before it was considered."""
+        if selection.batch is not None and low < high:
+            keys = None if self._keys is None else self._keys.of(selection.batch)
+            self._take(self._conflater.add(selection, keys, low, high))
+        if time is not None:
+            self.settle(time)
+
+    def settle(self, time: int) -> None:
+        """Everything stamped before `time` was considered."""
+        self._take(self._conflater.advance(time))
+
+    def flush(self) -> None:
+        """Nothing more may be held back."""
+        self._take(self._conflater.flush())
+
+    def _take(self, over: list[Conflated]) -> None:
+        content = self._content
+        if content is not None:
+            over = [one._replace(batch=content.project(one.batch)) for one in over]
+        self._over.extend(over)
+
+    @property
+    def waits(self) -> bool:
+        """Something waits to be sent."""
+        return bool(self._over)
+
+    @property
+    def first(self) -> Conflated:
+        """What is to be sent next, from message `sent` on."""
+        return self._over[0]
+
+    def advance(self, batch: MessageBatch, count: int) -> None:
+        """So many messages more of `batch`, the first, were sent."""
+        self.sent += count
+        if self.sent == batch.count:
+            self._over.popleft()
+            self.sent = 0
+
+    def next_time(self) -> int | None:
+        """The log time at which something is over, or None."""
+        return self._conflater.next_time()
+
+    @property
+    def unsent_position(self) -> int | None:
+        """Position of the oldest message that was not sent, None when all were."""
+        if self._over:
+            return int(self._over[0].positions[self.sent])
+        return self._conflater.held_position

@@ -1,0 +1,142 @@
+"""Owns what of the messages of its topics a subscription is sent: those that pass a filter, and the fields
+of a select list.
+
+Compiled once for each message type. Must never look at more than a bounded piece at a time
+(`filter_piece_bytes_max`, `filter_piece_steps_max`), or let a body that its type cannot read pass a filter
+that reads fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from tickertape.base.limits import filter_piece_bytes_max, filter_piece_steps_max
+from tickertape.batch import MessageBatch, with_bodies
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.surroundings import Surroundings
+from tickertape.filter import Context, Filter, compile_filter
+from tickertape.payload import message_type, parse_select
+
+Project = Callable[[bytes], bytes]
+
+_OF_SUBSCRIBER: Final = frozenset({"user", "client_name"})
+
+
+class Content:
+    """A filter, a select list, or both, for topics of any message type."""
+
+    __slots__ = ("_filters", "_projects", "_subscriber", "_surroundings", "filter", "key", "select", "steps")
+
+    def __init__(
+        self,
+        filter: str | None,
+        select: str | None,
+        expected: Iterable[str],
+        surroundings: Surroundings,
+        subscriber: tuple[str | None, str],
+    ) -> None:
+        """`expected` are types of topics that are covered, as far as they are known; `subscriber` is its user
+        and the name of its client. Raises `BadFilter`, `BadOption`."""
+        self.filter = filter
+        self.select = select
+        self._surroundings = surroundings
+        self._subscriber = subscriber
+        self._filters: dict[str, Filter] = {}
+        self._projects: dict[str, Project] = {}
+        self.steps = 1
+        """What one message costs its filter at most, in steps."""
+        for name in expected:
+            self._prepare(name)
+        self.key: Hashable = (filter, select, subscriber if self.is_of_subscriber else None)
+
+    @property
+    def is_of_subscriber(self) -> bool:
+        """Whether the filter asks who subscribed."""
+        return any(compiled.needs & _OF_SUBSCRIBER for compiled in self._filters.values())
+
+    def _prepare(self, name: str) -> None:
+        kind = message_type(name)
+        if self.filter is not None:
+            compiled = self._filters[name] = compile_filter(self.filter, kind)
+            self.steps = max(self.steps, compiled.work)
+        if self.select is not None:
+            self._projects[name] = kind.projector(parse_select(self.select))
+
+    def reach(self, batch: MessageBatch, low: int) -> int:
+        """Before which message a piece ends that begins with message `low`."""
+        offsets = batch.offsets
+        by_bytes = int(offsets.searchsorted(int(offsets[low]) + filter_piece_bytes_max, "right")) - 1
+        by_steps = low + filter_piece_steps_max // self.steps
+        return min(max(min(by_bytes, by_steps), low + 1), batch.count)
+
+    def passing(self, batch: MessageBatch, indices: Int64s) -> Int64s:
+        """Which of the messages `indices` of a piece pass the filter."""
+        if self.filter is None or not len(indices):
+            return indices
+        passed = [which[self._select(name, batch, which)] for name, which in self._by_type(batch, indices)]
+        return passed[0] if len(passed) == 1 else np.sort(np.concatenate(passed))
+
+    def _select(self, name: str, batch: MessageBatch, which: Int64s) -> list[int]:
+        compiled = self._filters.get(name)
+        if compiled is None:
+            self._prepare(name)
+            compiled = self._filters[name]
+        context = self._context(compiled.needs, batch, which.tolist()) if compiled.needs else None
+        before = compiled.unreadable
+        found = compiled.select(bodies_of(batch, which), context)
+        self._surroundings.unreadable += compiled.unreadable - before
+        return found
+
+    def _context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> Context:
+        """What the functions of the filter give for some messages."""
+        context = Context(
+            user=self._subscriber[0], client_name=self._subscriber[1], now=self._surroundings.wall / 1e6
+        )
+        if "topics" in needs:
+            context.topics = [batch.topic(i) for i in which]
+        if "bookmarks" in needs:
+            context.bookmarks = [batch.bookmark(i) for i in which]
+        if "correlation_ids" in needs:
+            context.correlation_ids = [batch.correlation_id(i) for i in which]
+        if "sow_keys" in needs:
+            context.sow_keys = [batch.key(i) for i in which]
+        return context
+
+    def project(self, batch: MessageBatch) -> MessageBatch:
+        """What is sent of a batch that passed: the same messages, with bodies cut to the select list."""
+        if self.select is None:
+            return batch
+        bodies = batch.bodies_list()
+        for name, which in self._by_type(batch, np.arange(batch.count, dtype=I8)):
+            if name not in self._projects:
+                self._prepare(name)
+            project = self._projects[name]
+            for i in which.tolist():
+                bodies[i] = project(bodies[i])
+        return with_bodies(batch, bodies)
+
+    def _by_type(self, batch: MessageBatch, indices: Int64s) -> list[tuple[str, Int64s]]:
+        names = [self._surroundings.type_of(topic) for topic in batch.topics]
+        if batch.topic_index is None or len(set(names)) == 1:
+            return [(names[0], indices)]
+        numbers = batch.topic_index[indices]
+        found = [
+            (name, indices[np.isin(numbers, [n for n, other in enumerate(names) if other == name])])
+            for name in dict.fromkeys(names)
+        ]
+        return [(name, which) for name, which in found if len(which)]
+
+
+def bodies_of(batch: MessageBatch, which: Int64s) -> list[bytes]:
+    """The bodies of the messages `which`, which rise."""
+    first, last = int(which[0]), int(which[-1])
+    offsets = batch.offsets[first : last + 2].tolist()
+    begin = offsets[0]
+    joined = bytes(batch.bodies[begin : offsets[-1]])
+    if last - first == len(which) - 1:
+        return [joined[a - begin : b - begin] for a, b in pairwise(offsets)]
+    return [joined[offsets[i] - begin : offsets[i + 1] - begin] for i in (which - first).tolist()]

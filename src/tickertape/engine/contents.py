@@ -1,0 +1,66 @@
+"""Owns the covers of an instance: from the topic, filter and select list of a command to a `Cover`.
+
+Must never compile the same twice while somebody uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from weakref import WeakValueDictionary
+
+from tickertape.base.names import check_topic, is_pattern
+from tickertape.engine.conflating import Conflating
+from tickertape.engine.content import Content
+from tickertape.engine.cover import Cover
+from tickertape.engine.keys import Keys
+from tickertape.engine.rates import Conflation
+from tickertape.engine.surroundings import DEFAULT_TYPE, Surroundings
+from tickertape.filter import compile_topic_pattern
+
+
+class Contents:
+    """Makes covers. `topic_types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
+
+    def __init__(self, topic_types: Mapping[str, str]) -> None:
+        self.surroundings = Surroundings(topic_types)
+        self._covers: WeakValueDictionary[Hashable, Cover] = WeakValueDictionary()
+
+    def cover(
+        self, topic: str, filter: str | None, select: str | None, subscriber: tuple[str | None, str]
+    ) -> Cover:
+        """What a subscription to `topic` covers; `subscriber` is the user and the name of its client. Raises
+        `BadTopic`, `BadFilter`, `BadOption`."""
+        key = (topic, filter, select)
+        cover = self._covers.get(key)
+        if cover is None:
+            cover = self._make(topic, filter, select, subscriber)
+            if cover.content is None or not cover.content.is_of_subscriber:
+                self._covers[key] = cover
+        return cover
+
+    def conflating(self, cover: Cover, conflation: Conflation) -> Conflating:
+        """What conflates messages of `cover`. Raises `BadOption` for a key that they cannot have."""
+        keys = None
+        if conflation.fields:
+            keys = Keys(conflation.fields, self.surroundings, self._expected(cover))
+        return Conflating(conflation, keys, cover.content)
+
+    def _expected(self, cover: Cover) -> list[str]:
+        """Message types of topics that are covered, as far as they are known."""
+        if cover.literal is not None:
+            return [self.surroundings.type_of(cover.literal)]
+        types = self.surroundings.types.items()
+        return sorted({DEFAULT_TYPE} | {kind for name, kind in types if cover.covers(name)})
+
+    def _make(
+        self, topic: str, filter: str | None, select: str | None, subscriber: tuple[str | None, str]
+    ) -> Cover:
+        fits = None
+        if is_pattern(topic):
+            fits = compile_topic_pattern(topic).search
+        else:
+            check_topic(topic)
+        if filter is None and select is None:
+            return Cover(topic, fits)
+        expected = self._expected(Cover(topic, fits))
+        return Cover(topic, fits, Content(filter, select, expected, self.surroundings, subscriber))

@@ -1,0 +1,76 @@
+"""Owns what a subscription covers: its topics, and what of their messages it is sent.
+
+Two subscriptions with equal keys are sent the same, so what one is given is given to both. Must never cover a
+control record, or look at a body that no filter or select list asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final
+
+import numpy as np
+
+from tickertape.base.limits import pattern_topics_kept_max
+from tickertape.batch import KIND_MESSAGE, MessageBatch
+from tickertape.batch.format import Bools
+from tickertape.engine.content import Content
+
+
+class Cover:
+    """Topics, a literal or those that a pattern fits, and what of their messages: all, or a `Content`."""
+
+    __slots__ = ("__weakref__", "_fits", "_known", "content", "key", "literal", "topic")
+
+    def __init__(
+        self, topic: str, fits: Callable[[str], bool] | None = None, content: Content | None = None
+    ) -> None:
+        self.topic = topic
+        """As it was asked for: a name, or a pattern when there is `fits`."""
+        self.literal = topic if fits is None else None
+        self.content = content
+        self.key: Hashable = (topic, None if content is None else content.key)
+        self._fits = fits
+        self._known: dict[str, bool] = {}
+
+    @property
+    def plain(self) -> bool:
+        """All of one topic."""
+        return self.literal is not None and self.content is None
+
+    def covers(self, topic: str) -> bool:
+        """Whether `topic` is among its topics."""
+        if self._fits is None:
+            return topic == self.topic
+        known = self._known.get(topic)
+        if known is None:
+            known = self._fits(topic)
+            if len(self._known) >= pattern_topics_kept_max:
+                self._known.clear()
+            self._known[topic] = known
+        return known
+
+    def mask(self, batch: MessageBatch) -> Bools | None:
+        """Which messages are to its topics; None when none is. Control records never are."""
+        own = [self.covers(topic) for topic in batch.topics]
+        if not any(own):
+            return None
+        index, kinds = batch.topic_index, batch.kinds
+        mask = np.ones(batch.count, np.bool_) if index is None else np.array(own)[index]
+        if kinds is not None:
+            mask &= kinds == KIND_MESSAGE
+        return mask
+
+
+def _always(topic: str) -> bool:
+    return topic is not None
+
+
+def _never(topic: str) -> bool:
+    return topic is None
+
+
+NOTHING: Final = Cover("no topic", _never)
+"""No message."""
+EVERYTHING: Final = Cover("every topic", _always)
+"""All messages, whatever their topic."""

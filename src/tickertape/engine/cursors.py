@@ -1,0 +1,345 @@
+"""Owns reading the log for everybody behind its end: whose turn it is, what they read, what it gives them.
+
+A cursor goes on while credit, connection and pace let it, and hands its subscriptions over when they have
+caught up; those with a pace of their own stay. Must never hold more for slow readers than the read budget,
+or let one cursor have more than a bounded piece of a step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.limits import combined_subscriptions_max, step_delivery_bytes
+from tickertape.base.ports import Buffer, Now
+from tickertape.batch import MessageBatch
+from tickertape.engine.agenda import Agenda
+from tickertape.engine.combined import together
+from tickertape.engine.conflating import Conflating
+from tickertape.engine.cover import EVERYTHING
+from tickertape.engine.cursor import Cursor
+from tickertape.engine.effects import Effect, Read, Send
+from tickertape.engine.read_budget import ReadBudget
+from tickertape.engine.session import Session
+from tickertape.engine.subscription import Subscription
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading import ReadRequest
+from tickertape.journal.retired import expired
+from tickertape.wire.frames import encode_frame
+
+_MICROS = 1_000_000
+
+
+class Hands(NamedTuple):
+    """What others do for the cursors."""
+
+    cross: Callable[[Subscription, int], bool]
+    """Do what is due to a subscription that has considered everything below a position; False when it is
+    over."""
+    deliver: Callable[[Subscription, MessageBatch, int, int | None], None]
+    """Send it a batch; everything below a position is considered then."""
+    caught_up: Callable[[Subscription, Now], None]
+    """It has considered everything persisted: it is discarded here if it goes on elsewhere."""
+    failed: Callable[[Subscription, TickertapeError], None]
+    """What it needs cannot be read."""
+
+
+class Cursors:
+    """All cursors. Appends effects to the list it is given."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        effects: list[Effect],
+        new_token: Callable[[], int],
+        budget: ReadBudget,
+        hands: Hands,
+    ) -> None:
+        self._journal = journal
+        self._effects = effects
+        self._new_token = new_token
+        self.budget = budget
+        self._hands = hands
+        self._of: dict[Subscription, Cursor] = {}
+        self._runnable: deque[Cursor] = deque()
+        self._reads: dict[int, Cursor] = {}
+        self._full: dict[int, dict[Cursor, None]] = {}
+        """Cursors that go on when their connection is writable again."""
+        self._at_tail: dict[Cursor, None] = {}
+        """Cursors that have caught up and stay: they go on with the next commit."""
+        self._holding: Agenda[Cursor] = Agenda()
+        """Those of them that conflate: they go on at a log time, with what is over then."""
+        self._paced: Agenda[Cursor] = Agenda()
+        """Cursors that go on at a time of the monotonic clock, microseconds."""
+
+    # -- coming and going -----------------------------------------------------------------------------
+
+    def add(self, *subs: Subscription) -> None:
+        """They go on from where they are, together: at one place, on one connection."""
+        for at in range(0, len(subs), combined_subscriptions_max):
+            some = list(subs[at : at + combined_subscriptions_max])
+            cursor = Cursor(some)
+            self._of.update(dict.fromkeys(some, cursor))
+            self._run(cursor)
+
+    def discard(self, sub: Subscription) -> None:
+        """It reads with nobody any more, nor by itself; nothing when it does not. An answer to its read will
+        be ignored."""
+        cursor = self._of.pop(sub, None)
+        if cursor is None:
+            return
+        cursor.subs.remove(sub)
+        cursor.let_go()  # what was read for several is not what is read for one
+        if cursor.subs:
+            cursor.starved = False  # it may have been this one that lacked credit
+            self._run(cursor)
+            return
+        if not cursor.reading:
+            self.budget.forget(cursor)
+        self._at_tail.pop(cursor, None)
+        self._paced.drop(cursor)
+        self._holding.drop(cursor)
+        full = self._full.get(cursor.session.conn)
+        if full is not None:
+            full.pop(cursor, None)
+            if not full:
+                del self._full[cursor.session.conn]
+
+    def __contains__(self, sub: Subscription) -> bool:
+        return sub in self._of
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def credit(self, sub: Subscription) -> None:
+        """It was granted more credit."""
+        cursor = self._of.get(sub)
+        if cursor is not None:
+            cursor.starved = False
+            self._run(cursor)
+
+    def wake(self, sub: Subscription) -> None:
+        """Something changed for it: look at it in the next step; nothing when it does not read."""
+        cursor = self._of.get(sub)
+        if cursor is not None:
+            self._run(cursor)
+
+    def writable(self, session: Session) -> None:
+        """A connection has room again."""
+        for cursor in self._full.pop(session.conn, ()):
+            self._run(cursor)
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when the token is none of ours."""
+        cursor = self._reads.pop(token, None)
+        if cursor is None:
+            return False
+        cursor.reading = False
+        if not cursor.subs or cursor.reader is None:
+            self.budget.forget(cursor)
+            self._run(cursor)
+            return True
+        try:
+            if isinstance(data, TickertapeError):
+                raise data
+            cursor.ahead.fill(cursor.reader.answer(data), cursor.cover or EVERYTHING)
+        except TickertapeError as error:
+            for sub in list(cursor.subs):
+                self._hands.failed(sub, error)
+            return True
+        self._run(cursor)
+        return True
+
+    def persisted(self) -> None:
+        """A commit became persisted."""
+        if self._at_tail:
+            waiting, self._at_tail = self._at_tail, {}
+            for cursor in waiting:
+                self._run(cursor)
+
+    def settle(self, now: Now) -> None:
+        """When the clock moved: who goes on by it."""
+        if self._holding:
+            for cursor in self._holding.due(self._journal.log_time(now)):
+                self._run(cursor)
+        if self._paced:
+            for cursor in self._paced.due(int(now.mono * _MICROS)):
+                self._run(cursor)
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    def caught_up(self, sub: Subscription) -> bool:
+        """Whether it reads on by itself and was given all there is."""
+        return self._of.get(sub) in self._at_tail
+
+    def blocked(self, sub: Subscription) -> bool:
+        """Whether there is more for it than its credit or its connection takes."""
+        cursor = self._of.get(sub)
+        return cursor is not None and (cursor.starved or not cursor.session.writable)
+
+    def all_sent(self) -> Iterator[Subscription]:
+        """Those that have caught up and hold nothing back."""
+        for cursor in self._at_tail:
+            for sub in cursor.subs:
+                if sub.conflating is None or sub.conflating.unsent_position is None:
+                    yield sub
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._runnable)
+
+    def next_moment(self) -> float | None:
+        """Monotonic second at which `settle` is wanted."""
+        paced = self._paced.first()
+        return None if paced is None else paced / _MICROS
+
+    def next_log_time(self) -> int | None:
+        """Log time at which `settle` is wanted."""
+        return self._holding.first()
+
+    def step(self, budget: int, now: Now) -> None:
+        """Let cursors go on in turn, for about so many bytes."""
+        while self._runnable and budget > 0:
+            cursor = self._runnable.popleft()
+            cursor.queued = False
+            if cursor.runs and not cursor.reading:
+                budget -= self._advance(cursor, now) + step_delivery_bytes
+
+    # -- one cursor -----------------------------------------------------------------------------------
+
+    def _run(self, cursor: Cursor) -> None:
+        if not cursor.queued and not cursor.reading and cursor.runs:
+            cursor.queued = True
+            self._runnable.append(cursor)
+
+    def _advance(self, cursor: Cursor, now: Now) -> int:
+        """Send what was read, then read on, or join the dispatcher. Returns the bytes looked at and sent."""
+        for sub in list(cursor.subs):
+            self._hands.cross(sub, sub.position)
+        if not cursor.subs or cursor.starved:
+            return 0
+        if not cursor.session.writable:
+            self._full.setdefault(cursor.session.conn, {})[cursor] = None
+            self.budget.idle(cursor, cursor.let_go)
+            return 0
+        self.budget.busy(cursor)
+        if not cursor.ahead and not cursor.releases:
+            self._fetch(cursor, now)
+            if not cursor.ahead:
+                return 0
+        return self._offer(cursor, now)
+
+    def _offer(self, cursor: Cursor, now: Now) -> int:
+        """Give those who read what has been read; returns the bytes looked at and sent."""
+        cover = cursor.cover
+        if cover is None:
+            offered = together(cursor, now)
+            for command, batch in offered.frames:
+                self._effects.append(Send(cursor.session.conn, encode_frame(command, batch)))
+            spent, blocked, at = offered.spent, offered.blocked, offered.at
+        elif cursor.subs[0].conflating is not None:
+            spent, blocked, at = self._offer_conflated(cursor, cursor.subs[0], cursor.subs[0].conflating, now)
+        else:
+            sub = cursor.subs[0]
+            piece, spent = cursor.ahead.piece(cover, sub.position)
+            share = sub.share(piece, now.mono)
+            sub.position = max(sub.position, share.next)
+            if share.batch is not None:
+                spent += share.batch.nbytes
+                self._hands.deliver(sub, share.batch, share.next, None)
+            if sub.position >= piece.end:
+                cursor.ahead.used()
+            blocked, at = share.blocked, share.at
+        if at is not None:
+            self._paced.put(cursor, int(at * _MICROS) + 1)
+        elif blocked:
+            cursor.starved = True
+        else:
+            self._run(cursor)
+            return spent
+        self.budget.idle(cursor, cursor.let_go)
+        return spent
+
+    def _offer_conflated(
+        self, cursor: Cursor, sub: Subscription, conflating: Conflating, now: Now
+    ) -> tuple[int, bool, float | None]:
+        """Send what was released, else conflate what has been read; as `Offered`, but for the frames."""
+        spent = 0
+        if not conflating.waits:
+            piece, spent = cursor.ahead.piece(sub.cover, sub.position, project=False)
+            low, high, end = sub.bounds(piece)
+            conflating.consider(piece, low, high, piece.last_timestamp if end == piece.end else None)
+            sub.position = max(sub.position, end)
+            if sub.position >= piece.end:
+                cursor.ahead.used()
+        if not conflating.waits:
+            return spent, False, None
+        share = sub.release(now.mono)
+        if share.batch is not None:
+            self._hands.deliver(sub, share.batch, share.next, None)
+            spent += share.batch.nbytes
+        return spent, share.blocked, share.at
+
+    def _fetch(self, cursor: Cursor, now: Now) -> None:
+        """Read on. What was read before is written by now, or it would not be this one's turn."""
+        if cursor.reader is None:
+            if cursor.position >= self._journal.persisted_end:
+                self._join(cursor, now)
+                return
+            if cursor.position < self._journal.view.first_position:
+                self._expire(cursor)
+                return
+            cursor.reader = self._journal.reader(cursor.position, cursor.literal)
+        step = cursor.reader.poll()
+        if isinstance(step, ReadRequest):
+            if self.budget.reserve(cursor, step.size, lambda: self._run(cursor)):
+                token = self._new_token()
+                cursor.reading = True
+                self._reads[token] = cursor
+                self._effects.append(Read(token, step))
+            return
+        self.budget.release(cursor)
+        if step is None:
+            reached = min(
+                [cursor.reader.position, *[sub.turns[0].position for sub in cursor.subs if sub.turns]]
+            )
+            for sub in cursor.subs:
+                sub.position = max(sub.position, reached)
+            if reached < cursor.reader.position:
+                # What it becomes may cover what was passed over for what it is.
+                cursor.let_go()
+                self._run(cursor)
+                return
+            self._join(cursor, now)
+        else:
+            cursor.ahead.fill(step, cursor.cover or EVERYTHING)
+
+    def _expire(self, cursor: Cursor) -> None:
+        """What it needs is gone, which its pin should have prevented: nothing is skipped silently."""
+        view = self._journal.view
+        for sub in list(cursor.subs):
+            self._hands.failed(sub, expired(f"position {sub.position}", view.retired, view.first))
+
+    def _join(self, cursor: Cursor, now: Now) -> None:
+        """It has caught up."""
+        cursor.let_go()
+        self.budget.forget(cursor)
+        for sub in list(cursor.subs):
+            if self._hands.cross(sub, self._journal.persisted_end):
+                self._hands.caught_up(sub, now)
+        if not cursor.subs:
+            return
+        conflating = cursor.subs[0].conflating
+        if conflating is not None:
+            if self._journal.persisted_end == self._journal.accepted_end:
+                # What is accepted from now on is stamped later: the interval runs on the clock.
+                conflating.settle(self._journal.log_time(now))
+            if conflating.waits:
+                self._run(cursor)
+                return
+            at = conflating.next_time()
+            if at is not None:
+                self._holding.put(cursor, at)
+        self._at_tail[cursor] = None

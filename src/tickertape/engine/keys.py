@@ -1,0 +1,78 @@
+"""Owns the conflation keys of messages: the values of some fields, read with the type of their topic.
+
+Must never give two messages one key unless their fields agree, nor a key to a message that lacks one of them
+or cannot be read: nothing may take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from tickertape.base.errors import BadOption, BadPath
+from tickertape.base.limits import conflation_key_bytes_max
+from tickertape.batch import MessageBatch
+from tickertape.engine.surroundings import Surroundings
+from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
+
+_OBJECT_BYTES = 64
+"""About what a value takes in memory beside its text."""
+
+Values = Callable[[Any], tuple[Any, ...]]
+
+
+class Keys:
+    """Reads keys of `fields`; `expected` are message types of topics that are covered. Raises `BadOption`
+    for fields that one of them cannot have."""
+
+    def __init__(self, fields: tuple[str, ...], surroundings: Surroundings, expected: Iterable[str]) -> None:
+        self._fields = fields
+        self._surroundings = surroundings
+        self._readers: dict[str, tuple[FieldReader, Values]] = {}
+        for name in expected:
+            self._prepare(name)
+
+    def _prepare(self, name: str) -> tuple[FieldReader, Values]:
+        try:
+            reader = message_type(name).reader([parse_path(field) for field in self._fields])
+        except BadPath as error:
+            raise BadOption(f"conflation_key: {error}") from error
+        values: Values = eval("lambda r: (" + "".join(f"r{access}," for access in reader.access) + ")")
+        self._readers[name] = reader, values
+        return reader, values
+
+    def of(self, batch: MessageBatch) -> list[Hashable | None]:
+        """The key of each message."""
+        keys: list[Hashable | None] = []
+        prepared = {topic: self._of_type(topic) for topic in batch.topics}
+        one = prepared[batch.topics[0]] if len(prepared) == 1 else None
+        for index, body in enumerate(batch.bodies_list()):
+            reader, values = one or prepared[batch.topic(index)]
+            try:
+                key = values(reader.decode(body))
+            except Unreadable:
+                keys.append(None)
+                continue
+            keys.append(None if None in key else _hashable(key))
+        return keys
+
+    def _of_type(self, topic: str) -> tuple[FieldReader, Values]:
+        name = self._surroundings.type_of(topic)
+        return self._readers.get(name) or self._prepare(name)
+
+
+def _hashable(key: tuple[Any, ...]) -> Hashable:
+    """`key`, or what stands for it where it is large or holds what cannot be compared by hash."""
+    for value in key:
+        kind = type(value)
+        if kind is list or kind is dict or (kind in (str, bytes) and len(value) > _OBJECT_BYTES):
+            break
+    else:
+        return key
+    encoded = msgspec.msgpack.encode([[type(value).__name__, value] for value in key])
+    if len(encoded) + _OBJECT_BYTES <= conflation_key_bytes_max:
+        return encoded
+    return blake2b(encoded, digest_size=32).digest()

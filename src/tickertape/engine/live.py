@@ -1,0 +1,78 @@
+"""Owns the live end of the log: what was accepted and is not persisted yet, for who wants it then.
+
+Must never give out of order, hold what is persisted, or keep anything for who cannot take it: that one goes
+on with what is persisted, and comes back when it has caught up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tickertape.batch import MessageBatch, Stamp, merge
+from tickertape.engine.dispatcher import Dispatcher
+from tickertape.engine.selection import narrowed, selections
+from tickertape.engine.subscription import Subscription
+from tickertape.journal.reading import Part
+
+Deliver = Callable[[Subscription, MessageBatch, int, int | None], None]
+
+
+class LiveEnd:
+    """Subscriptions with `live` that have caught up. `deliver` and `left` are as the dispatcher's."""
+
+    def __init__(self, end: int, deliver: Deliver, left: Callable[[Subscription], None]) -> None:
+        self.dispatcher = Dispatcher(end, deliver, left)
+        self._deliver = deliver
+        self._wanting = 0
+        self._known_from: int | None = None
+        """Position from which on what was accepted is known here; None while nobody wants it."""
+        self._parts: deque[Part] = deque()
+
+    def begin(self, accepted_end: int) -> None:
+        """One subscription more wants what comes before it is persisted."""
+        self._wanting += 1
+        if self._known_from is None:
+            self._known_from = accepted_end
+
+    def end(self) -> None:
+        """One less."""
+        self._wanting -= 1
+        if not self._wanting:
+            self._known_from = None
+            self._parts.clear()
+
+    def accepted(self, position: int, batch: MessageBatch, stamp: Stamp) -> None:
+        """The log accepted a batch; its first message has this position."""
+        if self._known_from is None:
+            return
+        part = Part(position, merge([batch], [stamp]))
+        self._parts.append(part)
+        self.dispatcher.persisted(part)
+
+    def persisted(self, end: int) -> None:
+        """Everything below `end` is persisted."""
+        while self._parts and self._parts[0].end_position <= end:
+            self._parts.popleft()
+
+    def join(self, sub: Subscription, now: float) -> bool:
+        """Send what is accepted and not persisted to one that was sent everything persisted, and let it stand
+        here; False when it cannot take all of that."""
+        if self._known_from is None or sub.position < self._known_from or not sub.session.writable:
+            return False
+        for part in self._parts:
+            for raw in selections([part], sub.cover):
+                piece, content = raw, sub.cover.content
+                low = raw.index_at(sub.position)
+                if content is not None and raw.batch is not None and low < raw.count:
+                    if content.reach(raw.batch, low) < raw.count:
+                        return False  # more than is looked at in one step
+                    piece = narrowed(raw, low, raw.count, content, project=True)
+                share = sub.share(piece, now)
+                sub.position = max(sub.position, share.next)
+                if share.batch is not None:
+                    self._deliver(sub, share.batch, share.next, None)
+                if sub.position < piece.end:
+                    return False
+        self.dispatcher.join(sub)
+        return True

@@ -1,0 +1,133 @@
+"""Owns who is given messages as they come, by what they cover, and what a batch holds for each of them.
+
+A batch is taken apart by topic once, and looked at once for everybody with the same filter. Must never look
+at more than a bounded piece of it between two offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from tickertape.batch import MessageBatch, select, split_topics
+from tickertape.batch.format import Int64s
+from tickertape.engine.cover import Cover
+
+
+class Covering(Protocol):
+    """A subscription."""
+
+    cover: Cover
+
+
+S = TypeVar("S", bound=Covering)
+
+
+class Group(Generic[S]):
+    """Everybody who covers the same."""
+
+    def __init__(self, cover: Cover) -> None:
+        self.cover = cover
+        self.subs: dict[S, None] = {}
+
+
+G = TypeVar("G", bound="Group[Any]")
+
+
+class Offer(NamedTuple, Generic[G]):
+    """What a batch holds for some who stand here."""
+
+    batch: MessageBatch | None
+    """None when it was only looked at so far."""
+    group: G
+    looked_at: int
+    """Bytes of bodies that were looked at."""
+
+
+class Standing(Generic[S, G]):
+    """Subscriptions, in groups that `make` makes."""
+
+    def __init__(self, make: Callable[[Cover], G]) -> None:
+        self._make = make
+        self._by_topic: dict[str, G] = {}
+        """Those that cover all of one topic."""
+        self._groups: dict[Hashable, G] = {}
+        """The others."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_topic or self._groups)
+
+    def __iter__(self) -> Iterator[S]:
+        for group in self.groups():
+            yield from group.subs
+
+    def groups(self) -> Iterator[G]:
+        """All groups."""
+        yield from self._by_topic.values()
+        yield from self._groups.values()
+
+    def add(self, sub: S) -> G:
+        """It stands here from now on, in the group that is returned."""
+        cover = sub.cover
+        groups, key = self._place(cover)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = self._make(cover)
+        group.subs[sub] = None
+        return group
+
+    def discard(self, sub: S) -> None:
+        """It stands here no more; nothing when it does not."""
+        groups, key = self._place(sub.cover)
+        group = groups.get(key)
+        if group is not None and group.subs.pop(sub, group) is None and not group.subs:
+            del groups[key]
+
+    def _place(self, cover: Cover) -> tuple[dict[Any, G], Hashable]:
+        if cover.literal is not None and cover.plain:
+            return self._by_topic, cover.literal
+        return self._groups, cover.key
+
+    def wants(self, batch: MessageBatch) -> bool:
+        """Whether somebody here covers a topic of a batch."""
+        topics = batch.topics
+        return any(topic in self._by_topic for topic in topics) or any(
+            group.cover.covers(topic) for group in self._groups.values() for topic in topics
+        )
+
+    def offers(self, batch: MessageBatch) -> Iterator[Offer[G]]:
+        """What a batch holds for those who stand here when each offer is asked for, in turn."""
+        wanted = [topic for topic in batch.topics if topic in self._by_topic]
+        for topic, chosen in split_topics(batch, wanted):
+            group = self._by_topic.get(topic)
+            if group is not None:
+                yield Offer(chosen, group, 0)
+        for group in list(self._groups.values()):
+            mask = group.cover.mask(batch)
+            if mask is not None:
+                yield from _of_group(batch, group, mask.nonzero()[0])
+
+
+def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Offer[G]]:
+    content = group.cover.content
+    if content is not None and content.filter is not None:
+        passed: list[Int64s] = []
+        at = 0
+        while at < len(indices):
+            low = int(indices[at])
+            high = content.reach(batch, low)
+            after = int(indices.searchsorted(high))
+            passed.append(content.passing(batch, indices[at:after]))
+            at = after
+            yield Offer(None, group, int(batch.offsets[high]) - int(batch.offsets[low]))
+        indices = np.concatenate(passed) if passed else indices
+    if not len(indices) or not group.subs:
+        return
+    chosen = select(batch, indices)
+    looked_at = 0
+    if content is not None and content.select is not None:
+        looked_at = chosen.body_bytes
+        chosen = content.project(chosen)
+    yield Offer(chosen, group, looked_at)

@@ -1,0 +1,77 @@
+"""Owns what the option string of a subscribe or resolve may ask for, and what excludes what.
+
+Must never ignore an option: what is unknown, misplaced or not built yet is refused with its name and the
+reason.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tickertape.base.errors import BadOption
+from tickertape.base.options import parse_options
+from tickertape.base.texts import shown
+from tickertape.engine.points import NOT_FOUND_POLICIES
+from tickertape.engine.rates import Conflation, Pace, read_conflation, read_pace
+
+_FLAGS: Final = frozenset({"bookmark", "fully_durable", "live", "pause", "replace", "timestamp"})
+_REPLAY_ONLY: Final = frozenset(
+    {"bookmark_not_found", "fully_durable", "live", "pause", "rate", "rate_max_gap"}
+)
+_NOT_LIVE: Final = {
+    "rate": "what is sent as it comes has no pace of its own",
+    "rate_max_gap": "what is sent as it comes has no pace of its own",
+    "pause": "what is not persisted is kept for nobody",
+    "conflation": "what is held back is not sent as it comes",
+    "fully_durable": "one asks for what is not persisted yet, the other for what is persisted everywhere",
+}
+_VALUES: Final = frozenset(
+    {"bookmark_not_found", "conflation", "conflation_key", "rate", "rate_max_gap", "select"}
+)
+
+
+class SubscribeOptions(NamedTuple):
+    """Options, read and checked against each other."""
+
+    not_found: str = "now"
+    """What an unknown bookmark means: now, epoch or fail."""
+    select: str | None = None
+    """The select list, as it was written."""
+    pace: Pace | None = None
+    conflation: Conflation | None = None
+    pause: bool = False
+    """It begins paused."""
+    live: bool = False
+    """Once it has caught up it is sent what is not persisted yet."""
+    replace: bool = False
+    """It takes the place of the subscription with its id, if there is one."""
+
+
+def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
+    """The options of a command, with a bookmark (or positions) when `replay`. Raises `BadOption`."""
+    options = parse_options(text)
+    for name, value in options.items():
+        if name not in _FLAGS | _VALUES:
+            raise BadOption(f"option {shown(name)} is unknown or not built yet")
+        if name in _FLAGS and value is not None:
+            raise BadOption(f"option {name} takes no value, not {shown(value)}")
+        if name in _VALUES and value is None:
+            raise BadOption(f"option {name} needs a value: {name}=...")
+        if name in _REPLAY_ONLY and not replay:
+            raise BadOption(f"option {name} needs a bookmark")
+    if "live" in options:
+        for name in _NOT_LIVE:
+            if name in options:
+                raise BadOption(f"live excludes {name}: {_NOT_LIVE[name]}")
+    not_found = options.get("bookmark_not_found") or "now"
+    if not_found not in NOT_FOUND_POLICIES:
+        raise BadOption(f"bookmark_not_found={shown(not_found)}: use now, epoch or fail")
+    return SubscribeOptions(
+        not_found,
+        options.get("select"),
+        read_pace(options),
+        read_conflation(options),
+        "pause" in options,
+        "live" in options,
+        "replace" in options,
+    )

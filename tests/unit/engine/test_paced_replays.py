@@ -1,0 +1,253 @@
+"""Rates and conflation of subscriptions in virtual time, through the whole engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.wire.commands import Ack
+
+
+def _publish(world: EngineWorld, publisher: Peer, topic: str, gaps: list[float]) -> None:
+    """A message after each gap, in seconds of both clocks."""
+    for number, gap in enumerate(gaps):
+        world.wake(gap)
+        publisher.publish(topic, [b'{"k": %d, "n": %d}' % (number % 3, number)])
+        world.settle()
+
+
+def _run(world: EngineWorld, seconds: float, tick: float = 0.002) -> None:
+    """Time passes in small steps."""
+    end = world.mono + seconds
+    while world.mono < end:
+        world.settle()
+        world.wake(tick)
+    world.settle()
+
+
+def _numbers(peer: Peer, sub_id: str = "s") -> list[int]:
+    return [int(heard.body.split(b'"n": ')[1][:-1]) for heard in peer.heard[sub_id]]
+
+
+def test_exact_14_a_rate_counts_what_is_delivered_and_holds_after_catch_up() -> None:
+    world = EngineWorld(3)
+    publisher = world.connect("publisher")
+    for start in range(0, 500, 50):
+        publisher.publish("t", [b'{"n": %d}' % number for number in range(start, start + 50)])
+        publisher.publish("other", [b"x"] * 50)
+        world.settle()
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="rate=100", credit=1 << 20)
+    _run(world, 2.0)
+    assert 195 <= len(peer.heard["s"]) <= 206
+    _run(world, 4.0)
+    assert len(peer.heard["s"]) == 500
+    assert peer.marks["s"] == ["completed after 500"]
+    publisher.publish("t", [b'{"n": %d}' % number for number in range(500, 800)])
+    _run(world, 1.0)
+    assert 595 <= len(peer.heard["s"]) <= 610, "at the end of the log too"
+
+
+def test_a_rate_in_bytes_counts_bodies() -> None:
+    world = EngineWorld(4)
+    publisher = world.connect("publisher")
+    publisher.publish("t", [b"x" * 1024] * 200)
+    world.settle()
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="rate=50KB", credit=1 << 20)
+    _run(world, 2.0)
+    assert 97 <= len(peer.heard["s"]) <= 105
+
+
+@pytest.mark.parametrize(("rate", "factor"), [("2x", 2.0), ("0.5X", 0.5)])
+def test_a_multiple_keeps_the_recorded_gaps(rate: str, factor: float) -> None:
+    world = EngineWorld(5)
+    publisher = world.connect("publisher")
+    _publish(world, publisher, "t", [0.1, 0.2, 0.4, 0.1, 0.3])
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options=f"rate={rate}", credit=1 << 20)
+    _run(world, 1.2 / factor)
+    times = [mono for mono, _ in peer.stamps["s"]]
+    stamps = [stamp for _, stamp in peer.stamps["s"]]
+    assert len(times) == 5
+    for index in range(1, 5):
+        recorded = (stamps[index] - stamps[index - 1]) / 1e6 / factor
+        assert times[index] - times[index - 1] == pytest.approx(recorded, abs=0.006)
+
+
+def test_exact_15_a_gap_is_cut_between_messages_that_are_delivered() -> None:
+    world = EngineWorld(6)
+    publisher = world.connect("publisher")
+    for number in range(3):
+        publisher.publish("t", [b'{"n": %d}' % number])
+        world.settle()
+        for _ in range(20):  # what others publish does not fill the gap
+            world.wake(5.0)
+            publisher.publish("other", [b"x"])
+            world.settle()
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="rate=5X,rate_max_gap=1s", credit=1 << 20)
+    _run(world, 2.5)
+    times = [mono for mono, _ in peer.stamps["s"]]
+    assert len(times) == 3
+    assert times[1] - times[0] == pytest.approx(1.0, abs=0.006)
+    assert times[2] - times[1] == pytest.approx(1.0, abs=0.006)
+
+
+def test_a_pause_shifts_the_schedule_and_nothing_catches_up() -> None:
+    world = EngineWorld(7)
+    publisher = world.connect("publisher")
+    publisher.publish("t", [b'{"n": %d}' % number for number in range(500)])
+    world.settle()
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="rate=100", credit=1 << 20)
+    _run(world, 1.0)
+    peer.pause("s")
+    _run(world, 5.0)
+    before = len(peer.heard["s"])
+    assert before <= 106
+    peer.resume("s")
+    _run(world, 1.0)
+    assert len(peer.heard["s"]) - before <= 106
+
+
+def test_messages_of_a_key_within_the_interval_of_the_recorded_timeline_come_as_one() -> None:
+    world = EngineWorld(8)
+    publisher = world.connect("publisher")
+    _publish(world, publisher, "t", [0.2] * 15)  # 3 seconds, keys 0 1 2 in turn
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="conflation=1s,conflation_key=[/k]", credit=1 << 20)
+    world.settle()
+    heard = peer.heard["s"]
+    assert peer.marks["s"] == [f"completed after {len(heard)}"]
+    numbers = _numbers(peer)
+    # the interval of key 0 opens with 0 and takes 3 in: 5 would be a second later, and is of key 2
+    assert numbers[:3] == [3, 4, 5]
+    log = world.log("t")
+    first = log[0]
+    assert (heard[0].publisher, heard[0].sequence) == (first.publisher, first.sequence)
+    assert set(numbers) >= {12, 13, 14}
+    assert len(numbers) == 9
+    assert [h.sequence for h in heard] == sorted(h.sequence for h in heard)
+
+
+def test_exact_18_what_is_held_is_flushed_before_completed_and_at_a_stop() -> None:
+    world = EngineWorld(9)
+    publisher = world.connect("publisher")
+    _publish(world, publisher, "t", [0.01] * 6)
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="conflation=10s", credit=1 << 20)
+    peer.subscribe("stops", "t", bookmark="0", options="conflation=10s", until_caught_up=True, credit=1 << 20)
+    world.settle()
+    assert _numbers(peer) == [5]
+    assert peer.marks["s"] == ["completed after 1"]
+    assert peer.marks["stops"] == ["completed after 1", "ended"]
+    assert peer.heard["stops"][0].sequence == world.log("t")[0].sequence
+
+
+def test_exact_18_at_the_end_of_the_log_the_interval_runs_on_the_clock() -> None:
+    world = EngineWorld(10)
+    publisher = world.connect("publisher")
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0|1|", options="conflation=1s,conflation_key=/k", credit=1 << 20)
+    world.settle()
+    for number in range(4):
+        publisher.publish("t", [b'{"k": 1, "n": %d}' % number])
+        _run(world, 0.1)
+    assert _numbers(peer) == []
+    _run(world, 0.7)
+    assert _numbers(peer) == [3]
+    assert peer.heard["s"][0].sequence == world.log("t")[0].sequence
+    publisher.publish("t", [b'{"k": 1, "n": 9}'])
+    _run(world, 1.1)
+    assert _numbers(peer) == [3, 9]
+
+
+def test_what_has_no_key_comes_as_it_is() -> None:
+    world = EngineWorld(11)
+    publisher = world.connect("publisher")
+    bodies = [b'{"k": 1, "n": 1}', b'{"n": 2}', b"no json", b'{"k": 1, "n": 3}', b'{"k": null, "n": 4}']
+    publisher.publish("t", bodies)
+    world.settle()
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="conflation=1s,conflation_key=[/k]", credit=1 << 20)
+    world.settle()
+    assert [heard.body for heard in peer.heard["s"]] == [bodies[3], bodies[1], bodies[2], bodies[4]]
+
+
+def test_a_consumer_without_credit_holds_a_conflated_replay_back() -> None:
+    world = EngineWorld(12)
+    publisher = world.connect("publisher")
+    _publish(world, publisher, "t", [0.5] * 60)
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="conflation=1s", credit=100)
+    for _ in range(200):
+        world.step()
+        assert len(peer.heard["s"]) <= 3
+    world.settle()
+    # an interval opens with a message, and takes in those of the second after it
+    assert 19 <= len(peer.heard["s"]) <= 31
+    assert _numbers(peer)[-1] == 59
+
+
+def test_notices_move_a_conflated_subscription_only_when_nothing_is_held() -> None:
+    world = EngineWorld(13)
+    publisher = world.connect("publisher")
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0|1|", options="conflation=10s", credit=1 << 20)
+    world.settle()
+    publisher.publish("t", [b'{"n": 1}'])
+    _run(world, 3.0, tick=0.25)
+    assert peer.heard["s"] == []
+    assert not peer.notices, "what is held was not sent"
+    _run(world, 10.0, tick=0.25)
+    assert _numbers(peer) == [1]
+    publisher.publish("other", [b"x"])
+    _run(world, 3.0, tick=0.25)
+    assert peer.notices
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("rate=0", "rate"),
+        ("rate=fast", "rate 'fast' is no rate"),
+        ("rate", "rate needs a value"),
+        ("rate=10,rate_max_gap=1s", "rate_max_gap goes with a rate that is a multiple"),
+        ("rate_max_gap=1s", "rate_max_gap needs a rate"),
+        ("conflation=auto", "not offered"),
+        ("conflation_key=[/a]", "conflation_key needs an interval"),
+        ("conflation=1s,conflation_key=[a b]", "conflation_key"),
+        ("pause=1", "option pause takes no value"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_begins(options: str, text: str) -> None:
+    world = EngineWorld(1)
+    peer = world.connect("reader")
+    command = peer.subscribe("s", "t", bookmark="0", options=options)
+    answer = peer.answers[command]
+    assert isinstance(answer, Ack)
+    assert answer.code == "bad_option"
+    assert text in answer.text
+    assert "s" not in world.broker.subscribing.of(peer.conn)
+
+
+@pytest.mark.parametrize("options", ["rate=10", "pause", "fully_durable", "rate_max_gap=1s"])
+def test_options_of_replays_need_a_bookmark(options: str) -> None:
+    world = EngineWorld(1)
+    peer = world.connect("reader")
+    answer = peer.answers[peer.subscribe("s", "t", options=options)]
+    assert isinstance(answer, Ack)
+    assert answer.code == "bad_option"
+    assert "needs a bookmark" in answer.text
+
+
+def test_fully_durable_is_persisted_while_there_is_no_other_instance() -> None:
+    world = EngineWorld(2)
+    publisher = world.connect("publisher")
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="fully_durable")
+    publisher.publish("t", [b"1"])
+    assert peer.heard["s"] == []
+    world.settle()
+    assert [heard.body for heard in peer.heard["s"]] == [b"1"]

@@ -1,0 +1,111 @@
+"""Plain subscriptions by pattern and filter, where some topics are recorded and some are not; `replace`."""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+
+import pytest
+
+from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tickertape.wire.commands import Ack, Unsubscribe
+
+RECORDED = frozenset({"log/a", "log/b"})
+TOPICS = ["log/a", "log/b", "rest/a", "rest/b"]
+
+
+def _publish(peer: Peer, topic: str, number: int) -> None:
+    peer.publish(topic, [b'{"n": %d, "k": %d}' % (number, number % 3)], sequenced=topic in RECORDED)
+
+
+def _numbers(heard: list[Heard], *, recorded: bool) -> list[int]:
+    return [
+        int(message.body.split(b":")[1].split(b",")[0])
+        for message in heard
+        if (message.topic in RECORDED) is recorded
+    ]
+
+
+def test_a_pattern_covers_recorded_and_unrecorded_topics_under_one_id() -> None:
+    world = EngineWorld(1, recorded=RECORDED)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    command = peer.subscribe("s", "/a$", filter="/k = 1")
+    world.settle()
+    assert peer.answers[command] == Ack(id=command, start=0)
+    for number in range(24):
+        _publish(publisher, TOPICS[number % 4], number)
+    world.settle()
+    assert _numbers(peer.heard["s"], recorded=True) == [n for n in range(0, 24, 4) if n % 3 == 1]
+    assert _numbers(peer.heard["s"], recorded=False) == [n for n in range(2, 24, 4) if n % 3 == 1]
+    peer.send(Unsubscribe(id=99, sub_ids=("s",)))
+    _publish(publisher, "log/a", 1)
+    _publish(publisher, "rest/a", 1)
+    world.settle()
+    assert len(peer.heard["s"]) == 4
+    assert not len(world.broker.subscribing.of(peer.conn))
+
+
+def test_a_replay_by_pattern_gives_recorded_topics_only_then_and_later() -> None:
+    world = EngineWorld(2, recorded=RECORDED)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    for number in range(8):
+        _publish(publisher, TOPICS[number % 4], number)
+    world.settle()
+    peer.subscribe("s", ".*", bookmark="0")
+    world.settle()
+    for number in range(8, 16):
+        _publish(publisher, TOPICS[number % 4], number)
+    world.settle()
+    assert _numbers(peer.heard["s"], recorded=False) == []
+    assert _numbers(peer.heard["s"], recorded=True) == [n for n in range(16) if n % 4 < 2]
+
+
+def test_a_select_list_on_an_unrecorded_topic() -> None:
+    world = EngineWorld(3, recorded=RECORDED)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    peer.subscribe("s", "rest/a", options="select=[-/,+/k]")
+    _publish(publisher, "rest/a", 4)
+    world.settle()
+    assert [json.loads(heard.body) for heard in peer.heard["s"]] == [{"k": 1}]
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_exact_20_of_every_kind_replaced_again_and_again(seed: int) -> None:
+    """Every message goes to the cover that was in place when it was published."""
+    rng = Random(seed)
+    world = EngineWorld(seed, recorded=RECORDED)
+    world.small_tail()
+    world.small_bounds()
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    covers = ["log/a", "rest/a", "rest/b", "/a$", "^rest/", "^log/", ".*"]
+    current = "rest/a"
+    wanted: int | None = None
+    peer.subscribe("s", current, credit=rng.choice((100, 400, 4096)))
+    expected: list[tuple[str, int]] = []
+    for number in range(120):
+        topic = rng.choice(TOPICS)
+        _publish(publisher, topic, number)
+        if re.search(current if any(c in current for c in "^$*") else f"^{current}$", topic) and (
+            wanted is None or number % 3 == wanted
+        ):
+            expected.append((topic, number))
+        if rng.random() < 0.15:
+            current, wanted = rng.choice(covers), rng.choice((None, 1))
+            heard, marks = peer.heard["s"], peer.marks["s"]
+            peer.subscribe(
+                "s",
+                current,
+                options="replace",
+                filter=None if wanted is None else f"/k = {wanted}",
+                credit=rng.choice((100, 400, 4096)),
+            )
+            peer.heard["s"][:0], peer.marks["s"][:0] = heard, marks
+        for _ in range(rng.randrange(4)):
+            world.step()
+        if rng.random() < 0.3:
+            peer.give_credit("s")
+    world.settle()
+    for recorded in (True, False):
+        of_kind = [number for topic, number in expected if (topic in RECORDED) is recorded]
+        assert _numbers(peer.heard["s"], recorded=recorded) == of_kind
