@@ -268,6 +268,9 @@ credit_linger_seconds: Final = 0.02
 """Time after a delivery at which credit that the application consumed is given back though it is little."""
 catch_up_bytes_max: Final = 256 * MIB
 """What `wait_caught_up` holds in memory for an application that does not consume meanwhile."""
+shared_batches_bytes_max: Final = 16 * MIB
+"""Batches that came for several subscriptions of a connection and are kept as a whole for what is left of
+them; each counts twice, and the last one is always kept."""
 client_timeout_seconds: Final = 10.0
 """How long a client's blocking call waits when it was not told otherwise."""
 
@@ -332,6 +335,7 @@ assert 2 * frame_bytes_max <= inbound_bytes_max
 assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default
 assert publish_messages_max <= commit_messages_max
 assert notice_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes_max
+assert 2 * outbox_bytes_max <= shared_batches_bytes_max
 assert combined_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes_max // 2
 assert 4 * (routes_per_frame_max + combined_subscriptions_max) < header_bytes_max // 2
 assert message_bytes_max < batch_bytes_max < 2**31

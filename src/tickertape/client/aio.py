@@ -6,17 +6,20 @@ Must never decide what the protocol says (`core.py`), nor carry out what it asks
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from tickertape.base.errors import Closed, Disconnected, StoreFull, SubscriptionUnknown, TimedOut
+from tickertape.base.errors import Closed, Disconnected, StoreFull, TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.base.units import within
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
-from tickertape.client.command import Command, sub_ids_of
+from tickertape.client.command import Command, naming
+from tickertape.client.convoy import Convoy
 from tickertape.client.driver import FailedWriteHandler, extras
+from tickertape.client.effects import Part
 from tickertape.client.loop_driver import LoopDriver
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.requests import refuse_not_built
@@ -72,6 +75,7 @@ class AsyncClient(
         super().__init__(name, uri, user, password, timeout)
         if publish_store is not None:
             self._core.set_store(publish_store, now())
+        self._convoy = Convoy()
 
     # -- publishing -------------------------------------------------------------------------------------
 
@@ -229,22 +233,26 @@ class AsyncClient(
         self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
     ) -> AsyncMessageStream:
         sub_id = request.context.sub_id
-        stream = self._stream(sub_id, on_message, limited=limited)
+        stream = self._stream(request, on_message, limited=limited)
         try:
             await self._call(
                 lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
             )
-        except (TimedOut, asyncio.CancelledError):
-            self._end_quietly(sub_id)  # nobody holds the stream: it must not fill up
+        except BaseException as error:
+            if isinstance(stream, AsyncHandledStream):
+                stream.abandon()
+            if isinstance(error, TimedOut | asyncio.CancelledError):
+                self._leave(request)  # nobody holds the stream: it must not fill up
             raise
         if isinstance(stream, AsyncHandledStream):
             self._spawn(stream.hand_on())
         return stream
 
-    def _stream(self, sub_id: str, on_message: Handler | None, *, limited: bool) -> AsyncMessageStream:
+    def _stream(self, request: Request, on_message: Handler | None, *, limited: bool) -> AsyncMessageStream:
+        sub_id = request.context.sub_id
         common: dict[str, Any] = {
-            "consumed": self._consumed,
-            "unsubscribe": self._end_quietly,
+            "consumed": partial(self._consumed, request=request),
+            "unsubscribe": lambda _: self._leave(request),
             "client_seconds": self._timeout,
         }
         if on_message is None:
@@ -258,24 +266,47 @@ class AsyncClient(
         assert isinstance(answer, Resolved)
         return answer.journal, answer.start, answer.end
 
-    async def _end(self, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        await self._call(lambda call: self._core.unsubscribe(call, sub_ids), timeout, "unsubscribe")
+    async def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
+        begin = self._naming(command)
+        await self._call(lambda call: begin(call, sub_ids), timeout, command)
 
-    def _end_quietly(self, sub_id: str) -> None:
+    def _leave(self, request: Request) -> None:
         # It may have ended meanwhile, and a lost connection has ended it.
-        try:
-            self._core.unsubscribe(None, (sub_id,))
-        except (SubscriptionUnknown, Disconnected, Closed):
+        with suppress(Disconnected, Closed):
+            self._core.leave(request)
+            self._drive()
+
+    def _hand_all(self, parts: Sequence[Part]) -> None:
+        together = []
+        for sink, share, rows in parts:
+            if isinstance(sink, AsyncHandledStream) and not sink.free:
+                sink.push_share(share)
+                together.append((sink, rows))
+            else:
+                sink.push(share)  # type: ignore[attr-defined]
+        if together:
+            self._convoy.put(together)
+
+    def _joined(self, sinks: Sequence[object]) -> None:
+        handled = [sink for sink in sinks if isinstance(sink, AsyncHandledStream) and sink.running]
+        if len(handled) < 2:
             return
-        self._drive()
+        if self._convoy.over:
+            self._convoy = Convoy()
+            self._convoy.over = False
+            self._spawn(self._convoy.hand_on())
+        self._convoy.join([sink for sink in handled if sink.free])
 
     async def _execute(
         self, command: Command, timeout: Timeout, handler: Handler | None
     ) -> AsyncMessageStream:
-        if command.command == "subscribe":
+        named = naming(command, self._core.subscriptions)
+        if named is not None:
+            await self._name(*named, timeout)
+        elif command.command == "subscribe":
             request, limited = self._asked_for(command)
             return await self._open(request, timeout, handler, limited=limited)
-        if command.command == "publish":
+        elif command.command == "publish":
             await self.publish(
                 command.topic,
                 command.data,
@@ -284,10 +315,12 @@ class AsyncClient(
                 sow_key=command.sow_key,
                 timeout=timeout,
             )
-        elif command.command == "unsubscribe":
-            await self._end(sub_ids_of(command), timeout)
         else:
             await self.publish_flush(timeout, command.level or "persisted")
-        over = self._stream("", None, limited=False)
+        over = AsyncMessageStream("", consumed=_nothing, unsubscribe=_nothing)
         over.end("complete", None)
         return over
+
+
+def _nothing(*_arguments: object) -> None:
+    """There is nothing to report of a stream that is over."""

@@ -21,6 +21,7 @@ from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
 from tickertape.client import forks
+from tickertape.client.convoy import Convoy
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import Inbox, rest_of
 from tickertape.client.loop_waiting import Waiters
@@ -255,7 +256,8 @@ class AsyncHandledStream(AsyncMessageStream):
     """A subscription whose messages go to a handler, one after the other, as they come.
 
     The client runs `hand_on` in a task. The handler is a function or a coroutine function; whatever it
-    raises, the next message is handed on all the same. A slow one holds up its own subscription only.
+    raises, the next message is handed on all the same. A slow one holds up its own subscription only, and
+    those that were resumed together with it: their handlers are called by a `Convoy`, in one order.
     """
 
     def __init__(
@@ -271,17 +273,101 @@ class AsyncHandledStream(AsyncMessageStream):
         super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
         self._handler = handler
         self._handlers = handlers
+        self._convoy: Convoy | None = None
+        self._own_batches = 0
+        """Those that came before it joined the convoy, and are still to be taken here."""
+        self._by_itself = True
+
+    # -- on its own -------------------------------------------------------------------------------------
 
     async def hand_on(self) -> None:
-        """Hand every message to the handler until the subscription is over or closed."""
+        """Hand every message to the handler until the subscription is over, closed, or in a convoy."""
         inbox = self._inbox
-        while (batch := await super()._next_batch(None)) is not None:
-            for message in batch:
-                if inbox.closed:
+        try:
+            while self._convoy is None or self._own_batches:
+                self.settle()
+                if not inbox.ready:
+                    self._in_a_row_bytes = 0
+                    await self._changed.wait()
+                    continue
+                batch = await super()._next_batch(None)
+                if batch is None:
                     return
-                await self._run(message)
+                self._own_batches = max(0, self._own_batches - 1)
+                for message in batch:
+                    if inbox.closed:
+                        return
+                    await self.hand(message)
+            self.settle()
+        finally:
+            self.abandon()
 
-    async def _run(self, message: Message) -> None:
+    def abandon(self) -> None:
+        """Internal: nothing is handed on by a task of its own, or no more."""
+        self._by_itself = False
+        self._changed.wake()
+
+    # -- in a convoy ------------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> bool:
+        """Internal: whether it is in no convoy."""
+        return self._convoy is None
+
+    def join(self, convoy: Convoy) -> None:
+        """Internal: what comes from now on is handed on there."""
+        self._convoy = convoy
+        self._own_batches = self._inbox.waiting
+        self._changed.wake()
+
+    def push_share(self, batch: MessageBatch) -> None:
+        """Internal: as `push`, but it is the caller who tells the convoy."""
+        super().push(batch)
+
+    def push(self, batch: MessageBatch) -> None:
+        """Internal: a batch was delivered."""
+        super().push(batch)
+        if self._convoy is not None:
+            self._convoy.put([(self, ())])
+
+    def end(self, reason: str, error: TickertapeError | None) -> None:
+        """Internal: nothing more comes; what is here is still handed on."""
+        super().end(reason, error)
+        if self._convoy is not None:
+            self._convoy.look()
+
+    async def close(self) -> None:
+        """As of any stream."""
+        await super().close()
+        self._changed.wake()
+        if self._convoy is not None:
+            self._convoy.look()
+
+    @property
+    def running(self) -> bool:
+        """Internal: whether more may come."""
+        return self._inbox.end_reason is None and not self._inbox.closed
+
+    async def caught_up_by_itself(self) -> None:
+        """Internal: wait until what came before it joined is handed on."""
+        while self._by_itself:
+            await self._changed.wait()
+
+    def take(self) -> MessageBatch | None:
+        """Internal: what comes next."""
+        self.settle()
+        return self._inbox.take()
+
+    def settle(self) -> None:
+        """Internal: what was taken last is done with, unless it was closed in the middle of it."""
+        owed = 0 if self._inbox.closed else self._inbox.settle()
+        if owed:
+            self._report(self.sub_id, owed)
+
+    async def hand(self, message: Message) -> None:
+        """Internal: call the handler, unless the stream is closed."""
+        if self._inbox.closed:
+            return
         try:
             outcome = self._handler(message)
             if outcome is not None and inspect.isawaitable(outcome):

@@ -5,15 +5,18 @@ Must never decide what the protocol says (`core.py`), nor carry out what it asks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from threading import get_ident
 from typing import Any
 
-from tickertape.base.errors import Disconnected, SubscriptionUnknown, TimedOut
+from tickertape.base.errors import Disconnected, TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
-from tickertape.client.command import Command, sub_ids_of
+from tickertape.client.command import Command, naming
 from tickertape.client.driver import FailedWriteHandler, extras
+from tickertape.client.effects import Part
 from tickertape.client.lane import NOBODY
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.requests import refuse_not_built
@@ -178,8 +181,8 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
     ) -> MessageStream:
         sub_id = request.context.sub_id
         common: dict[str, Any] = {
-            "consumed": self._consumed,
-            "unsubscribe": self._end_quietly,
+            "consumed": partial(self._consumed, request=request),
+            "unsubscribe": lambda _: self._leave(request),
             "client_seconds": self._timeout,
         }
         if on_message is None:
@@ -191,7 +194,7 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
                 lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
             )
         except TimedOut:
-            self._end_quietly(sub_id)  # nobody holds the stream: it must not fill up
+            self._leave(request)  # nobody holds the stream: it must not fill up
             raise
         return stream
 
@@ -200,24 +203,38 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
         assert isinstance(answer, Resolved)
         return answer.journal, answer.start, answer.end
 
-    def _end(self, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
+    def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
+        begin = self._naming(command)
         if self._on_receive_thread():
-            self._post(lambda call: self._core.unsubscribe(call, sub_ids))
+            self._post(lambda call: begin(call, sub_ids))
         else:
-            self._call(lambda call: self._core.unsubscribe(call, sub_ids), timeout, "unsubscribe")
+            self._call(lambda call: begin(call, sub_ids), timeout, command)
 
-    def _end_quietly(self, sub_id: str) -> None:
+    def _leave(self, request: Request) -> None:
         # It may have ended meanwhile, and a lost connection has ended it.
-        try:
-            self._post(lambda call: self._core.unsubscribe(call, (sub_id,)))
-        except (SubscriptionUnknown, Disconnected):
-            return
+        with suppress(Disconnected):
+            self._post(lambda _: self._core.leave(request))
+
+    def _hand_all(self, parts: Sequence[Part]) -> None:
+        handled = []
+        for sink, share, rows in parts:
+            if isinstance(sink, HandledStream):
+                handled.append((sink, share, rows))
+            else:
+                sink.push(share)  # type: ignore[attr-defined]
+        HandledStream.push_all(handled)
+
+    def _joined(self, sinks: Sequence[object]) -> None:
+        """All handlers run on the receive thread, in the order in which messages come."""
 
     def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> MessageStream:
-        if command.command == "subscribe":
+        named = naming(command, self._core.subscriptions)
+        if named is not None:
+            self._name(*named, timeout)
+        elif command.command == "subscribe":
             request, limited = self._asked_for(command)
             return self._open(request, timeout, handler, limited=limited)
-        if command.command == "publish":
+        elif command.command == "publish":
             self.publish(
                 command.topic,
                 command.data,
@@ -226,10 +243,12 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
                 sow_key=command.sow_key,
                 timeout=timeout,
             )
-        elif command.command == "unsubscribe":
-            self._end(sub_ids_of(command), timeout)
         else:
             self.publish_flush(timeout, command.level or "persisted")
-        over = MessageStream("", consumed=self._consumed, unsubscribe=self._end_quietly)
+        over = MessageStream("", consumed=_nothing, unsubscribe=_nothing)
         over.end("complete", None)
         return over
+
+
+def _nothing(*_arguments: object) -> None:
+    """There is nothing to report of a stream that is over."""

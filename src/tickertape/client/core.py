@@ -30,6 +30,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
+from tickertape.client.shares import routes_of
 from tickertape.client.subscriptions import Request, Subscriptions
 from tickertape.wire import commands
 from tickertape.wire.commands import (
@@ -43,11 +44,13 @@ from tickertape.wire.commands import (
     Heartbeat,
     LoggedOn,
     Logon,
+    Pause,
     Persisted,
     PersistedNotice,
     Processed,
     Rejected,
     Resolved,
+    Resume,
     Subscribe,
     Unsubscribe,
 )
@@ -81,6 +84,7 @@ Input = Opened | Arrived | Lost | bytes
 class _Call(NamedTuple):
     token: object  # None when nobody waits
     command: Command
+    request: Request | None = None  # what a subscribe asks for
 
 
 class ClientCore:
@@ -190,7 +194,8 @@ class ClientCore:
     def subscribe(self, token: object, request: Request, sink: object) -> None:
         """Resolved with the `Ack` when the subscription stands.
 
-        Raises `Disconnected`, `SubscriptionExists`.
+        With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
+        `Disconnected`, `SubscriptionExists`.
         """
         self._check_ready()
         self.publishing.flush_lanes()
@@ -199,23 +204,41 @@ class ClientCore:
             sub_id=request.context.sub_id,
             topic=request.topic,
             bookmark=request.bookmark,
+            filter=request.filter,
             options=request.options,
             credit=request.depth_bytes,
             until_caught_up=request.until_caught_up,
             positions=request.positions,
             journal=request.journal,
         )
-        self._call(command.id, _Call(token, command), lambda: self.subscriptions.begin(request, sink))
+        call = _Call(token, command, request)
+        self._call(command.id, call, lambda: self.subscriptions.begin(request, sink))
 
     def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server has ended them. Raises `Disconnected`, `SubscriptionUnknown`."""
-        self._check_ready()
-        for sub_id in sub_ids:
-            if not isinstance(sub_id, str):
-                raise UsageError(f"a sub_id is text, not {type(sub_id).__name__}")
-            if sub_id not in self.subscriptions:
-                raise SubscriptionUnknown(f"no subscription {sub_id!r} on this connection; nothing was ended")
+        self._check_known(sub_ids, "nothing was ended")
         command = Unsubscribe(id=self._new_id(), sub_ids=sub_ids)
+        self._call(command.id, _Call(token, command))
+
+    def leave(self, request: Request) -> None:
+        """Nobody holds the stream of this subscription any more: end it, unless it is over or replaced.
+
+        Raises `Disconnected`.
+        """
+        self._check_ready()
+        if self.subscriptions.leave(request):
+            self._leave(request.context.sub_id)
+
+    def pause(self, token: object, sub_ids: tuple[str, ...]) -> None:
+        """Resolved when the server sends them no more. Raises `Disconnected`, `SubscriptionUnknown`."""
+        self._check_known(sub_ids, "nothing was paused")
+        command = Pause(id=self._new_id(), sub_ids=sub_ids)
+        self._call(command.id, _Call(token, command))
+
+    def resume(self, token: object, sub_ids: tuple[str, ...]) -> None:
+        """Resolved when they go on. Raises `Disconnected`, `SubscriptionUnknown`."""
+        self._check_known(sub_ids, "nothing was resumed")
+        command = Resume(id=self._new_id(), sub_ids=sub_ids)
         self._call(command.id, _Call(token, command))
 
     def resolve(self, token: object, topic: str, bookmark: str) -> None:
@@ -232,9 +255,9 @@ class ClientCore:
         )
         self._call(command.id, _Call(token, command))
 
-    def consumed(self, sub_id: str, cost: int) -> None:
-        """The application is done with `cost` of what was delivered."""
-        credit = self.subscriptions.consumed(sub_id, cost)
+    def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
+        """The application is done with `cost` of what was delivered to what `request` asked for."""
+        credit = self.subscriptions.consumed(sub_id, cost, request)
         if credit is not None:
             self._send(credit)
 
@@ -274,6 +297,18 @@ class ClientCore:
             if self.loss is not None:
                 raise self.loss.with_traceback(None)  # else it grows with each call
             raise Disconnected("not connected: call connect() first")
+
+    def _check_known(self, sub_ids: tuple[str, ...], consequence: str) -> None:
+        self._check_ready()
+        for sub_id in sub_ids:
+            if not isinstance(sub_id, str):
+                raise UsageError(f"a sub_id is text, not {type(sub_id).__name__}")
+            if sub_id not in self.subscriptions:
+                raise SubscriptionUnknown(f"no subscription {sub_id!r} on this connection; {consequence}")
+
+    def _leave(self, sub_id: str) -> None:
+        command = Unsubscribe(id=self._new_id(), sub_ids=(sub_id,))
+        self._call(command.id, _Call(None, command))
 
     def _new_id(self) -> int:
         self._last_id += 1
@@ -346,35 +381,49 @@ class ClientCore:
         self._effects.append(Resolve(token, command))
 
     def _deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
+        several = bool(command.sub_ids or command.counts or command.indices)
+        if several and (command.sub_id or not command.sub_ids):
+            raise BadCommand("a delivery is for one subscription or for several, not for both")
+        routes = routes_of(command, batch) if several else []
         try:
             # Checksums made by the publishers; with many small runs the frame's own has to do.
             if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
                 batch.verify()
         except CorruptBatch as error:
-            if command.sub_id in self.subscriptions:
-                self.subscriptions.end(command.sub_id, error.code, error)
-                end = Unsubscribe(id=self._new_id(), sub_ids=(command.sub_id,))
-                self._call(end.id, _Call(None, end))
+            for sub_id in command.sub_ids or (command.sub_id,):
+                if sub_id in self.subscriptions:
+                    self.subscriptions.end(sub_id, error.code, error)
+                    if sub_id not in self.subscriptions:  # else it was just being replaced
+                        self._leave(sub_id)
             return
-        self.subscriptions.delivered(command, batch, now)
+        if several:
+            self.subscriptions.delivered_to_all(routes, batch, now)
+        else:
+            self.subscriptions.delivered(command, batch, now)
 
     def _answer(self, answer: Ack | Resolved) -> None:
         call = self._calls.pop(answer.id, None)
         if call is None:
             raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
-        if isinstance(answer, Ack) and answer.code:
-            error = error_from_code(answer.code, answer.text, available=answer.available)
-            if isinstance(call.command, Subscribe):
-                self.subscriptions.end(call.command.sub_id, answer.code, error)
-            if call.token is not None:
-                self._effects.append(Resolve(call.token, error))
-            return
         outcome: object = answer
-        if isinstance(call.command, Flush):
+        if isinstance(answer, Ack) and answer.code:
+            outcome = error_from_code(answer.code, answer.text, available=answer.available)
+            if call.request is not None:
+                credit, left = self.subscriptions.refused(call.request, answer.code, outcome)
+                if credit is not None:
+                    self._send(credit)
+                if left:
+                    self._leave(call.request.context.sub_id)
+        elif call.request is not None:
+            if self.subscriptions.stands(call.request):
+                self._leave(call.request.context.sub_id)
+        elif isinstance(call.command, Flush):
             outcome = None
         elif isinstance(call.command, Unsubscribe):
             for sub_id in call.command.sub_ids:
                 self.subscriptions.end(sub_id, "unsubscribed", None)
+        elif isinstance(call.command, Resume):
+            self.subscriptions.resumed(call.command.sub_ids)
         if call.token is not None:
             self._effects.append(Resolve(call.token, outcome))
 

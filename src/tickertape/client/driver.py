@@ -6,7 +6,7 @@ Must never wait, lock or touch a connection: that is what tells the fronts apart
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Protocol
 
@@ -22,8 +22,11 @@ from tickertape.client.effects import (
     End,
     FailedWrite,
     Hand,
+    HandAll,
     Hangup,
+    Joined,
     Notice,
+    Part,
     Resolve,
     Room,
 )
@@ -106,6 +109,8 @@ class Driver(ABC):
         for effect in effects:
             if isinstance(effect, Hand):
                 effect.sink.push(effect.batch)  # type: ignore[attr-defined]
+            elif isinstance(effect, HandAll):
+                self._hand_all(effect.parts)
             elif isinstance(effect, Resolve):
                 effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
             elif isinstance(effect, CaughtUp):
@@ -114,6 +119,8 @@ class Driver(ABC):
                 effect.sink.noticed(effect.bookmark)  # type: ignore[attr-defined]
             elif isinstance(effect, End):
                 effect.sink.end(effect.reason, effect.error)  # type: ignore[attr-defined]
+            elif isinstance(effect, Joined):
+                self._joined(effect.sinks)
             elif isinstance(effect, FailedWrite):
                 self._failed_write(effect)
             elif isinstance(effect, Room):
@@ -131,6 +138,14 @@ class Driver(ABC):
     def _take_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
         self._failed_write_handler = handler
         self._publishing.refusals.report = handler is None
+
+    @abstractmethod
+    def _hand_all(self, parts: Sequence[Part]) -> None:
+        """Give each sink its share of a batch; handlers are called in the order of the batch."""
+
+    @abstractmethod
+    def _joined(self, sinks: Sequence[object]) -> None:
+        """These sinks were resumed together: their handlers keep one order from now on."""
 
     @abstractmethod
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:

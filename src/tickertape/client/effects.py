@@ -5,6 +5,7 @@ Must never do any of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tickertape.base.errors import PublishRejected, TickertapeError
@@ -36,6 +37,26 @@ class Hand(NamedTuple):
 
     sink: object
     batch: MessageBatch
+
+
+class HandAll(NamedTuple):
+    """Give each sink its share of one batch. Handlers are called in the order of the batch."""
+
+    parts: list[Part]
+
+
+class Part(NamedTuple):
+    """What one sink gets of a batch for several: its share, and which rows of the batch these are."""
+
+    sink: object
+    share: MessageBatch
+    rows: Sequence[int]
+
+
+class Joined(NamedTuple):
+    """The subscriptions of `sinks` were resumed together: from here on their handlers keep one order."""
+
+    sinks: list[object]
 
 
 class CaughtUp(NamedTuple):
@@ -80,4 +101,6 @@ class Down(NamedTuple):
     error: TickertapeError
 
 
-Effect = Send | Hangup | Resolve | Hand | CaughtUp | Notice | End | FailedWrite | Room | Down
+Effect = (
+    Send | Hangup | Resolve | Hand | HandAll | Joined | CaughtUp | Notice | End | FailedWrite | Room | Down
+)

@@ -132,6 +132,11 @@ class Inbox:
         return bool(self._batches) or self.end_reason is not None
 
     @property
+    def waiting(self) -> int:
+        """Batches that came and were not taken."""
+        return self._pushed_batches - self._taken[0]
+
+    @property
     def at_hand(self) -> MessageBatch | None:
         """The batch taken last, until it is settled."""
         return self._taken[2]

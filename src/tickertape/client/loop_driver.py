@@ -20,6 +20,7 @@ from tickertape.client.driver import Driver
 from tickertape.client.effects import Effect, Send
 from tickertape.client.loop_link import LoopLink
 from tickertape.client.loop_waiting import LoopCall, Waiters
+from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
 from tickertape.wire.commands import LoggedOn
 
@@ -240,9 +241,9 @@ class LoopDriver(Driver):
         self._drive()
         return await call.wait(seconds, what)
 
-    def _consumed(self, sub_id: str, cost: int) -> None:
+    def _consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
         self._check_not_forked()
-        self._core.consumed(sub_id, cost)
+        self._core.consumed(sub_id, cost, request)
         if self._waiting:
             self._drive()
 

@@ -1,4 +1,4 @@
-"""Owns what an application may ask of a subscription, and the option string that says it on the wire.
+"""Owns what an application may ask of a subscription: the request made of it, its parts checked.
 
 Must never send a request whose options this version does not carry out: what is not built yet raises.
 """
@@ -17,18 +17,13 @@ from tickertape.base.limits import (
     message_cost_bytes,
     subscription_id_bytes_max,
 )
-from tickertape.base.options import format_options, parse_options
+from tickertape.base.options import format_options
 from tickertape.base.units import parse_size
+from tickertape.client.option_string import merge_options
 from tickertape.client.subscriptions import DeliveryContext, Request
 
 StartPoint = str | datetime | Bookmark | Sequence[str | Bookmark]
 NOT_FOUND: Final = ("fail", "now", "epoch")
-BUILT: Final = ("bookmark", "timestamp", "bookmark_not_found")
-NOT_BUILT: Final = (
-    "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "pause", "resume", "live",
-    "fully_durable", "select", "replace", "max_backlog", "oof", "send_keys", "no_empties", "send_empties",
-    "no_sowkey", "top_n", "skip_n", "projection", "grouping",
-)  # fmt: skip
 
 
 def refuse_not_built(options: Mapping[str, object]) -> None:
@@ -55,6 +50,7 @@ def make_request(
     sub_id: str,
     *,
     bookmark: StartPoint | None = None,
+    filter: str | None = None,
     timestamp: bool = False,
     bookmark_not_found: str = "fail",
     options: str | None = None,
@@ -62,32 +58,30 @@ def make_request(
     until_caught_up: bool = False,
     positions: tuple[int, int] | None = None,
     journal: str | None = None,
+    given: Mapping[str, object] | None = None,
 ) -> Request:
     """The request of a subscription. Raises `BadTopic`, `BadBookmark`, `BadOption`.
 
-    `options` is the option string of the reference; what it says wins over the keyword of the same name.
+    `options` is the option string of the reference, `given` are keywords named like options: what is in both
+    is refused. `timestamp` and `bookmark_not_found` are what holds where neither says anything else.
     """
-    _check_kinds(topic, positions, {"sub_id": sub_id, "options": options, "journal": journal})
+    _check_kinds(
+        topic, positions, {"sub_id": sub_id, "filter": filter, "options": options, "journal": journal}
+    )
     if not 0 < len(sub_id.encode()) <= subscription_id_bytes_max:
         raise BadOption(f"sub_id={sub_id!r}: a subscription id has 1 to {subscription_id_bytes_max} bytes")
-    asked = parse_options(options or "")
-    for name in asked:
-        if name not in BUILT:
-            why = "is not built yet" if name in NOT_BUILT else "does not exist"
-            raise BadOption(f"option {name} {why}; there are {', '.join(BUILT)}")
-    replays = bookmark is not None or positions is not None
+    asked = merge_options(options or "", given or {})
     wire: dict[str, str | None] = {}
-    if replays or _flag(asked, "bookmark"):
+    if bookmark is not None or positions is not None or "bookmark" in asked:
         wire["bookmark"] = None
-    if timestamp or _flag(asked, "timestamp"):
+    if timestamp or "timestamp" in asked:
         wire["timestamp"] = None
+    not_found = asked.pop("bookmark_not_found", None)
     if bookmark is not None:
-        wire["bookmark_not_found"] = asked.get("bookmark_not_found") or bookmark_not_found
-        if wire["bookmark_not_found"] not in NOT_FOUND:
-            raise BadOption(
-                f"bookmark_not_found={wire['bookmark_not_found']!r}: use one of {', '.join(NOT_FOUND)}"
-            )
-    elif "bookmark_not_found" in asked:
+        wire["bookmark_not_found"] = not_found = not_found or bookmark_not_found
+        if not_found not in NOT_FOUND:
+            raise BadOption(f"bookmark_not_found={not_found!r}: use one of {', '.join(NOT_FOUND)}")
+    elif not_found is not None:
         raise BadOption("bookmark_not_found needs a bookmark")
     depth_bytes = credit_bytes_default if depth is None else parse_size(depth)
     if not message_cost_bytes <= depth_bytes <= credit_bytes_max:
@@ -100,12 +94,19 @@ def make_request(
             sub_id=sub_id, with_bookmark="bookmark" in wire, with_timestamp="timestamp" in wire
         ),
         bookmark=None if bookmark is None else start_text(bookmark),
-        options=format_options(wire),
+        filter=filter,
+        options=format_options(wire | asked),
+        replace="replace" in asked,
         depth_bytes=depth_bytes,
         until_caught_up=until_caught_up,
         positions=positions,
         journal=journal,
     )
+
+
+def not_found_given(bookmark_not_found: str) -> str | None:
+    """The keyword `bookmark_not_found` of a call, None where it is as it is by itself."""
+    return None if bookmark_not_found == "fail" else bookmark_not_found
 
 
 def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[str, str | None]) -> None:
@@ -118,9 +119,3 @@ def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[s
             raise BadOption(f"{name} is text, not {type(text).__name__}")
     if positions is not None and not all(type(position) is int and position >= 0 for position in positions):
         raise UsageError("positions in a log are numbers from 0 on")
-
-
-def _flag(asked: Mapping[str, str | None], name: str) -> bool:
-    if asked.get(name) is not None:
-        raise BadOption(f"option {name} takes no value")
-    return name in asked

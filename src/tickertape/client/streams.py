@@ -25,6 +25,7 @@ from tickertape.batch.message import Message
 from tickertape.client import forks
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import NOWHERE, Inbox, Place
+from tickertape.client.shares import in_order
 from tickertape.client.subscribing import Handler
 from tickertape.client.waiting import DEFAULT, Timeout
 
@@ -315,6 +316,18 @@ class HandledStream(MessageStream):
         super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
         self._handler = handler
         self._handlers = handlers
+
+    @staticmethod
+    def push_all(parts: Sequence[tuple[HandledStream, MessageBatch, Sequence[int]]]) -> None:
+        """Internal: shares of one batch were delivered; hand all messages on in the order of the batch."""
+        messages = [iter(share) for _, share, _ in parts]
+        for _, number in in_order([rows for _, _, rows in parts]):
+            stream = parts[number][0]
+            if not stream._inbox.closed:
+                stream._handlers.run(stream._handler, next(messages[number]))
+        for stream, share, _ in parts:
+            stream._inbox.done(share)
+            stream._report(stream.sub_id, share.cost)
 
     def push(self, batch: MessageBatch) -> None:
         """Internal: a batch was delivered; hand its messages on, until the handler closes the stream."""

@@ -14,7 +14,8 @@ from tickertape.base.bookmarks import EPOCH
 from tickertape.batch.message import Message
 from tickertape.client.command import Command, check_command, one_sub_id, request_of
 from tickertape.client.core import ClientCore
-from tickertape.client.requests import StartPoint, make_request, refuse_not_built, start_text
+from tickertape.client.option_string import Fields, Interval, Rate
+from tickertape.client.requests import StartPoint, make_request, not_found_given, start_text
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout
 
@@ -43,40 +44,53 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         bookmark: StartPoint | None = None,
         timestamp: bool = False,
         bookmark_not_found: str = "fail",
-        conflation: object = None,
-        conflation_key: object = None,
-        select: object = None,
+        conflation: Interval | None = None,
+        conflation_key: Fields | None = None,
+        select: Fields | None = None,
+        replace: bool = False,
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
         """Receive what is published to `topic` from now on; with `bookmark` it is a bookmark subscription.
 
-        `topic`: a name. A pattern (with one of `* + ? [ ] ( ) { } ^ $ \\ |`) is not built yet: `BadTopic`.
+        `topic`: a name, or a pattern (RE2, with one of `* + ? [ ] ( ) { } ^ $ \\ |` in it) for all topics that
+        it is found in: `"^orders/"`.
+        `filter`: only messages whose content passes it, such as `"/symbol = 'IBM' AND /price > 10"`.
         `sub_id`: its id on this connection; one is made up when it is None.
         `on_message`: called with each message, one after the other, on the receive thread (blocking client)
         or in a task of the event loop (asyncio client, where it may be a coroutine function); the stream
         returned then gives no messages.
         `timestamp`: messages show when the server accepted them. `bookmark_not_found`: what happens when
         the log does not hold the bookmark: `"fail"` (default), `"now"` or `"epoch"`.
-        `options`: the option string of the reference, e.g. `"bookmark,timestamp"`.
+        `conflation`: at most one message of a key in an interval (seconds or text), the last one; the key is
+        the topic, or the fields of `conflation_key`. `select`: which fields are sent: `["-/", "+/symbol"]`.
+        `replace`: take the place of the subscription `sub_id`, at once and exactly: nothing is lost, nothing
+        comes twice. The old stream keeps what it has and ends with the reason `replaced`; when this is
+        refused, it goes on. Without such a subscription it begins one.
+        `options`: the option string of the reference, e.g. `"bookmark,timestamp"`; what is a keyword too must
+        not be in both.
         `depth`: credit, in bytes or text (`"2MB"`): how much may wait here for the application. `timeout`:
-        for the server's answer, in seconds. `filter`, `conflation`, `conflation_key` and `select` are not
-        built yet. Raises `BadTopic`, `BadOption`, `BadBookmark`, `BookmarkUnknown`, `BookmarkExpired`
-        (retention has removed it, whatever `bookmark_not_found` says; its `available` is the first bookmark
-        that is there), `TopicNotRecorded`, `SubscriptionExists`, `TimedOut`, `Disconnected`, `Closed`.
+        for the server's answer, in seconds. Raises `BadTopic`, `BadFilter`, `BadOption`, `BadBookmark`,
+        `BookmarkUnknown`, `BookmarkExpired` (retention has removed it, whatever `bookmark_not_found` says; its
+        `available` is the first bookmark that is there), `TopicNotRecorded`, `SubscriptionExists`,
+        `TimedOut`, `Disconnected`, `Closed`.
         """
-        refuse_not_built(
-            {"filter": filter, "conflation": conflation, "conflation_key": conflation_key, "select": select}
-        )
         request = make_request(
             topic,
             self._sub_id(sub_id),
             bookmark=bookmark,
-            timestamp=timestamp,
-            bookmark_not_found=bookmark_not_found,
+            filter=filter,
             options=options,
             depth=depth,
+            given={
+                "timestamp": timestamp,
+                "bookmark_not_found": not_found_given(bookmark_not_found),
+                "conflation": conflation,
+                "conflation_key": conflation_key,
+                "select": select,
+                "replace": replace,
+            },
         )
         return self._open(request, timeout, on_message)
 
@@ -88,16 +102,17 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         filter: str | None = None,
         sub_id: str | None = None,
         on_message: Handler | None = None,
-        rate: object = None,
-        rate_max_gap: object = None,
-        conflation: object = None,
-        conflation_key: object = None,
+        rate: Rate | None = None,
+        rate_max_gap: Interval | None = None,
+        conflation: Interval | None = None,
+        conflation_key: Fields | None = None,
         pause: bool = False,
         timestamp: bool = False,
         live: bool = False,
         fully_durable: bool = False,
         bookmark_not_found: str = "fail",
-        select: object = None,
+        select: Fields | None = None,
+        replace: bool = False,
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
@@ -108,12 +123,24 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         list of them, a timestamp (`YYYYmmddTHHMMSS[Z]` or `datetime`; starts strictly after it), or a range
         such as
         `[20261120T090000:20261120T100000)`, which ends the stream at its stop.
-        The rest is as in `subscribe`; `rate`, `rate_max_gap`, `pause`, `live` and `fully_durable` are not
-        built yet.
+        `rate`: how fast at most, as long as it lasts: messages a second (a number), payload bytes a second
+        (`"500KB"`) or a multiple of the original pace (`"2x"`); of what passes the filter. `rate_max_gap`:
+        the longest wait of a multiple between two messages, in seconds or text. `pause`: begin, but send
+        nothing before `resume`. `live`: once it has caught up, deliver before messages are on disk.
+        `fully_durable`: deliver only what all synchronous destinations have; without one it changes nothing.
+        Intervals of `conflation` are those of the recorded time while it replays. The rest is as in
+        `subscribe`.
         """
-        refuse_not_built(
-            {
-                "filter": filter,
+        request = make_request(
+            topic,
+            self._sub_id(sub_id),
+            bookmark=start_text(bookmark),
+            filter=filter,
+            options=options,
+            depth=depth,
+            given={
+                "timestamp": timestamp,
+                "bookmark_not_found": not_found_given(bookmark_not_found),
                 "rate": rate,
                 "rate_max_gap": rate_max_gap,
                 "conflation": conflation,
@@ -122,16 +149,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
                 "live": live,
                 "fully_durable": fully_durable,
                 "select": select,
-            }
-        )
-        request = make_request(
-            topic,
-            self._sub_id(sub_id),
-            bookmark=start_text(bookmark),
-            timestamp=timestamp,
-            bookmark_not_found=bookmark_not_found,
-            options=options,
-            depth=depth,
+                "replace": replace,
+            },
         )
         return self._open(request, timeout, on_message)
 
@@ -142,13 +161,13 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         *,
         filter: str | None = None,
         sub_id: str | None = None,
-        rate: object = None,
-        rate_max_gap: object = None,
-        conflation: object = None,
-        conflation_key: object = None,
+        rate: Rate | None = None,
+        rate_max_gap: Interval | None = None,
+        conflation: Interval | None = None,
+        conflation_key: Fields | None = None,
         timestamp: bool = True,
         bookmark_not_found: str = "fail",
-        select: object = None,
+        select: Fields | None = None,
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
@@ -160,24 +179,22 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         quiet end means that all was read. Messages show bookmark and time. The rest is as in
         `bookmark_subscribe`.
         """
-        refuse_not_built(
-            {
-                "filter": filter,
+        request = make_request(
+            topic,
+            self._sub_id(sub_id),
+            bookmark=start_text(bookmark),
+            filter=filter,
+            timestamp=timestamp,
+            options=options,
+            depth=depth,
+            given={
+                "bookmark_not_found": not_found_given(bookmark_not_found),
                 "rate": rate,
                 "rate_max_gap": rate_max_gap,
                 "conflation": conflation,
                 "conflation_key": conflation_key,
                 "select": select,
-            }
-        )
-        request = make_request(
-            topic,
-            self._sub_id(sub_id),
-            bookmark=start_text(bookmark),
-            timestamp=timestamp,
-            bookmark_not_found=bookmark_not_found,
-            options=options,
-            depth=depth,
+            },
             until_caught_up=True,
         )
         return self._open(request, timeout, None, limited=True)
@@ -222,14 +239,31 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
 
         Raises `SubscriptionUnknown` (nothing was ended), `TimedOut`, `Disconnected`, `Closed`.
         """
-        return self._end(sub_ids, timeout)
+        return self._name("unsubscribe", sub_ids, timeout)
+
+    def pause(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
+        """Let the server send nothing more to bookmark subscriptions, and keep their places: one command.
+
+        What was sent before still arrives; live messages are not lost, they come from the log later. On the
+        receive thread it does not wait. Raises `SubscriptionUnknown` and `BadOption` (not a bookmark
+        subscription; in both cases none was touched), `TimedOut`, `Disconnected`, `Closed`.
+        """
+        return self._name("pause", sub_ids, timeout)
+
+    def resume(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
+        """Go on with subscriptions that were paused, all in one command; others go on as they do.
+
+        Those of them that stand at the same place and have the same rate are read together: messages come in
+        the order of the log across them, to handlers too. Raises as `pause`.
+        """
+        return self._name("resume", sub_ids, timeout)
 
     def execute(self, command: Command, *, timeout: Timeout = DEFAULT) -> Opened:
         """Carry out a command in its general form; every other method is a short form of one.
 
-        Returns the stream of a subscribe. The stream of a publish, a flush or an unsubscribe is over at
-        once: its `end_reason` is `complete`. `timeout`: for the server's answer, in seconds or text. Raises
-        `BadOption` for what does not exist, is not built yet or is not used by the command, and what the
+        Returns the stream of a subscribe. That of any other command, also of a subscribe that pauses or
+        resumes others, is over at once: its `end_reason` is `complete`. `timeout`: for the server's answer, in
+        seconds or text. Raises `BadOption` for what does not exist, is not built yet or is not used by the command, and what the
         command's own method raises.
         """
         check_command(command)
@@ -253,12 +287,17 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         """Ask for the positions of a start point."""
 
     @abstractmethod
-    def _end(self, sub_ids: tuple[str, ...], timeout: Timeout) -> Done:
-        """Send an unsubscribe and wait until it is done."""
+    def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> Done:
+        """Send a command that names subscriptions, and wait until it is done."""
 
     @abstractmethod
     def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> Opened:
         """Carry out a command that was checked."""
+
+    def _naming(self, command: str) -> Callable[[object, tuple[str, ...]], None]:
+        if command == "pause":
+            return self._core.pause
+        return self._core.resume if command == "resume" else self._core.unsubscribe
 
     def _asked_for(self, command: Command) -> tuple[Request, bool]:
         return request_of(command, self._sub_id(one_sub_id(command)))

@@ -20,6 +20,7 @@ from tickertape.client.driver import Driver
 from tickertape.client.effects import Effect, Resolve, Send
 from tickertape.client.lane import NOBODY
 from tickertape.client.link import Link, dial
+from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Call, Timeout, now
 
 DisconnectHandler = Callable[[Any], object]
@@ -262,7 +263,7 @@ class ThreadDriver(Driver):
             link, later = self._link, self._sends()
         self._carry_out(link, later)
 
-    def _consumed(self, sub_id: str, cost: int) -> None:
+    def _consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
         """Report what a stream owes. When a signal handler raises in here, nothing was reported, or the
         connection ends, as nobody knows what of it was; the stream then says so.
         """
@@ -272,7 +273,7 @@ class ThreadDriver(Driver):
         try:
             self._lock.acquire()
             begun = True
-            self._core.consumed(sub_id, cost)
+            self._core.consumed(sub_id, cost, request)
             link = self._link
             later = self._sends() if self._waiting else ()
             self._lock.release()

@@ -472,20 +472,6 @@ def test_resolve_and_read_positions(client: Client) -> None:
         client.read_positions("orders", 0, 1, "another")
 
 
-@pytest.mark.parametrize("name", ["rate", "rate_max_gap", "filter", "select", "conflation", "conflation_key"])
-def test_options_that_are_not_built_yet_raise(client: Client, name: str) -> None:
-    with pytest.raises(BadOption, match="not built yet"):
-        client.bookmark_subscribe("orders", EPOCH, **{name: "1"})  # type: ignore[arg-type]
-    with pytest.raises(BadOption, match="not built yet"):
-        client.replay("orders", **{name: "1"})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["pause", "live", "fully_durable"])
-def test_flags_that_are_not_built_yet_raise(client: Client, name: str) -> None:
-    with pytest.raises(BadOption, match="not built yet"):
-        client.bookmark_subscribe("orders", EPOCH, **{name: True})  # type: ignore[arg-type]
-
-
 def test_a_subscribe_that_times_out_leaves_nothing_behind(server: SocketServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client("a", f"tcp://127.0.0.1:{listener.getsockname()[1]}", connect=False)

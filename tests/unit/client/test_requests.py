@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -11,21 +12,12 @@ from tickertape.base.errors import BadBookmark, BadOption, BadTopic
 from tickertape.client.requests import make_request, refuse_not_built, start_text
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["filter", "rate", "rate_max_gap", "conflation", "conflation_key", "select"],
-)
+@pytest.mark.parametrize("name", ["max_backlog", "oof", "top_n", "projection"])
 def test_what_is_not_built_yet_raises(name: str) -> None:
-    with pytest.raises(BadOption, match=f"{name} is not built yet"):
-        refuse_not_built({name: "/x > 1"})
+    with pytest.raises(BadOption, match=f"{name}=1: {name} is not built yet"):
+        refuse_not_built({name: 1})
     with pytest.raises(BadOption, match=f"option {name} is not built yet"):
         make_request("orders", "s", bookmark="0", options=f"{name}=1")
-
-
-def test_flags_left_at_their_default_are_not_asked_for() -> None:
-    refuse_not_built({"pause": False, "live": False, "rate": None})
-    with pytest.raises(BadOption, match="pause"):
-        refuse_not_built({"pause": True})
 
 
 def test_an_option_that_does_not_exist_raises() -> None:
@@ -46,6 +38,106 @@ def test_a_client_asks_for_fail_unless_told_otherwise() -> None:
     request = make_request("orders", "s", bookmark=EPOCH, options="bookmark_not_found = epoch, timestamp,")
     assert request.options == "bookmark,timestamp,bookmark_not_found=epoch"
     assert request.context.with_timestamp
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"rate": 1000}, "rate=1000"),
+        ({"rate": 0.5}, "rate=0.5"),
+        ({"rate": 1 / 3}, "rate=0.333333333"),
+        ({"rate": 1e9}, "rate=1000000000"),
+        ({"rate": " 2X "}, "rate=2X"),
+        ({"rate_max_gap": 2.5}, "rate_max_gap=2.5s"),
+        ({"rate_max_gap": "10s"}, "rate_max_gap=10s"),
+        ({"conflation": 1}, "conflation=1s"),
+        ({"conflation": "none"}, "conflation=none"),
+        ({"conflation_key": "/a"}, "conflation_key=/a"),
+        ({"conflation_key": "/a,/b"}, "conflation_key=[/a,/b]"),
+        ({"conflation_key": "[/a, /b]"}, "conflation_key=[/a, /b]"),
+        ({"conflation_key": ["/a", "/b/c"]}, "conflation_key=[/a,/b/c]"),
+        ({"select": ("-/", "+/a")}, "select=[-/,+/a]"),
+        (
+            {"pause": True, "live": True, "fully_durable": True, "replace": True},
+            "pause,live,fully_durable,replace",
+        ),
+        ({"pause": False, "live": False, "rate": None, "select": None}, ""),
+    ],
+)
+def test_keywords_are_written_as_options(given: dict[str, object], written: str) -> None:
+    assert make_request("orders", "s", given=given).options == written
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("rate", True, "rate is messages a second, or text such as '1000', '500KB' or '2x', not bool"),
+        ("rate", 0, "above 0; this is 0"),
+        ("rate", -1.5, "above 0"),
+        ("rate", float("nan"), "above 0"),
+        ("rate", 1e-12, "at most 9 decimals"),
+        ("rate", ["2x"], "not list"),
+        ("rate", "1,live", "rate='1,live' is not the value of one option"),
+        ("rate", "", "rate=''"),
+        ("rate_max_gap", float("inf"), "rate_max_gap is seconds"),
+        ("conflation", b"1s", "conflation is seconds, or text such as '500ms', not bytes"),
+        ("conflation_key", 1, "conflation_key is a list of texts"),
+        ("conflation_key", ["/a", 2], "conflation_key is a list of texts"),
+        ("conflation_key", [], "conflation_key"),
+        ("conflation_key", ["/a,/b"], "each member is one identifier"),
+        ("conflation_key", ["/a", ""], "empty member"),
+        ("conflation_key", "[/a", "bracket"),
+        ("select", ["+/a]"], "select"),
+        ("pause", 1, "pause is True or False, not int"),
+        ("live", "yes", "live is True or False, not str"),
+        ("timestamp", None, ""),
+        ("bookmark_not_found", 1, "bookmark_not_found is text, not int"),
+    ],
+)
+def test_a_wrong_value_names_its_parameter(name: str, value: object, says: str) -> None:
+    if value is None:
+        assert make_request("orders", "s", given={name: value}).options == ""
+        return
+    with pytest.raises(BadOption, match=re.escape(says)) as caught:
+        make_request("orders", "s", bookmark=EPOCH, given={name: value})
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({"rate": 10}, "rate=20"),
+        ({"timestamp": True}, "timestamp"),
+        ({"bookmark_not_found": "now"}, "bookmark_not_found=now"),
+        ({"select": ["+/a"]}, "rate=2x,select=[-/,+/a]"),
+    ],
+)
+def test_what_is_said_twice_is_refused(given: dict[str, object], options: str) -> None:
+    (name,) = given
+    with pytest.raises(BadOption, match=f"{name} is given twice"):
+        make_request("orders", "s", bookmark=EPOCH, given=given, options=options)
+
+
+def test_keywords_and_the_option_string_add_up() -> None:
+    request = make_request(
+        "orders", "s", bookmark=EPOCH, given={"rate": "2x", "pause": False}, options="rate_max_gap=5s,pause,"
+    )
+    assert request.options == "bookmark,bookmark_not_found=fail,rate_max_gap=5s,pause,rate=2x"
+    assert not request.replace
+    assert make_request("orders", "s", options="replace").replace
+
+
+def test_a_filter_is_no_option_and_is_passed_on_as_it_is() -> None:
+    assert make_request("orders", "s", filter="/a = 'x, y'").filter == "/a = 'x, y'"
+    with pytest.raises(BadOption, match="option filter is no option"):
+        make_request("orders", "s", options="filter=/a")
+    with pytest.raises(BadOption, match="filter is text, not int"):
+        make_request("orders", "s", filter=1)  # type: ignore[arg-type]
+
+
+def test_options_that_need_a_value_get_one() -> None:
+    with pytest.raises(BadOption, match="option rate needs a value: rate="):
+        make_request("orders", "s", bookmark=EPOCH, options="rate")
 
 
 def test_bookmark_not_found_is_checked() -> None:
