@@ -19,7 +19,7 @@ from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, naming
 from tickertape.client.convoy import Convoy
 from tickertape.client.driver import FailedWriteHandler, extras
-from tickertape.client.effects import Part
+from tickertape.client.effects import HandAll
 from tickertape.client.loop_driver import LoopDriver
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.requests import refuse_not_built
@@ -276,9 +276,9 @@ class AsyncClient(
             self._core.leave(request)
             self._drive()
 
-    def _hand_all(self, parts: Sequence[Part]) -> None:
+    def _hand_all(self, effect: HandAll) -> None:
         together = []
-        for sink, share, rows in parts:
+        for sink, share, rows in effect.parts:
             if isinstance(sink, AsyncHandledStream) and not sink.free:
                 sink.push_share(share)
                 together.append((sink, rows))

@@ -16,12 +16,12 @@ from tickertape.base.limits import client_timeout_seconds
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, naming
 from tickertape.client.driver import FailedWriteHandler, extras
-from tickertape.client.effects import Part
+from tickertape.client.effects import HandAll
 from tickertape.client.lane import NOBODY
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.requests import refuse_not_built
 from tickertape.client.steps import PublishSteps
-from tickertape.client.streams import HandledStream, MessageStream
+from tickertape.client.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.thread_driver import ThreadDriver
@@ -188,7 +188,9 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
         if on_message is None:
             stream = MessageStream(sub_id, limited=limited, **common)
         else:
-            stream = HandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
+            stream = HandledStream(
+                sub_id, handler=on_message, handlers=self._handlers, request=request, **common
+            )
         try:
             self._call(
                 lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
@@ -215,14 +217,20 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
         with suppress(Disconnected):
             self._post(lambda _: self._core.leave(request))
 
-    def _hand_all(self, parts: Sequence[Part]) -> None:
-        handled = []
-        for sink, share, rows in parts:
-            if isinstance(sink, HandledStream):
+    def _hand_all(self, effect: HandAll) -> None:
+        handled: list[HandledPart] = []
+        for sink, share, rows in effect.parts:
+            if type(sink) is HandledStream:
                 handled.append((sink, share, rows))
             else:
                 sink.push(share)  # type: ignore[attr-defined]
-        HandledStream.push_all(handled)
+        if handled:
+            push_all(effect.shared.bodies(), handled, self._handlers.tell)
+            takings = [(sink.request, share.cost) for sink, share, _ in handled if sink.request is not None]
+            with self._lock:
+                self._core.consumed_all(takings)
+                link, later = self._link, self._sends()
+            self._carry_out(link, later)
 
     def _joined(self, sinks: Sequence[object]) -> None:
         """All handlers run on the receive thread, in the order in which messages come."""

@@ -261,6 +261,11 @@ class ClientCore:
         if credit is not None:
             self._send(credit)
 
+    def consumed_all(self, takings: Sequence[tuple[Request, int]]) -> None:
+        """As `consumed`, for several."""
+        for credit in self.subscriptions.consumed_all(takings):
+            self._send(credit)
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""

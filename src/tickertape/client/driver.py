@@ -26,7 +26,6 @@ from tickertape.client.effects import (
     Hangup,
     Joined,
     Notice,
-    Part,
     Resolve,
     Room,
 )
@@ -110,7 +109,7 @@ class Driver(ABC):
             if isinstance(effect, Hand):
                 effect.sink.push(effect.batch)  # type: ignore[attr-defined]
             elif isinstance(effect, HandAll):
-                self._hand_all(effect.parts)
+                self._hand_all(effect)
             elif isinstance(effect, Resolve):
                 effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
             elif isinstance(effect, CaughtUp):
@@ -140,7 +139,7 @@ class Driver(ABC):
         self._publishing.refusals.report = handler is None
 
     @abstractmethod
-    def _hand_all(self, parts: Sequence[Part]) -> None:
+    def _hand_all(self, effect: HandAll) -> None:
         """Give each sink its share of a batch; handlers are called in the order of the batch."""
 
     @abstractmethod

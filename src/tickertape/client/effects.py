@@ -11,6 +11,10 @@ from typing import NamedTuple
 from tickertape.base.errors import PublishRejected, TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.batch.layout import MessageBatch
+from tickertape.client.shares import Shared
+
+Part = tuple[object, MessageBatch, Sequence[int]]
+"""What one sink gets of a batch for several: its share, and which rows of the batch these are."""
 
 
 class Send(NamedTuple):
@@ -42,15 +46,8 @@ class Hand(NamedTuple):
 class HandAll(NamedTuple):
     """Give each sink its share of one batch. Handlers are called in the order of the batch."""
 
+    shared: Shared
     parts: list[Part]
-
-
-class Part(NamedTuple):
-    """What one sink gets of a batch for several: its share, and which rows of the batch these are."""
-
-    sink: object
-    share: MessageBatch
-    rows: Sequence[int]
 
 
 class Joined(NamedTuple):

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,12 +27,10 @@ _MADE: Final = frozenset(
 """What a batch has and a view does not: asking for one of them makes the share a batch."""
 
 
-class Route(NamedTuple):
-    """Which messages of a batch are for a subscription, and what they cost against its credit."""
+_reference: Final = weakref.ref
 
-    sub_id: str
-    rows: Sequence[int]
-    cost: int
+Route = tuple[str, Sequence[int], int]
+"""A subscription, which messages of a batch are for it, and what they cost against its credit."""
 
 
 def routes_of(command: Deliver, batch: MessageBatch) -> list[Route]:
@@ -61,7 +59,7 @@ def routes_of(command: Deliver, batch: MessageBatch) -> list[Route]:
     edges = [0, *ends.tolist()]
     rows = indices.tolist()
     shares = [rows[begin:end] for begin, end in pairwise(edges)]
-    return list(map(Route, sub_ids, shares, costs))
+    return list(zip(sub_ids, shares, costs, strict=True))
 
 
 def _bad(what: str) -> BadCommand:
@@ -94,15 +92,15 @@ class Shared:
             bodies = self._bodies = self.batch.bodies_list()
         return bodies
 
-    def share(self, route: Route, context: DeliveryContext) -> MessageBatch:
-        """What is for one subscription."""
-        if len(route.rows) == self.batch.count:
+    def share(self, rows: Sequence[int], cost: int, context: DeliveryContext) -> MessageBatch:
+        """What is for one subscription: these rows, which cost so much."""
+        if len(rows) == self.batch.count:
             whole = MessageBatch.__new__(MessageBatch)
             whole.__dict__.update(self.batch.__dict__)
             whole.context = context
             return whole
-        share = Share(self, route, context)
-        self._shares.append(weakref.ref(share))
+        share = Share(self, rows, cost, context)
+        self._shares.append(_reference(share))
         return share
 
     def part(self) -> None:
@@ -117,11 +115,11 @@ class Shared:
 class Share(MessageBatch):
     """Some messages of a `Shared` batch; in every other way the batch of these messages."""
 
-    def __init__(self, shared: Shared, route: Route, context: DeliveryContext) -> None:
-        self.count = len(route.rows)
+    def __init__(self, shared: Shared, rows: Sequence[int], cost: int, context: DeliveryContext) -> None:
+        self.count = len(rows)
+        self.cost = cost
         self.context = context
-        self.__dict__["cost"] = route.cost
-        self._view: tuple[Shared, Sequence[int]] | None = (shared, route.rows)
+        self._view: tuple[Shared, Sequence[int]] | None = (shared, rows)
         # What a batch of its own has is never there halfway: whoever looks reads `_view` once.
 
     def detach(self) -> None:

@@ -14,6 +14,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from inspect import GEN_CLOSED, getgeneratorstate
+from itertools import repeat
+from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -25,8 +27,8 @@ from tickertape.batch.message import Message
 from tickertape.client import forks
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import NOWHERE, Inbox, Place
-from tickertape.client.shares import in_order
 from tickertape.client.subscribing import Handler
+from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout
 
 if TYPE_CHECKING:
@@ -311,27 +313,21 @@ class HandledStream(MessageStream):
         unsubscribe: Callable[[str], None],
         handler: Handler,
         handlers: Handlers,
+        request: Request | None = None,
         client_seconds: float | None = None,
     ) -> None:
         super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
-        self._handler = handler
         self._handlers = handlers
-
-    @staticmethod
-    def push_all(parts: Sequence[tuple[HandledStream, MessageBatch, Sequence[int]]]) -> None:
-        """Internal: shares of one batch were delivered; hand all messages on in the order of the batch."""
-        messages = [iter(share) for _, share, _ in parts]
-        for _, number in in_order([rows for _, _, rows in parts]):
-            stream = parts[number][0]
-            if not stream._inbox.closed:
-                stream._handlers.run(stream._handler, next(messages[number]))
-        for stream, share, _ in parts:
-            stream._inbox.done(share)
-            stream._report(stream.sub_id, share.cost)
+        self.handler = handler
+        """Internal: what messages are handed to."""
+        self.request = request
+        """Internal: what was asked for."""
+        self.inbox = self._inbox
+        """Internal: what it keeps account of."""
 
     def push(self, batch: MessageBatch) -> None:
         """Internal: a batch was delivered; hand its messages on, until the handler closes the stream."""
-        handler, run, inbox = self._handler, self._handlers.run, self._inbox
+        handler, run, inbox = self.handler, self._handlers.run, self._inbox
         for message in batch:
             if inbox.closed:
                 break
@@ -341,3 +337,27 @@ class HandledStream(MessageStream):
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")
+
+
+HandledPart = tuple[HandledStream, MessageBatch, Sequence[int]]
+"""A stream with a handler, its share of a batch, and which rows of the batch these are."""
+
+
+def push_all(
+    bodies: Sequence[bytes], parts: Sequence[HandledPart], tell: Callable[[BaseException], None]
+) -> None:
+    """Shares of one batch with these `bodies` were delivered: hand all messages on, in its order.
+
+    What handlers raise is told. What was consumed is not reported here."""
+    order: list[tuple[int, int, HandledStream, MessageBatch]] = []
+    for stream, share, rows in parts:
+        order += zip(rows, range(len(rows)), repeat(stream), repeat(share))
+    order.sort(key=itemgetter(0))
+    for row, index, stream, share in order:
+        if not stream.inbox.closed:
+            try:
+                stream.handler(Message(bodies[row], share, index))
+            except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+                tell(error)
+    for stream, share, _ in parts:
+        stream.inbox.done(share)

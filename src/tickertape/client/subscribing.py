@@ -54,8 +54,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
     ) -> Opened:
         """Receive what is published to `topic` from now on; with `bookmark` it is a bookmark subscription.
 
-        `topic`: a name, or a pattern (RE2, with one of `* + ? [ ] ( ) { } ^ $ \\ |` in it) for all topics that
-        it is found in: `"^orders/"`.
+        `topic`: a name, or a pattern (RE2, with one of `* + ? [ ] ( ) { } ^ $ \\ |` in it) for all topics
+        that it is found in: `"^orders/"`.
         `filter`: only messages whose content passes it, such as `"/symbol = 'IBM' AND /price > 10"`.
         `sub_id`: its id on this connection; one is made up when it is None.
         `on_message`: called with each message, one after the other, on the receive thread (blocking client)
@@ -262,9 +262,9 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         """Carry out a command in its general form; every other method is a short form of one.
 
         Returns the stream of a subscribe. That of any other command, also of a subscribe that pauses or
-        resumes others, is over at once: its `end_reason` is `complete`. `timeout`: for the server's answer, in
-        seconds or text. Raises `BadOption` for what does not exist, is not built yet or is not used by the command, and what the
-        command's own method raises.
+        resumes others, is over at once: its `end_reason` is `complete`. `timeout`: for the server's answer,
+        in seconds or text. Raises `BadOption` for what does not exist, is not built yet or is not used by the
+        command, and what the command's own method raises.
         """
         check_command(command)
         return self._execute(command, timeout, None)

@@ -49,8 +49,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Subscription:
     __slots__ = (
-        "consumed", "context", "deadline", "left", "overdue", "request", "sink", "successor", "unconsumed",
-        "window",
+        "consumed", "context", "deadline", "delivered", "left", "overdue", "request", "sink", "successor",
+        "unconsumed", "window",
     )  # fmt: skip
 
     def __init__(self, request: Request, sink: object) -> None:
@@ -61,6 +61,7 @@ class _Subscription:
         self.unconsumed = 0
         self.consumed = 0
         self.deadline = 0.0
+        self.delivered = 0.0
         self.overdue = False
         self.successor: _Subscription | None = None
         """What was asked to replace it, until the server has answered."""
@@ -151,19 +152,20 @@ class Subscriptions:
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
         """A batch came for several subscriptions: each gets its share of it."""
         shared = self._recent.add(batch)
-        parts = []
-        for route in routes:
-            subscription = self._by_id.get(route.sub_id)
+        parts: list[Part] = []
+        by_id, count, share = self._by_id, self._count, shared.share
+        for sub_id, rows, cost in routes:
+            subscription = by_id.get(sub_id)
             if subscription is not None:
-                self._count(subscription, route.cost, now)
-                share = shared.share(route, subscription.context)
-                parts.append(Part(subscription.sink, share, route.rows))
+                count(subscription, cost, now)
+                parts.append((subscription.sink, share(rows, cost, subscription.context), rows))
         if parts:
-            self._effects.append(HandAll(parts))
+            self._effects.append(HandAll(shared, parts))
 
     def _count(self, subscription: _Subscription, cost: int, now: Now) -> None:
         subscription.unconsumed += cost
         subscription.overdue = False
+        subscription.delivered = now.mono
         if not subscription.deadline:
             subscription.deadline = now.mono + credit_linger_seconds
             self._lingering[subscription.context.sub_id] = subscription
@@ -184,6 +186,15 @@ class Subscriptions:
             return _give_back(subscription)
         return None
 
+    def consumed_all(self, takings: Sequence[tuple[Request, int]]) -> list[Credit]:
+        """As `consumed`, for several."""
+        grants = []
+        for request, cost in takings:
+            credit = self.consumed(request.context.sub_id, cost, request)
+            if credit is not None:
+                grants.append(credit)
+        return grants
+
     def resumed(self, sub_ids: Sequence[str]) -> None:
         """Subscriptions were resumed by one command: the server may read the log once for all of them."""
         sinks = [self._by_id[sub_id].sink for sub_id in dict.fromkeys(sub_ids) if sub_id in self._by_id]
@@ -203,6 +214,11 @@ class Subscriptions:
             if subscription.deadline > now.mono:
                 break
             del self._lingering[sub_id]
+            quiet = subscription.delivered + credit_linger_seconds
+            if quiet > now.mono:
+                subscription.deadline = quiet
+                self._lingering[sub_id] = subscription
+                continue
             subscription.deadline = 0.0
             if subscription.unconsumed > 0:
                 subscription.overdue = True
