@@ -24,6 +24,7 @@ from tickertape.wire.commands import (
     Heartbeat,
     LoggedOn,
     Logon,
+    Pause,
     Persisted,
     PersistedNotice,
     Processed,
@@ -31,6 +32,7 @@ from tickertape.wire.commands import (
     Rejected,
     Resolve,
     Resolved,
+    Resume,
     Subscribe,
     Unsubscribe,
 )
@@ -63,6 +65,15 @@ def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
             Subscribe(id=2, sub_id="t", topic="orders", credit=1, positions=(5, 2**40), journal="j-1"),
             None,
         ),
+        "subscribe-filter": (
+            "client",
+            Subscribe(
+                id=6, sub_id="u", topic="orders", filter="/symbol = 'IBM'", options="replace", credit=2097152
+            ),
+            None,
+        ),
+        "pause": ("client", Pause(id=7, sub_ids=("s", "t")), None),
+        "resume": ("client", Resume(id=8, sub_ids=("s", "t")), None),
         "unsubscribe": ("client", Unsubscribe(id=3, sub_ids=("s", "t")), None),
         "credit": ("client", Credit(sub_id="s", bytes=131072), None),
         "flush": ("client", Flush(id=4), None),
@@ -94,6 +105,16 @@ def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
             None,
         ),
         "deliver": ("server", Deliver(sub_id="s", next=2), _wide()),
+        "deliver-several": (
+            "server",
+            Deliver(
+                next=2,
+                sub_ids=("s", "t"),
+                counts=b"\1\0\0\0\2\0\0\0",
+                indices=b"\1\0\0\0\0\0\0\0\1\0\0\0",
+            ),
+            _wide(),
+        ),
         "completed": ("server", Completed(sub_id="s", next=2), None),
         "ended": ("server", Ended(sub_id="s"), None),
         "persisted_notice": ("server", PersistedNotice(sub_ids=("a", "b"), publisher=7, sequence=9), None),

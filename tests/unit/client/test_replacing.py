@@ -1,0 +1,139 @@
+"""A subscription that takes the place of another one of the same id, in the client machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.client.peer import Peer
+from tickertape.base.errors import BadFilter, SubscriptionExists
+from tickertape.base.limits import credit_linger_seconds
+from tickertape.batch import batch_from_bodies
+from tickertape.client.effects import End, Hand
+from tickertape.client.requests import make_request
+from tickertape.client.subscriptions import Request
+from tickertape.wire.commands import Ack, Credit, Deliver, Ended, Subscribe, Unsubscribe
+
+BODY = b"x" * 68  # with its 32 bytes of cost, 100
+
+
+def request(**more: object) -> Request:
+    return make_request("orders", "s", depth=1000, **more)  # type: ignore[arg-type]
+
+
+class Replacing:
+    """A machine with a subscription and another one on its way that is to replace it."""
+
+    def __init__(self) -> None:
+        self.peer = Peer().connect()
+        self.old = request()
+        self.new = request(filter="/a = 1", given={"replace": True})
+        self.peer.core.subscribe("old", self.old, "old sink")
+        self.peer.say(Ack(id=1))
+        self.peer.core.subscribe("new", self.new, "new sink")
+        self.peer.sent()
+
+    def deliver(self, count: int = 1) -> None:
+        batch = batch_from_bodies("orders", [BODY] * count, publisher=3, first_sequence=1)
+        self.peer.say(Deliver(sub_id="s"), batch)
+
+    def sinks(self) -> list[object]:
+        return [hand.sink for hand in self.peer.took(Hand)]
+
+
+def test_the_command_says_what_it_is() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("new", request(filter="/a = 1", given={"replace": True}), "sink")
+    ((command, _),) = peer.sent()
+    assert command == Subscribe(
+        id=1, sub_id="s", topic="orders", filter="/a = 1", options="replace", credit=1000
+    )
+
+
+def test_exact_20_the_new_one_begins_exactly_where_the_old_one_ends() -> None:
+    r = Replacing()
+    r.deliver()
+    assert (r.sinks(), r.peer.took(End)) == (["old sink"], [])
+    r.peer.say(Ack(id=2))
+    r.deliver()
+    assert r.peer.took(End) == [End("old sink", "replaced", None)]
+    assert r.sinks() == ["new sink"]
+
+
+def test_one_that_is_refused_leaves_the_old_one_as_it_was() -> None:
+    r = Replacing()
+    r.deliver(3)
+    r.peer.core.consumed("s", 300, r.old)
+    assert r.peer.sent() == []
+    r.peer.say(Ack(id=2, code="bad_filter", text="no"))
+    ((sink, reason, error),) = r.peer.took(End)
+    assert (sink, reason, type(error)) == ("new sink", "bad_filter", BadFilter)
+    assert r.peer.sent() == [(Credit(sub_id="s", bytes=300), None)]
+    r.deliver()
+    assert r.sinks() == ["old sink", "old sink"]
+
+
+def test_credit_of_the_old_one_is_never_the_new_ones() -> None:
+    r = Replacing()
+    r.deliver(9)
+    r.peer.core.consumed("s", 600, r.old)
+    r.peer.later(credit_linger_seconds)
+    r.peer.say(Ack(id=2))
+    r.peer.core.consumed("s", 300, r.old)
+    r.peer.later(credit_linger_seconds)
+    assert r.peer.sent() == []
+    r.deliver(5)
+    r.peer.core.consumed("s", 500, r.new)
+    assert r.peer.sent() == [(Credit(sub_id="s", bytes=500), None)]
+
+
+def test_the_old_one_may_end_first() -> None:
+    r = Replacing()
+    r.peer.say(Ended(sub_id="s"))
+    assert r.peer.took(End) == [End("old sink", "complete", None)]
+    r.peer.say(Ack(id=2))
+    r.deliver()
+    assert r.sinks() == ["new sink"]
+    assert r.peer.took(End) == []
+
+
+def test_two_replacements_at_a_time_are_refused() -> None:
+    r = Replacing()
+    with pytest.raises(SubscriptionExists, match="just being replaced"):
+        r.peer.core.subscribe("third", request(given={"replace": True}), "third sink")
+    with pytest.raises(SubscriptionExists, match="in use"):
+        r.peer.core.subscribe("fourth", request(), "fourth sink")
+
+
+def test_streams_that_are_left_end_what_they_are_of() -> None:
+    r = Replacing()
+    r.peer.core.leave(r.old)  # it is about to end anyway
+    r.peer.say(Ack(id=2))
+    assert r.peer.sent() == []
+    r.peer.core.leave(r.old)
+    assert r.peer.sent() == []
+    r.peer.core.leave(r.new)
+    assert r.peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)]
+
+
+def test_an_old_stream_that_was_left_ends_when_its_replacement_is_refused() -> None:
+    r = Replacing()
+    r.peer.core.leave(r.old)
+    r.peer.say(Ack(id=2, code="bad_filter", text="no"))
+    assert r.peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)]
+
+
+def test_a_replacement_that_nobody_waits_for_is_ended_when_it_stands() -> None:
+    r = Replacing()
+    r.peer.core.leave(r.new)
+    assert r.peer.sent() == []
+    r.peer.say(Ack(id=2))
+    assert r.peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)]
+
+
+def test_a_lost_connection_ends_both() -> None:
+    r = Replacing()
+    r.peer.lose()
+    assert [(end.sink, end.reason) for end in r.peer.took(End)] == [
+        ("old sink", "disconnected"),
+        ("new sink", "disconnected"),
+    ]
