@@ -6,14 +6,16 @@ Must never hold a message back: what has arrived is written out before the next 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, BinaryIO
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.cli.lines import json_lines
 from tickertape.cli.options import client_name, interval, server_option, start
+from tickertape.cli.terminal import remark
 
 if TYPE_CHECKING:
     from tickertape.batch import MessageBatch
@@ -29,6 +31,50 @@ if TYPE_CHECKING:
     callback=start,
     metavar="START",
     help="Where to start in the log: epoch, now, a bookmark, a timestamp or a range. Default: no replay.",
+)
+@click.option(
+    "--bookmark-not-found",
+    type=click.Choice(["fail", "now", "epoch"]),
+    help="With --bookmark: what happens when the log does not hold it. Default: fail.",
+)
+@click.option(
+    "--filter", metavar="F", help="Only messages whose content passes, such as \"/symbol = 'IBM'\"."
+)
+@click.option(
+    "--select", metavar="FIELDS", help="Which fields are sent, such as -/,+/symbol,+/price. Default: all."
+)
+@click.option(
+    "--rate",
+    metavar="RATE",
+    help="With --bookmark: at most so fast: messages a second (1000), bytes a second (500KB), or a multiple "
+    "of the original pace (2x).",
+)
+@click.option(
+    "--rate-max-gap",
+    metavar="S",
+    help="With a multiple as --rate: wait no longer than this between two messages, such as 10s.",
+)
+@click.option(
+    "--conflation",
+    metavar="S",
+    help="At most one message, the last, of a key in an interval such as 1s: of recorded time in a replay.",
+)
+@click.option(
+    "--conflation-key",
+    metavar="FIELDS",
+    help="The fields that make a key, such as /symbol or /a,/b. Default: the topic.",
+)
+@click.option("--live", is_flag=True, help="With --bookmark: after the replay, deliver before it is on disk.")
+@click.option(
+    "--pause",
+    is_flag=True,
+    help="With --bookmark: stand at START and begin when a line, or the end, comes on standard input.",
+)
+@click.option(
+    "--resume-after",
+    callback=interval,
+    metavar="S",
+    help="As --pause, but begin after this time; standard input is left alone.",
 )
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @click.option(
@@ -52,12 +98,24 @@ def subscribe(
     topic: str,
     server: str,
     bookmark: str | None,
+    bookmark_not_found: str | None,
+    filter: str | None,
+    select: str | None,
+    rate: str | None,
+    rate_max_gap: str | None,
+    conflation: str | None,
+    conflation_key: str | None,
+    live: bool,
+    pause: bool,
+    resume_after: float | None,
     count: int | None,
     until_caught_up: bool,
     timeout: float | None,
     output: str,
 ) -> None:
     """Print the messages of TOPIC: what is published from now on, or the log from START and then live.
+
+    TOPIC is a name, or a pattern, a regular expression, for all topics that it is found in: "^orders/".
 
     START is one of
 
@@ -72,6 +130,10 @@ def subscribe(
     tickertape subscribe orders --bookmark epoch --until-caught-up > orders.jsonl
     tickertape subscribe orders --bookmark 20261120T090000 --output json | jq .data.symbol
     tickertape subscribe orders --count 1 --timeout 10s
+    tickertape subscribe '^orders/' --filter "/symbol = 'IBM' AND /price > 10"
+    tickertape subscribe orders --bookmark epoch --rate 10x --rate-max-gap 5s
+    tickertape subscribe prices --bookmark epoch --conflation 1s --conflation-key /symbol
+    tickertape subscribe prices --select=-/,+/symbol,+/price
 
     A line of --output json has topic, bookmark, publisher, sequence, timestamp, what the publisher gave of
     expiration (milliseconds), correlation_id and sow_key, and the message: as data when it is JSON, else as
@@ -81,22 +143,56 @@ def subscribe(
         raise click.UsageError(
             "--until-caught-up says where a replay stops: say with --bookmark where it starts"
         )
+    paused = pause or resume_after is not None
+    replaying: dict[str, Any] = {
+        "rate": rate,
+        "rate_max_gap": rate_max_gap,
+        "live": live or None,
+        "pause": paused or None,
+        "bookmark_not_found": bookmark_not_found,
+    }
+    wanted = {"filter": filter, "select": select, "conflation": conflation, "conflation_key": conflation_key}
+    wanted |= {name: value for name, value in replaying.items() if value is not None}
+    if bookmark is None:
+        _check_replays_nothing(replaying)
     from tickertape.client.blocking import Client
 
     waiting = client_timeout_seconds if timeout is None else timeout
     with Client(client_name("subscribe"), server, timeout=waiting) as client:
-        stream = _open(client, topic, bookmark, until_caught_up=until_caught_up)
+        stream = _open(client, topic, bookmark, wanted, until_caught_up=until_caught_up)
+        if paused:
+            _wait_to_resume(resume_after)
+            client.resume(stream.sub_id)
         whole = _print(stream.batches(timeout), count, sys.stdout.buffer, as_json=output == "json")
         if not whole and stream.end_error is not None:
             raise stream.end_error
 
 
-def _open(client: Client, topic: str, bookmark: str | None, *, until_caught_up: bool) -> MessageStream:
+def _check_replays_nothing(replaying: Mapping[str, object]) -> None:
+    for name, value in replaying.items():
+        if value is not None:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is of a replay: say with --bookmark where it starts"
+            )
+
+
+def _open(
+    client: Client, topic: str, bookmark: str | None, wanted: dict[str, Any], *, until_caught_up: bool
+) -> MessageStream:
     if bookmark is None:
-        return client.subscribe(topic, options="bookmark,timestamp")
+        return client.subscribe(topic, options="bookmark,timestamp", **wanted)
     if until_caught_up:
-        return client.replay(topic, bookmark)
-    return client.bookmark_subscribe(topic, bookmark, timestamp=True)
+        flags = ",".join(name for name in ("live", "pause") if wanted.pop(name, False))
+        return client.replay(topic, bookmark, options=flags, **wanted)
+    return client.bookmark_subscribe(topic, bookmark, timestamp=True, **wanted)
+
+
+def _wait_to_resume(seconds: float | None) -> None:
+    if seconds is not None:
+        time.sleep(seconds)
+        return
+    remark("paused at START: press Enter to begin")
+    sys.stdin.buffer.readline()
 
 
 def _print(batches: Iterable[MessageBatch], count: int | None, out: BinaryIO, *, as_json: bool) -> bool:

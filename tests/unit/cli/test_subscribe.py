@@ -111,9 +111,14 @@ def test_json_shows_an_expiration_where_there_is_nothing_else() -> None:
         (["--count", "0"], "0"),
         (["--timeout", "-1"], "'-1' is not an interval"),
         (["--output", "xml"], "'xml'"),
-        (["--filter", "/a = 1"], "--filter"),
-        (["--rate", "2x"], "--rate"),
-        (["--conflation", "1s"], "--conflation"),
+        (["--rate", "2x"], "--rate is of a replay: say with --bookmark where it starts"),
+        (["--rate-max-gap", "1s"], "--rate-max-gap is of a replay"),
+        (["--live"], "--live is of a replay"),
+        (["--pause"], "--pause is of a replay"),
+        (["--resume-after", "1s"], "--pause is of a replay"),
+        (["--bookmark-not-found", "now"], "--bookmark-not-found is of a replay"),
+        (["--bookmark-not-found", "perhaps"], "perhaps"),
+        (["--resume-after", "soon"], "'soon' is not an interval"),
     ],
 )
 def test_bad_usage(arguments: list[str], says: str) -> None:
