@@ -107,14 +107,6 @@ def test_exact_03_what_is_malformed_is_refused(client: tt.Client, topic: str) ->
         client.subscribe("")
 
 
-@pytest.mark.parametrize("option", ["filter", "rate", "conflation", "select", "pause", "live"])
-def test_what_is_not_built_raises(client: tt.Client, topic: str, option: str) -> None:
-    with pytest.raises(tt.BadOption, match=option):
-        client.bookmark_subscribe(topic, tt.EPOCH, **{option: "1"})  # type: ignore[arg-type]
-    with pytest.raises(tt.BadOption, match=option):
-        client.bookmark_subscribe(topic, tt.EPOCH, options=f"{option}=1")
-
-
 def test_a_stream_goes_from_replay_to_live(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"%d" % i for i in range(20_000)])
     stream = client.bookmark_subscribe(topic, tt.EPOCH, depth="64KB")

@@ -313,3 +313,46 @@ def test_serve_takes_its_configuration_from_a_file(tmp_path: Path) -> None:
     refused = run("subscribe", "fills", "--server", uri, *replay)
     assert (refused.returncode, refused.stdout) == (1, b"")
     assert stop(server)[0] == 0
+
+
+def test_subscribe_asks_for_what_its_options_say(server: RunningServer) -> None:
+    publish(server, "asked-1", b"".join(b'{"k": %d, "n": %d}\n' % (i % 2, i) for i in range(20)))
+    publish(server, "asked-2", b'{"k": 7, "n": 20}\n')
+    both = everything(server, "^asked-[12]$", "--select", "-/,+/n").splitlines()
+    assert both == [b'{"n":%d}' % i for i in range(21)]
+    conflated = everything(server, "asked-1", "--conflation", "1d", "--conflation-key", "/k").splitlines()
+    assert conflated[-2:] == [b'{"k": 0, "n": 18}', b'{"k": 1, "n": 19}']
+    assert len(conflated) <= 4
+    paced = everything(server, "asked-1", "--rate", "1000x", "--rate-max-gap", "1s", "--resume-after", "10ms")
+    assert len(paced.splitlines()) == 20
+    unknown = everything(server, "asked-2", "--bookmark-not-found", "epoch", "--bookmark", "1|1|")
+    assert unknown == b'{"k": 7, "n": 20}\n'
+
+
+def test_subscribe_begins_paused_until_a_line_comes(server: RunningServer) -> None:
+    publish(server, "paused", b"1\n2\n")
+    arguments = ("subscribe", "paused", "--server", server.uri, "--bookmark", "epoch", "--count", "2")
+    waiting = begin(*arguments, "--pause")
+    assert waiting.stdin is not None
+    waiting.stdin.write(b"go\n")
+    waiting.stdin.flush()
+    assert end(waiting) == (0, b"1\n2\n", b"")
+    assert run(*arguments, "--pause").stdout == b"1\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--rate", "fast"), b"rate 'fast' is no rate"),
+        (("--conflation", "auto"), b"conflation=auto"),
+        (("--conflation-key", "/a"), b"conflation_key needs an interval"),
+        (("--select", "+a"), b"select"),
+    ],
+)
+def test_what_the_server_refuses_is_one_line(
+    server: RunningServer, arguments: tuple[str, ...], says: bytes
+) -> None:
+    done = run("subscribe", "refused", "--server", server.uri, "--bookmark", "epoch", *arguments)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert says in done.stderr
+    assert done.stderr.count(b"\n") == 1

@@ -133,7 +133,7 @@ def subscribe(
     tickertape subscribe '^orders/' --filter "/symbol = 'IBM' AND /price > 10"
     tickertape subscribe orders --bookmark epoch --rate 10x --rate-max-gap 5s
     tickertape subscribe prices --bookmark epoch --conflation 1s --conflation-key /symbol
-    tickertape subscribe prices --select=-/,+/symbol,+/price
+    tickertape subscribe prices --select "[-/,+/symbol,+/price]"
 
     A line of --output json has topic, bookmark, publisher, sequence, timestamp, what the publisher gave of
     expiration (milliseconds), correlation_id and sow_key, and the message: as data when it is JSON, else as

@@ -79,7 +79,8 @@ class MessageStream:
 
     @property
     def end_reason(self) -> str | None:
-        """None while it runs; then `complete`, `unsubscribed`, `replaced`, `closed`, or the code of `end_error`."""
+        """None while it runs; then `complete`, `unsubscribed`, `replaced`, `closed`, or the code of
+        `end_error`."""
         return self._inbox.end_reason
 
     @property

@@ -253,8 +253,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
     def resume(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
         """Go on with subscriptions that were paused, all in one command; others go on as they do.
 
-        Those of them that stand at the same place and have the same rate are read together: messages come in
-        the order of the log across them, to handlers too. Raises as `pause`.
+        Those of them that stand at the same place and have the same rate are replayed together: until they
+        have caught up, messages come in the order of the log across them, to handlers too. Raises as `pause`.
         """
         return self._name("resume", sub_ids, timeout)
 

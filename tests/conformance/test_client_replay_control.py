@@ -1,0 +1,320 @@
+"""What holds for both clients where a subscription asks for more: patterns, pauses, pace, fields."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tickertape.testing.server import wait_until
+
+FILTER = "/wanted = 1"
+PASSES = b'{"wanted": 1, "filter": "/wanted = 1"}'
+
+
+def texts(stream: tt.MessageStream) -> list[str]:
+    return [message.data.decode() for message in stream]
+
+
+def take(stream: tt.MessageStream, count: int) -> list[str]:
+    return [stream.get(10).data.decode() for _ in range(count)]
+
+
+def nothing_comes(client: tt.Client, *streams: tt.MessageStream) -> None:
+    """Nothing came on any of them up to now, as the server sees it."""
+    client.publish_flush(level="processed")
+    for stream in streams:
+        with pytest.raises(tt.TimedOut):
+            stream.get(0.05)
+
+
+# -- patterns -----------------------------------------------------------------------------------------
+
+
+def test_a_pattern_covers_all_topics_it_is_found_in(client: tt.Client, topic: str, other_topic: str) -> None:
+    both = f"^({topic}|{other_topic})$"
+    client.publish(topic, b"1")
+    client.publish(other_topic, b"2")
+    replayed = [(message.topic, message.data) for message in client.replay(both)]
+    assert replayed == [(topic, b"1"), (other_topic, b"2")]
+    live = client.subscribe(both)
+    further = client.bookmark_subscribe(both, tt.NOW)
+    client.publish(other_topic, b"3")
+    client.publish(topic, b"4")
+    for stream in (live, further):
+        assert [(m.topic, m.data) for m in (stream.get(10), stream.get(10))] == [
+            (other_topic, b"3"), (topic, b"4"),
+        ]  # fmt: skip
+
+
+def test_nothing_is_published_to_a_pattern(client: tt.Client) -> None:
+    with pytest.raises(tt.BadTopic):
+        client.publish("^orders", b"1")
+
+
+# -- pause and resume ---------------------------------------------------------------------------------
+
+
+def test_one_that_begins_paused_goes_on_when_it_is_told(client: tt.Client, topic: str) -> None:
+    client.publish(topic, b"1")
+    stream = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="p", pause=True)
+    client.publish(topic, b"2")
+    nothing_comes(client, stream)
+    client.resume("p")
+    assert take(stream, 2) == ["1", "2"]
+    client.pause("p")
+    client.publish(topic, b"3")
+    nothing_comes(client, stream)
+    client.resume("p")
+    assert take(stream, 1) == ["3"]
+
+
+def test_exact_17_lists_are_one_command_and_an_unknown_id_changes_nothing(
+    client: tt.Client, topic: str
+) -> None:
+    streams = [client.bookmark_subscribe(topic, tt.NOW, sub_id=sub_id) for sub_id in ("a", "b")]
+    with pytest.raises(tt.SubscriptionUnknown, match=r"'c'.*nothing was paused"):
+        client.pause("a", "c", "b")
+    plain = client.subscribe(topic, sub_id="plain")
+    with pytest.raises(tt.BadOption, match="no bookmark"):
+        client.pause("a", "plain")
+    client.publish(topic, b"1")
+    assert [take(stream, 1) for stream in (*streams, plain)] == [["1"]] * 3
+    client.pause("a", "b")
+    client.publish(topic, b"2")
+    nothing_comes(client, *streams)
+    with pytest.raises(tt.SubscriptionUnknown, match="nothing was resumed"):
+        client.resume("b", "c")
+    nothing_comes(client, *streams)
+    client.resume("a", "b")
+    assert [take(stream, 1) for stream in streams] == [["2"], ["2"]]
+
+
+def test_a_subscribe_pauses_and_resumes_as_in_the_reference(client: tt.Client, topic: str) -> None:
+    streams = [client.bookmark_subscribe(topic, tt.NOW, sub_id=sub_id) for sub_id in ("a", "b")]
+    paused = client.execute(tt.Command("subscribe", options="pause", sub_id=("a", "b")))
+    assert paused.end_reason == "complete"
+    client.publish(topic, b"1")
+    nothing_comes(client, *streams)
+    client.execute(tt.Command("subscribe", options="resume", sub_id="a,b"))
+    assert [take(stream, 1) for stream in streams] == [["1"], ["1"]]
+    client.execute(tt.Command("pause", sub_id="a"))
+    client.execute(tt.Command("subscribe", options="pause,", sub_id="b"))
+    client.publish(topic, b"2")
+    nothing_comes(client, *streams)
+    client.execute(tt.Command("resume", sub_id=("a", "b")))
+    assert [take(stream, 1) for stream in streams] == [["2"], ["2"]]
+    new = tt.Command("subscribe", topic, bookmark=tt.EPOCH, options="pause", sub_id="c")
+    begun = client.execute(new)
+    nothing_comes(client, begun)
+    client.resume("c")
+    assert take(begun, 2) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "says"),
+    [
+        (tt.Command("subscribe", options="resume", sub_id="nobody"), tt.SubscriptionUnknown, "nobody"),
+        (tt.Command("subscribe", options="resume"), tt.UsageError, "resume needs the sub_id"),
+        (tt.Command("subscribe", options="resume,rate=2x", sub_id="a"), tt.BadOption, "no other option"),
+        (tt.Command("subscribe", options="resume=1", sub_id="a"), tt.BadOption, "no value"),
+        (tt.Command("subscribe", "t", options="resume", sub_id="a"), tt.BadOption, "does not use topic"),
+        (tt.Command("pause"), tt.UsageError, "pause needs the sub_id"),
+        (tt.Command("pause", topic="t", sub_id="a"), tt.BadOption, "topic='t'"),
+        (tt.Command("subscribe", "t", options="pause", sub_id="a"), tt.BadOption, "needs a bookmark"),
+    ],
+)
+def test_pauses_that_make_no_sense(
+    client: tt.Client, command: tt.Command, error: type[tt.TickertapeError], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        client.execute(command)
+
+
+def test_exact_16_handlers_keep_the_order_of_the_log_across_what_was_resumed_together(
+    front: Front, client: tt.Client, uri: str, name: str, topic: str, other_topic: str
+) -> None:
+    heard: list[tuple[str | None, int]] = []
+    done = threading.Event()
+
+    def note(message: tt.Message) -> None:
+        heard.append((message.sub_id, int(message.data)))
+        if len(heard) == 600:
+            done.set()
+
+    publisher = front.connect(f"{name}-p", uri)
+    for number in range(600):
+        publisher.publish((topic, other_topic)[number % 3 == 0], b"%d" % number)
+    publisher.publish_flush()
+    for sub_id, covered in {"one": topic, "other": other_topic}.items():
+        client.bookmark_subscribe(covered, tt.EPOCH, sub_id=sub_id, pause=True, on_message=note, depth="8KB")
+    client.resume("one", "other")
+    assert done.wait(30)
+    assert [number for _, number in heard] == list(range(600))
+    assert all(sub_id == ("other" if number % 3 == 0 else "one") for sub_id, number in heard)
+
+
+def test_exact_16_one_message_for_several_handlers_and_streams(client: tt.Client, topic: str) -> None:
+    client.publish_batch(topic, [b"%d" % i for i in range(500)])
+    client.publish_flush()
+    heard: list[tuple[int, str | None]] = []
+    for sub_id in ("a", "b"):
+        client.bookmark_subscribe(
+            topic, tt.EPOCH, sub_id=sub_id, pause=True,
+            on_message=lambda message: heard.append((int(message.data), message.sub_id)),
+        )  # fmt: skip
+    stream = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="c", pause=True, depth="4KB")
+    client.resume("a", "b", "c")
+    assert take(stream, 500) == [str(i) for i in range(500)]
+    wait_until(lambda: len(heard) == 1000, 10)
+    assert [number for number, _ in heard] == [i for i in range(500) for _ in "ab"]
+    assert stream.recovery_point is not None
+
+
+def test_a_handler_that_closes_its_stream_does_not_disturb_the_others(client: tt.Client, topic: str) -> None:
+    client.publish_batch(topic, [b"%d" % i for i in range(50)])
+    client.publish_flush()
+    heard: dict[str, list[int]] = {"a": [], "b": []}
+    problems: list[BaseException] = []
+    client.set_exception_listener(problems.append)
+
+    def note(message: tt.Message) -> None:
+        heard[str(message.sub_id)].append(int(message.data))
+        if message.sub_id == "a" and int(message.data) == 9:
+            raise ValueError("on purpose")
+
+    for sub_id in heard:
+        client.bookmark_subscribe(topic, tt.EPOCH, sub_id=sub_id, pause=True, on_message=note)
+    client.resume(*heard)
+    wait_until(lambda: len(heard["b"]) == 50, 10)
+    assert heard == {"a": list(range(50)), "b": list(range(50))}
+    assert [str(problem) for problem in problems] == ["on purpose"]
+    client.unsubscribe("a")
+    client.publish(topic, b"50")
+    wait_until(lambda: len(heard["b"]) == 51, 10)
+    assert heard["a"] == list(range(50))
+
+
+# -- pace ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [200, 200.0, "200", "2KB"])
+def test_a_rate_is_kept_in_any_form(client: tt.Client, topic: str, rate: float | str) -> None:
+    client.publish_batch(topic, [b"%010d" % i for i in range(60)])
+    begun = time.monotonic()
+    stream = client.replay(topic, rate=rate)
+    assert len(texts(stream)) == 60
+    # 60 messages of 10 bytes at 200 messages, or 2048 bytes, a second
+    assert time.monotonic() - begun > 0.15
+
+
+def test_a_multiple_of_the_original_pace_with_a_bound_on_its_gaps(client: tt.Client, topic: str) -> None:
+    client.publish(topic, b"1")
+    client.publish_flush()
+    time.sleep(0.6)
+    client.publish(topic, b"2")
+    begun = time.monotonic()
+    assert texts(client.replay(topic, rate="1x", rate_max_gap="50ms")) == ["1", "2"]
+    assert time.monotonic() - begun < 0.55
+    begun = time.monotonic()
+    assert texts(client.replay(topic, options="rate=2X,rate_max_gap=10s,")) == ["1", "2"]
+    assert time.monotonic() - begun > 0.2
+
+
+# -- conflation and fields ----------------------------------------------------------------------------
+
+
+def test_a_replay_is_conflated_by_key_and_resumes_without_a_gap(client: tt.Client, topic: str) -> None:
+    for number in range(30):
+        client.publish(topic, {"k": "ab"[number % 2], "n": number})
+    client.publish_flush()
+    every = list(client.replay(topic))
+    for key in ("/k", "[/k]", ["/k"], ("/k",)):
+        conflated = list(client.replay(topic, conflation="1h", conflation_key=key))
+        # an hour may turn meanwhile
+        assert 2 <= len(conflated) <= 4
+        assert [message.json()["n"] for message in conflated[-2:]] == [28, 29]
+    assert conflated[0].bookmark == every[0].bookmark
+    assert conflated[1].bookmark == every[1].bookmark
+    whole = list(client.replay(topic, conflation=3600))
+    assert 1 <= len(whole) <= 2
+
+
+def test_the_recovery_point_of_a_conflated_stream_misses_nothing(client: tt.Client, topic: str) -> None:
+    for number in range(20):
+        client.publish(topic, {"k": number % 2, "n": number})
+    client.publish_flush()
+    every = [message.bookmark for message in client.replay(topic)]
+    # it ends at the log's end, so everything was handed on; the last bookmark is a first one of an interval
+    stream = client.replay(topic, conflation="1d", conflation_key=["/k"])
+    bookmarks = [message.bookmark for message in stream]
+    assert bookmarks == every[: len(bookmarks)] or len(bookmarks) > 2
+    point = stream.recovery_point
+    assert point == bookmarks[-1]
+    assert point is not None
+    again = list(client.replay(topic, point))
+    assert [message.bookmark for message in again] == every[every.index(point) + 1 :]
+    assert again[-1].json()["n"] == 19
+
+
+def test_fields_are_selected(client: tt.Client, topic: str) -> None:
+    client.publish(topic, {"a": 1, "b": 2, "c": {"d": 3}})
+    for select in (["-/", "+/a", "+/c/d"], "[-/,+/a,+/c/d]", "-/,+/a,+/c/d"):
+        (message,) = client.replay(topic, select=select)
+        assert message.json() == {"a": 1, "c": {"d": 3}}
+    live = client.subscribe(topic, select=["-/b"])
+    client.publish(topic, {"a": 1, "b": 2})
+    assert live.get(10).json() == {"a": 1}
+
+
+# -- what is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keywords", "says"),
+    [
+        ({"rate": "fast"}, "rate 'fast' is no rate"),
+        ({"rate": "2x", "rate_max_gap": "0s"}, "rate_max_gap"),
+        ({"rate_max_gap": 1}, "rate_max_gap needs a rate"),
+        ({"rate": 1000, "rate_max_gap": 1}, "rate_max_gap"),
+        ({"conflation": "auto"}, "conflation=auto"),
+        ({"conflation_key": ["/a"]}, "conflation_key needs an interval"),
+        ({"conflation": 1, "conflation_key": ["a"]}, "conflation_key"),
+        ({"select": "[+a]"}, "select"),
+        ({"rate": []}, "rate is messages a second"),
+        ({"pause": "yes"}, "pause is True or False"),
+        ({"options": "rate=1", "rate": 1}, "rate is given twice"),
+        ({"options": "speed=1"}, "option speed does not exist"),
+    ],
+)
+def test_wrong_values_say_what_is_wrong(
+    client: tt.Client, topic: str, keywords: dict[str, object], says: str
+) -> None:
+    with pytest.raises(tt.BadOption, match=says):
+        client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s", **keywords)  # type: ignore[arg-type]
+    assert client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s").end_reason is None
+
+
+def test_what_is_of_a_replay_is_refused_without_one(client: tt.Client, topic: str) -> None:
+    for option in ("rate=10", "pause", "fully_durable"):
+        with pytest.raises(tt.BadOption, match="needs a bookmark"):
+            client.subscribe(topic, options=option)
+    with pytest.raises(tt.BadOption, match="bookmark_not_found needs a bookmark"):
+        client.subscribe(topic, bookmark_not_found="now")
+
+
+def test_a_filter_is_passed_on(client: tt.Client, topic: str) -> None:
+    client.publish(topic, b"other")
+    client.publish(topic, PASSES)
+    command = tt.Command("subscribe", topic, bookmark=tt.EPOCH, filter=FILTER, until_caught_up=True)
+    for stream in (client.replay(topic, filter=FILTER), client.execute(command)):
+        assert texts(stream) == [PASSES.decode()]
+    live = client.subscribe(topic, filter=FILTER)
+    client.publish(topic, b"other")
+    client.publish(topic, PASSES)
+    assert take(live, 1) == [PASSES.decode()]
+    with pytest.raises(tt.BadOption, match="filter is text, not int"):
+        client.subscribe(topic, filter=1)  # type: ignore[arg-type]
