@@ -50,11 +50,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class _Subscription:
     __slots__ = (
         "consumed", "context", "deadline", "delivered", "left", "overdue", "request", "sink", "successor",
-        "unconsumed", "window",
+        "replays", "unconsumed", "window",
     )  # fmt: skip
 
     def __init__(self, request: Request, sink: object) -> None:
         self.request = request
+        self.replays = request.bookmark is not None or request.positions is not None
         self.context = request.context
         self.sink = sink
         self.window = request.depth_bytes
@@ -101,9 +102,13 @@ class Subscriptions:
         """The server took it; what it replaces is over. Whether its stream was left meanwhile."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
-        if present is not None and _is(present.successor, request):
+        if present is not None and present.successor is not None and present.successor.request is request:
+            successor = present.successor
+            if present.replays and not successor.replays:  # it goes on where the old one was
+                successor.replays = True
+                successor.context = msgspec.structs.replace(successor.context, with_bookmark=True)
             self.end(sub_id, "replaced", None)
-            present = self._by_id.get(sub_id)
+            present = successor
         if present is None or present.request is not request or not present.left:
             return False
         present.left = False
@@ -264,10 +269,6 @@ class Subscriptions:
         for sub_id in list(self._by_id):
             while sub_id in self._by_id:
                 self.end(sub_id, reason, error)
-
-
-def _is(subscription: _Subscription | None, request: Request) -> bool:
-    return subscription is not None and subscription.request is request
 
 
 def _give_back(subscription: _Subscription) -> Credit:

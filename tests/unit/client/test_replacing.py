@@ -137,3 +137,16 @@ def test_a_lost_connection_ends_both() -> None:
         ("old sink", "disconnected"),
         ("new sink", "disconnected"),
     ]
+
+
+def test_what_replaces_a_replay_without_a_bookmark_goes_on_as_one() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("old", request(bookmark="0"), "old sink")
+    peer.say(Ack(id=1))
+    for number in (2, 3):
+        peer.core.subscribe("new", request(given={"replace": True}), f"sink {number}")
+        peer.say(Ack(id=number))
+        batch = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=number)
+        peer.say(Deliver(sub_id="s"), batch)
+        (hand,) = peer.took(Hand)
+        assert (hand.sink, next(iter(hand.batch)).bookmark) == (f"sink {number}", f"3|{number}|")
