@@ -49,8 +49,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Subscription:
     __slots__ = (
-        "consumed", "context", "deadline", "delivered", "left", "overdue", "request", "sink", "successor",
-        "replays", "unconsumed", "window",
+        "consumed",
+        "context",
+        "deadline",
+        "delivered",
+        "left",
+        "overdue",
+        "replays",
+        "request",
+        "sink",
+        "successor",
+        "unconsumed",
+        "window",
     )  # fmt: skip
 
     def __init__(self, request: Request, sink: object) -> None:
