@@ -284,6 +284,8 @@ def test_fields_are_selected(client: tt.Client, topic: str) -> None:
         ({"conflation_key": ["/a"]}, "conflation_key needs an interval"),
         ({"conflation": 1, "conflation_key": ["a"]}, "conflation_key"),
         ({"select": "[+a]"}, "select"),
+        ({"live": True, "rate": 10}, "live"),
+        ({"live": True, "pause": True}, "live"),
         ({"rate": []}, "rate is messages a second"),
         ({"pause": "yes"}, "pause is True or False"),
         ({"options": "rate=1", "rate": 1}, "rate is given twice"),
@@ -296,6 +298,18 @@ def test_wrong_values_say_what_is_wrong(
     with pytest.raises(tt.BadOption, match=says):
         client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s", **keywords)  # type: ignore[arg-type]
     assert client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s").end_reason is None
+
+
+@pytest.mark.parametrize("flag", ["live", "fully_durable"])
+def test_a_replay_goes_on_as_its_flag_says(client: tt.Client, topic: str, flag: str) -> None:
+    client.publish(topic, b"1")
+    keyword = client.bookmark_subscribe(topic, tt.EPOCH, **{flag: True})  # type: ignore[arg-type]
+    option = client.bookmark_subscribe(topic, tt.EPOCH, options=f"{flag},")
+    for stream in (keyword, option):
+        assert take(stream, 1) == ["1"]
+        stream.wait_caught_up()
+    client.publish(topic, b"2")
+    assert [take(stream, 1) for stream in (keyword, option)] == [["2"], ["2"]]
 
 
 def test_what_is_of_a_replay_is_refused_without_one(client: tt.Client, topic: str) -> None:

@@ -50,37 +50,43 @@ def _wide() -> MessageBatch:
 
 def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
     """File name to (role that sends it, command, batch)."""
+    client = {name: ("client", *sent) for name, sent in _from_clients().items()}
+    return client | {name: ("server", *sent) for name, sent in _from_servers().items()}
+
+
+def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
     one = batch_from_bodies("orders", [b'{"id": 1}'], publisher=7, first_sequence=42)
     return {
-        "logon": ("client", Logon(name="pricing-1", versions=(0,), user="anna", software="golden"), None),
-        "publish": ("client", Publish(frame=1), one),
-        "publish-sequenced": ("client", Publish(frame=2, sequenced=True), _wide()),
+        "logon": (Logon(name="pricing-1", versions=(0,), user="anna", software="golden"), None),
+        "publish": (Publish(frame=1), one),
+        "publish-sequenced": (Publish(frame=2, sequenced=True), _wide()),
         "subscribe": (
-            "client",
             Subscribe(id=1, sub_id="s", topic="^orders", bookmark="0", options="rate=2x", credit=2097152),
             None,
         ),
         "subscribe-positions": (
-            "client",
             Subscribe(id=2, sub_id="t", topic="orders", credit=1, positions=(5, 2**40), journal="j-1"),
             None,
         ),
         "subscribe-filter": (
-            "client",
             Subscribe(
                 id=6, sub_id="u", topic="orders", filter="/symbol = 'IBM'", options="replace", credit=2097152
             ),
             None,
         ),
-        "pause": ("client", Pause(id=7, sub_ids=("s", "t")), None),
-        "resume": ("client", Resume(id=8, sub_ids=("s", "t")), None),
-        "unsubscribe": ("client", Unsubscribe(id=3, sub_ids=("s", "t")), None),
-        "credit": ("client", Credit(sub_id="s", bytes=131072), None),
-        "flush": ("client", Flush(id=4), None),
-        "resolve": ("client", Resolve(id=5, topic="orders", bookmark="[0:1|2|)"), None),
-        "heartbeat": ("client", Heartbeat(), None),
+        "pause": (Pause(id=7, sub_ids=("s", "t")), None),
+        "resume": (Resume(id=8, sub_ids=("s", "t")), None),
+        "unsubscribe": (Unsubscribe(id=3, sub_ids=("s", "t")), None),
+        "credit": (Credit(sub_id="s", bytes=131072), None),
+        "flush": (Flush(id=4), None),
+        "resolve": (Resolve(id=5, topic="orders", bookmark="[0:1|2|)"), None),
+        "heartbeat": (Heartbeat(), None),
+    }
+
+
+def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
+    return {
         "logged-on": (
-            "server",
             LoggedOn(
                 version=0,
                 software="golden",
@@ -93,20 +99,18 @@ def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
             ),
             None,
         ),
-        "ack": ("server", Ack(id=1, start=0, found=False), None),
-        "ack-error": ("server", Ack(id=1, code="bad_bookmark", text="no"), None),
-        "resolved": ("server", Resolved(id=5, journal="j-1", start=0, end=100), None),
-        "persisted": ("server", Persisted(frame=2, sequence=43), None),
-        "processed": ("server", Processed(frame=1), None),
-        "rejected": ("server", Rejected(frame=3, sequence=44, code="bad_topic", text="no"), None),
+        "ack": (Ack(id=1, start=0, found=False), None),
+        "ack-error": (Ack(id=1, code="bad_bookmark", text="no"), None),
+        "resolved": (Resolved(id=5, journal="j-1", start=0, end=100), None),
+        "persisted": (Persisted(frame=2, sequence=43), None),
+        "processed": (Processed(frame=1), None),
+        "rejected": (Rejected(frame=3, sequence=44, code="bad_topic", text="no"), None),
         "rejected-some": (
-            "server",
             Rejected(frame=4, sequence=47, code="bad_body", text="no", refused=(45, 47)),
             None,
         ),
-        "deliver": ("server", Deliver(sub_id="s", next=2), _wide()),
+        "deliver": (Deliver(sub_id="s", next=2), _wide()),
         "deliver-several": (
-            "server",
             Deliver(
                 next=2,
                 sub_ids=("s", "t"),
@@ -115,10 +119,10 @@ def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
             ),
             _wide(),
         ),
-        "completed": ("server", Completed(sub_id="s", next=2), None),
-        "ended": ("server", Ended(sub_id="s"), None),
-        "persisted_notice": ("server", PersistedNotice(sub_ids=("a", "b"), publisher=7, sequence=9), None),
-        "goodbye": ("server", Goodbye(code="bad_frame", text="no"), None),
+        "completed": (Completed(sub_id="s", next=2), None),
+        "ended": (Ended(sub_id="s"), None),
+        "persisted_notice": (PersistedNotice(sub_ids=("a", "b"), publisher=7, sequence=9), None),
+        "goodbye": (Goodbye(code="bad_frame", text="no"), None),
     }
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
@@ -98,20 +98,13 @@ def subscribe(
     topic: str,
     server: str,
     bookmark: str | None,
-    bookmark_not_found: str | None,
-    filter: str | None,
-    select: str | None,
-    rate: str | None,
-    rate_max_gap: str | None,
-    conflation: str | None,
-    conflation_key: str | None,
-    live: bool,
     pause: bool,
     resume_after: float | None,
     count: int | None,
     until_caught_up: bool,
     timeout: float | None,
     output: str,
+    **asked: str | bool | None,
 ) -> None:
     """Print the messages of TOPIC: what is published from now on, or the log from START and then live.
 
@@ -144,17 +137,7 @@ def subscribe(
             "--until-caught-up says where a replay stops: say with --bookmark where it starts"
         )
     paused = pause or resume_after is not None
-    replaying: dict[str, Any] = {
-        "rate": rate,
-        "rate_max_gap": rate_max_gap,
-        "live": live or None,
-        "pause": paused or None,
-        "bookmark_not_found": bookmark_not_found,
-    }
-    wanted = {"filter": filter, "select": select, "conflation": conflation, "conflation_key": conflation_key}
-    wanted |= {name: value for name, value in replaying.items() if value is not None}
-    if bookmark is None:
-        _check_replays_nothing(replaying)
+    wanted = _wanted(replays=bookmark is not None, pause=paused, **asked)
     from tickertape.client.blocking import Client
 
     waiting = client_timeout_seconds if timeout is None else timeout
@@ -168,12 +151,18 @@ def subscribe(
             raise stream.end_error
 
 
-def _check_replays_nothing(replaying: Mapping[str, object]) -> None:
-    for name, value in replaying.items():
-        if value is not None:
+_OF_A_REPLAY: Final = ("rate", "rate_max_gap", "live", "pause", "bookmark_not_found")
+
+
+def _wanted(*, replays: bool, **asked: str | bool | None) -> dict[str, Any]:
+    """The keywords of the client's call. Raises `click.UsageError` for what only a replay has."""
+    wanted = {name: value for name, value in asked.items() if value is not None and value is not False}
+    for name in _OF_A_REPLAY:
+        if name in wanted and not replays:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} is of a replay: say with --bookmark where it starts"
             )
+    return wanted
 
 
 def _open(

@@ -66,8 +66,9 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         `conflation`: at most one message of a key in an interval (seconds or text), the last one; the key is
         the topic, or the fields of `conflation_key`. `select`: which fields are sent: `["-/", "+/symbol"]`.
         `replace`: take the place of the subscription `sub_id`, at once and exactly: nothing is lost, nothing
-        comes twice. The old stream keeps what it has and ends with the reason `replaced`; when this is
-        refused, it goes on. Without such a subscription it begins one.
+        comes twice. The old stream keeps what it has and ends with the reason `replaced`; what was accepted
+        for it before and is on its way comes to the new one first. When this is refused, the old one goes on.
+        Without such a subscription it begins one.
         `options`: the option string of the reference, e.g. `"bookmark,timestamp"`; what is a keyword too must
         not be in both.
         `depth`: credit, in bytes or text (`"2MB"`): how much may wait here for the application. `timeout`:
