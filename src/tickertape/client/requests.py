@@ -117,5 +117,9 @@ def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[s
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
             raise BadOption(f"{name} is text, not {type(text).__name__}")
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError as error:
+            raise BadOption(f"{name} cannot be sent, it is no Unicode text: {error}") from None
     if positions is not None and not all(type(position) is int and position >= 0 for position in positions):
         raise UsageError("positions in a log are numbers from 0 on")

@@ -135,6 +135,13 @@ def test_a_filter_is_no_option_and_is_passed_on_as_it_is() -> None:
         make_request("orders", "s", filter=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["filter", "options", "sub_id"])
+def test_half_a_character_is_refused_where_it_is(name: str) -> None:
+    texts = {"sub_id": "s", name: "/a = '\ud800'"}
+    with pytest.raises(BadOption, match=f"{name} cannot be sent"):
+        make_request("orders", **texts)  # type: ignore[arg-type]
+
+
 def test_options_that_need_a_value_get_one() -> None:
     with pytest.raises(BadOption, match="option rate needs a value: rate="):
         make_request("orders", "s", bookmark=EPOCH, options="rate")
