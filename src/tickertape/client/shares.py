@@ -78,10 +78,11 @@ def in_order(shares: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 class Shared:
     """A batch that came for several, and the views on it that are in use."""
 
-    __slots__ = ("__weakref__", "_bodies", "_shares", "batch")
+    __slots__ = ("__weakref__", "_bodies", "_shares", "batch", "count")
 
     def __init__(self, batch: MessageBatch) -> None:
         self.batch = batch
+        self.count = batch.count
         self._bodies: list[bytes] | None = None
         self._shares: list[weakref.ref[Share]] = []
 
@@ -94,7 +95,7 @@ class Shared:
 
     def share(self, rows: Sequence[int], cost: int, context: DeliveryContext) -> MessageBatch:
         """What is for one subscription: these rows, which cost so much."""
-        if len(rows) == self.batch.count:
+        if len(rows) == self.count:
             whole = MessageBatch.__new__(MessageBatch)
             whole.__dict__.update(self.batch.__dict__)
             whole.context = context

@@ -350,14 +350,14 @@ def push_all(
     """Shares of one batch with these `bodies` were delivered: hand all messages on, in its order.
 
     What handlers raise is told. What was consumed is not reported here."""
-    order: list[tuple[int, int, HandledStream, MessageBatch]] = []
+    order: list[tuple[int, int, MessageBatch, Inbox, Handler]] = []
     for stream, share, rows in parts:
-        order += zip(rows, range(len(rows)), repeat(stream), repeat(share))
+        order += zip(rows, range(len(rows)), repeat(share), repeat(stream.inbox), repeat(stream.handler))
     order.sort(key=itemgetter(0))
-    for row, index, stream, share in order:
-        if not stream.inbox.closed:
+    for row, index, share, inbox, handler in order:
+        if not inbox.closed:
             try:
-                stream.handler(Message(bodies[row], share, index))
+                handler(Message(bodies[row], share, index))
             except Exception as error:  # noqa: BLE001 - code of the application may raise anything
                 tell(error)
     for stream, share, _ in parts:

@@ -161,29 +161,33 @@ class Subscriptions:
         if subscription is None:
             return
         batch.context = subscription.context
-        self._count(subscription, batch.cost, now)
+        subscription.unconsumed += batch.cost
+        subscription.overdue = False
+        subscription.delivered = now.mono
+        if not subscription.deadline:
+            self._linger(subscription, now.mono)
         self._effects.append(Hand(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
         """A batch came for several subscriptions: each gets its share of it."""
         shared = self._recent.add(batch)
         parts: list[Part] = []
-        by_id, count, share = self._by_id, self._count, shared.share
+        by_id, share, mono = self._by_id, shared.share, now.mono
         for sub_id, rows, cost in routes:
             subscription = by_id.get(sub_id)
             if subscription is not None:
-                count(subscription, cost, now)
+                subscription.unconsumed += cost
+                subscription.overdue = False
+                subscription.delivered = mono
+                if not subscription.deadline:
+                    self._linger(subscription, mono)
                 parts.append((subscription.sink, share(rows, cost, subscription.context), rows))
         if parts:
             self._effects.append(HandAll(shared, parts))
 
-    def _count(self, subscription: _Subscription, cost: int, now: Now) -> None:
-        subscription.unconsumed += cost
-        subscription.overdue = False
-        subscription.delivered = now.mono
-        if not subscription.deadline:
-            subscription.deadline = now.mono + credit_linger_seconds
-            self._lingering[subscription.context.sub_id] = subscription
+    def _linger(self, subscription: _Subscription, mono: float) -> None:
+        subscription.deadline = mono + credit_linger_seconds
+        self._lingering[subscription.context.sub_id] = subscription
 
     def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> Credit | None:
         """The application took `cost` of the subscription that `request` asked for, which may have been
@@ -191,6 +195,10 @@ class Subscriptions:
         subscription = self._by_id.get(sub_id)
         if subscription is None or (request is not None and subscription.request is not request):
             return None
+        return self._consumed(subscription, cost)
+
+    @staticmethod
+    def _consumed(subscription: _Subscription, cost: int) -> Credit | None:
         subscription.unconsumed -= cost
         subscription.consumed += cost
         if subscription.successor is not None:
@@ -204,10 +212,13 @@ class Subscriptions:
     def consumed_all(self, takings: Sequence[tuple[Request, int]]) -> list[Credit]:
         """As `consumed`, for several."""
         grants = []
+        by_id = self._by_id
         for request, cost in takings:
-            credit = self.consumed(request.context.sub_id, cost, request)
-            if credit is not None:
-                grants.append(credit)
+            subscription = by_id.get(request.context.sub_id)
+            if subscription is not None and subscription.request is request:
+                credit = self._consumed(subscription, cost)
+                if credit is not None:
+                    grants.append(credit)
         return grants
 
     def resumed(self, sub_ids: Sequence[str]) -> None:
