@@ -73,8 +73,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         not be in both.
         `depth`: credit, in bytes or text (`"2MB"`): how much may wait here for the application. `timeout`:
         for the server's answer, in seconds. Raises `BadTopic`, `BadFilter`, `BadOption`, `BadBookmark`,
-        `BookmarkUnknown`, `BookmarkExpired` (retention has removed it, whatever `bookmark_not_found` says; its
-        `available` is the first bookmark that is there), `TopicNotRecorded`, `SubscriptionExists`,
+        `BookmarkUnknown`, `BookmarkExpired` (retention has removed it, whatever `bookmark_not_found` says;
+        its `available` is the first bookmark that is there), `TopicNotRecorded`, `SubscriptionExists`,
         `TimedOut`, `Disconnected`, `Closed`.
         """
         request = make_request(

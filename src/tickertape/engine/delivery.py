@@ -38,7 +38,8 @@ _MICROS = 1_000_000
 
 class Delivery:
     """All subscriptions to recorded topics. Appends effects to the list it is given; `ended` is told of each
-    one that is over."""
+    one that is over; `slow(session, why)` ends a connection whose live subscription is behind for
+    `age_seconds`."""
 
     def __init__(
         self,
@@ -48,6 +49,8 @@ class Delivery:
         new_token: Callable[[], int],
         budget: ReadBudget,
         ended: Callable[[Subscription], None],
+        age_seconds: float | None,
+        slow: Callable[[Session, str], None],
     ) -> None:
         self._journal = journal
         self._effects = effects
@@ -58,7 +61,7 @@ class Delivery:
         hands = Hands(self._cross, self._deliver, self._caught_up, self._failed)
         self.cursors = Cursors(journal, effects, new_token, budget, hands)
         self.dispatcher = Dispatcher(journal.persisted_end, self._deliver, self.cursors.add)
-        self.live = LiveEnd(journal.accepted_end, self._deliver, self.cursors.add)
+        self.live = LiveEnd(journal.accepted_end, self._deliver, self.cursors.add, age_seconds, slow)
         self._clocked: Agenda[Subscription] = Agenda()
         """Subscriptions that end at a log time still to come."""
         self._notices = Notices(effects)
@@ -135,7 +138,7 @@ class Delivery:
         self._leave(sub)
         self.cursors.discard(sub)
         if sub.live and sub.phase is not Phase.SEARCHING:
-            self.live.end()
+            self.live.end(sub)
         sub.phase = Phase.OVER
         self._clocked.drop(sub)
         self._ended(sub)
@@ -157,6 +160,8 @@ class Delivery:
             for sub in self._clocked.due(self._journal.log_time(now)):
                 self._stop_by_clock(sub)
         self.cursors.settle(now)
+        self.live.now = now.mono
+        self.live.settle()
         self._cross_reached()
         if not (self.dispatcher.has_work or self.live.dispatcher.has_work):  # else not everything is sent yet
             self._notices.settle(now, self._all_sent())
@@ -187,7 +192,11 @@ class Delivery:
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `settle` is wanted: ranges that end by the clock, paces, notices."""
-        deadlines = [self._notices.next_deadline(), self.cursors.next_moment()]
+        deadlines = [
+            self._notices.next_deadline(),
+            self.cursors.next_moment(),
+            self.live.next_deadline(),
+        ]
         for log_time in (self._clocked.first(), self.cursors.next_log_time()):
             if log_time is not None:
                 # The wall clock may be set forward: look at it every second whatever it says now.
@@ -197,6 +206,7 @@ class Delivery:
 
     def step(self, now: Now) -> None:
         """Serve those at the end and then those behind it, in turn, about `step_bytes_max` in all."""
+        self.live.now = now.mono
         self.cursors.step(self.dispatch(), now)
 
     def dispatch(self) -> int:

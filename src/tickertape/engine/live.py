@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.engine.dispatcher import Dispatcher
 from tickertape.engine.selection import narrowed, selections
+from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
 from tickertape.journal.reading import Part
 
@@ -19,11 +21,28 @@ Deliver = Callable[[Subscription, MessageBatch, int, int | None], None]
 
 
 class LiveEnd:
-    """Subscriptions with `live` that have caught up. `deliver` and `left` are as the dispatcher's."""
+    """Subscriptions with `live` that have caught up. `deliver` and `left` are as the dispatcher's;
+    `slow(session, why)` ends the connection of one that has fallen behind for `age_seconds` (None: never)."""
 
-    def __init__(self, end: int, deliver: Deliver, left: Callable[[Subscription], None]) -> None:
-        self.dispatcher = Dispatcher(end, deliver, left)
+    def __init__(
+        self,
+        end: int,
+        deliver: Deliver,
+        left: Callable[[Subscription], None],
+        age_seconds: float | None,
+        slow: Callable[[Session, str], None],
+    ) -> None:
+        self.dispatcher = Dispatcher(end, deliver, self._fell_back)
         self._deliver = deliver
+        self._left = left
+        self._age_seconds = age_seconds
+        self._slow = slow
+        self._behind_since: dict[Subscription, float] = {}
+        """Those that have fallen behind, in the order in which they did, monotonic seconds."""
+        self.fallbacks = 0
+        """How often one could not take what was accepted, and went back to the log."""
+        self.now = 0.0
+        """The last moment that it was told of."""
         self._wanting = 0
         self._known_from: int | None = None
         """Position from which on what was accepted is known here; None while nobody wants it."""
@@ -35,8 +54,9 @@ class LiveEnd:
         if self._known_from is None:
             self._known_from = accepted_end
 
-    def end(self) -> None:
-        """One less."""
+    def end(self, sub: Subscription) -> None:
+        """It does not want that any more."""
+        self._behind_since.pop(sub, None)
         self._wanting -= 1
         if not self._wanting:
             self._known_from = None
@@ -55,9 +75,43 @@ class LiveEnd:
         while self._parts and self._parts[0].end_position <= end:
             self._parts.popleft()
 
+    # -- who is slow ----------------------------------------------------------------------------------
+
+    def _fell_back(self, sub: Subscription) -> None:
+        self.fallbacks += 1
+        self._behind_since[sub] = self.now
+        self._left(sub)
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is wanted, monotonic seconds."""
+        if self._age_seconds is None:
+            return None
+        for since in self._behind_since.values():
+            return since + self._age_seconds
+        return None
+
+    def settle(self) -> None:
+        """End the connections of those that have been behind for too long."""
+        age = self._age_seconds
+        if age is None:
+            return
+        while self._behind_since:
+            sub, since = next(iter(self._behind_since.items()))
+            if since + age > self.now:
+                return
+            del self._behind_since[sub]
+            self._slow(
+                sub.session,
+                f"live subscription {shown(sub.sub_id)} is behind for {age:g} seconds, "
+                "the age_limit of [slow_clients]",
+            )
+
+    # -- coming back ----------------------------------------------------------------------------------
+
     def join(self, sub: Subscription, now: float) -> bool:
         """Send what is accepted and not persisted to one that was sent everything persisted, and let it stand
         here; False when it cannot take all of that."""
+        self._behind_since.pop(sub, None)
         if self._known_from is None or sub.position < self._known_from or not sub.session.writable:
             return False
         for part in self._parts:

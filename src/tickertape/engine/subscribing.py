@@ -95,7 +95,16 @@ class Subscribing:
         self._held: dict[int, Held] = {}
         self.budget = ReadBudget(read_ahead_bytes_max)
         """For all who read the log."""
-        self.delivery = Delivery(journal, effects, answers, self.new_token, self.budget, self._ended)
+        self.delivery = Delivery(
+            journal,
+            effects,
+            answers,
+            self.new_token,
+            self.budget,
+            self._ended,
+            limits.age_seconds,
+            slow,
+        )
         self.unrecorded = Unrecorded(effects, limits, slow)
         self.searches = Searches(effects, self.new_token, self.budget, pauses)
 

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.engine.backlogs import SlowLimits
 from tickertape.wire.commands import Ack
 
 
@@ -54,6 +55,32 @@ def test_exact_19_who_cannot_take_it_goes_on_with_what_is_persisted_and_costs_no
     while world.broker.has_work:
         world.work()
     assert _bodies(peer)[-1] == 50, "it has come back"
+
+
+def test_exact_19_who_stays_behind_for_longer_than_the_age_limit_is_ended_as_slow() -> None:
+    world = EngineWorld(2, slow_clients=SlowLimits(age_seconds=5.0))
+    publisher = world.connect("publisher")
+    publisher.publish("a", [b"x" * 100] * 20)
+    world.settle()
+    replays, stalls, reads = (world.connect(name) for name in ("replays", "stalls", "reads"))
+    replays.subscribe("s", "a", bookmark="0", options="live", credit=200)
+    for peer in (stalls, reads):
+        peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=200)
+    for number in range(12):
+        publisher.publish("a", [b"%d" % number] * 3)
+        while world.jobs or world.broker.has_work:
+            world.run_job() if world.jobs else world.work()
+        reads.give_credit("s")
+        world.wake(1.0)
+        while world.jobs or world.broker.has_work:
+            world.run_job() if world.jobs else world.work()
+        reads.give_credit("s")
+    assert stalls.goodbye is not None
+    assert stalls.goodbye.code == "slow_client"
+    assert "behind for 5 seconds" in stalls.goodbye.text
+    assert replays.goodbye is None, "it replays still"
+    assert reads.goodbye is None
+    assert world.broker.subscribing.delivery.live.fallbacks
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,8 @@ class Look:
         )
 
     def _slow_clients(self) -> SlowClientsState:
-        backlogs = self._instance.broker.subscribing.unrecorded.backlogs
+        subscribing = self._instance.broker.subscribing
+        backlogs = subscribing.unrecorded.backlogs
         spill = backlogs.spill
         return SlowClientsState(
             memory_bytes=backlogs.held_bytes,
@@ -205,6 +206,7 @@ class Look:
             written_bytes=spill.written_bytes,
             read_bytes=spill.read_bytes,
             failures=spill.failures,
+            live_fallbacks=subscribing.delivery.live.fallbacks,
         )
 
     # -- sessions -------------------------------------------------------------------------------------

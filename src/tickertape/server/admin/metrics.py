@@ -80,6 +80,7 @@ _SLOW_TOTALS: Final[tuple[tuple[str, str, Callable[[SlowClientsState], int]], ..
     ("slow_clients_written_bytes", "Bytes written to disk for them.", lambda s: s.written_bytes),
     ("slow_clients_read_bytes", "Bytes read back.", lambda s: s.read_bytes),
     ("slow_clients_failures", "Writes and reads that failed.", lambda s: s.failures),
+    ("slow_clients_live_fallbacks", "Live subscriptions sent back to the log.", lambda s: s.live_fallbacks),
 )
 
 

@@ -199,6 +199,8 @@ class SlowClientsState(msgspec.Struct, kw_only=True):
     """Read back."""
     failures: int
     """Writes and reads that failed."""
+    live_fallbacks: int
+    """How often a `live` subscription could not take what was accepted, and went back to the log."""
 
 
 class Stats(msgspec.Struct, kw_only=True):
