@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-LOWER_IS_BETTER = frozenset({"ns", "us", "ms", "s", "ns/msg", "us/msg", "MB", "MiB", "bytes"})
+LOWER_IS_BETTER = frozenset({"ns", "us", "ms", "s", "ns/msg", "us/msg", "MB", "MiB", "bytes", "%"})
 HIGHER_IS_BETTER = frozenset({"msg/s", "batches/s", "commits/s", "rows/s", "MiB/s", "x"})
 
 

@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @contextlib.contextmanager
-def stage(directory: Path, *, sync: str = "always") -> Iterator[RunningServer]:
-    """A server on the log in `directory`, a new one if there is none."""
-    config = f'[journal]\nsync = "{sync}"\n'
+def stage(directory: Path, *, sync: str = "always", config: str = "") -> Iterator[RunningServer]:
+    """A server on the log in `directory`, a new one if there is none; `config` is more of its file."""
+    config = f'[journal]\nsync = "{sync}"\n{config}'
     with running_server(directory / "data", config=config) as server:
         yield server
 

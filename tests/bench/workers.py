@@ -6,13 +6,15 @@ one line. One that has no end of its own works until standard input brings anoth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
+from collections import Counter
 
 import tickertape as tt
-from tests.bench.stage import BODY, FLUSH_SECONDS
+from tests.bench.stage import BODY, FLUSH_SECONDS, percentile
 
 
 def _go() -> None:
@@ -81,7 +83,86 @@ def replays(uri: str, topic: str, bytes_per_second: str) -> None:
         print(messages, flush=True)
 
 
-WORKERS = {worker.__name__: worker for worker in (paced, listen, replays)}
+class _Counter:
+    """Counts messages of many subscriptions, and knows when all have come."""
+
+    def __init__(self, expected: int) -> None:
+        self._left = expected
+        self._lock = threading.Lock()
+        self.done = threading.Event()
+
+    def handle(self, message: tt.Message) -> None:
+        del message
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self.done.set()
+
+
+def _await(counter: _Counter) -> None:
+    _go()
+    assert counter.done.wait(FLUSH_SECONDS), "not everything came"
+    print("all", flush=True)
+
+
+def symbols(uri: str, topic: str, connections: str, each: str, expected: str) -> None:
+    """Subscribe `each` symbols on each of so many connections; say when all that is expected has come."""
+    counter = _Counter(int(expected))
+    with contextlib.ExitStack() as stack:
+        for number in range(int(connections)):
+            client = stack.enter_context(tt.Client(f"{_name()}-{number}", uri))
+            for symbol in range(number * int(each), (number + 1) * int(each)):
+                client.subscribe(topic, filter=f"/symbol = 'S{symbol:04}'", on_message=counter.handle)
+        _await(counter)
+
+
+def mixed(uri: str, topic: str, connections: str, each: str, count: str) -> None:
+    """Subscribe ranges of the price and prefixes of the venue, in turn, on so many connections."""
+    filters = []
+    expected = 0
+    prices: Counter[int] = Counter()
+    venues: Counter[str] = Counter()
+    for number in range(int(count)):
+        prices[number % 1000 // 10] += 1
+        for length in range(1, len(str(number % 977)) + 1):
+            venues[str(number % 977)[:length]] += 1
+    for number in range(int(connections) * int(each)):
+        low = number // 2 % 100
+        if number % 2:
+            filters.append(f"/price >= {10 * low} AND /price < {10 * low + 10}")
+            expected += prices[low]
+        else:
+            filters.append(f"/venue LIKE '^N{number % 977}'")
+            expected += venues[str(number % 977)]
+    counter = _Counter(expected)
+    with contextlib.ExitStack() as stack:
+        for number in range(int(connections)):
+            client = stack.enter_context(tt.Client(f"{_name()}-{number}", uri))
+            for text in filters[number * int(each) : (number + 1) * int(each)]:
+                client.subscribe(topic, filter=text, on_message=counter.handle)
+        _await(counter)
+
+
+def listeners(uri: str, topic: str, clients: str, count: str) -> None:
+    """So many clients that take `count` messages each; say the delay of each message, its highest of a
+    hundred, in microseconds, when all have come."""
+    delays: list[float] = []
+    counter = _Counter(int(clients) * int(count))
+
+    def handle(message: tt.Message) -> None:
+        delays.append((time.monotonic_ns() - int(message.data[:20])) / 1e3)
+        counter.handle(message)
+
+    with contextlib.ExitStack() as stack:
+        for number in range(int(clients)):
+            client = stack.enter_context(tt.Client(f"{_name()}-{number}", uri))
+            client.subscribe(topic, on_message=handle)
+        _go()
+        assert counter.done.wait(10 * FLUSH_SECONDS), "not everything came"
+        print(f"{percentile(delays, 0.99):.0f}", flush=True)
+
+
+WORKERS = {worker.__name__: worker for worker in (paced, listen, replays, symbols, mixed, listeners)}
 
 if __name__ == "__main__":
     WORKERS[sys.argv[1]](*sys.argv[2:])

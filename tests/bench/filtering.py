@@ -1,0 +1,139 @@
+"""Filters: alone, in a replay, and many of them at the end of the log."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tickertape as tt
+from tests.bench.registry import Reading, Room, bench
+from tests.bench.stage import FLUSH_SECONDS, publisher, stage, timed, workers
+from tickertape.batch import batch_from_bodies
+from tickertape.engine.contents import Contents
+from tickertape.testing import RunningServer
+
+SYMBOLS = 10_000
+CONNECTIONS = 100
+MIXED_CONNECTIONS = 10
+MIXED = 1_000
+
+
+def _body(number: int) -> bytes:
+    """200 bytes of JSON with one of `SYMBOLS` symbols."""
+    fields = {"symbol": f"S{number % SYMBOLS:04}", "price": number % 1000 + 0.5, "venue": f"N{number % 977}"}
+    text = json.dumps(fields)
+    return (text[:-1] + ', "x": "' + "x" * (200 - len(text) - 9) + '"}').encode()
+
+
+assert len(_body(7)) == 200
+
+
+@bench(
+    "filters",
+    "two fields of a 200-byte JSON body, evaluated in the engine, one core",
+    unit="msg/s",
+    floor=1_500_000,
+    aim=3_000_000,
+)
+def evaluate(room: Room) -> Reading:
+    content = Contents({}).cover("t", "/symbol = 'S0042' AND /price > 10", None, (None, "bench")).content
+    assert content is not None
+    batches = [batch_from_bodies("t", [_body(i + 512 * n) for i in range(512)]) for n in range(20)]
+    indices = np.arange(512)
+    rounds = room.count(100)
+    found = 0
+    start = time.process_time()
+    for _ in range(rounds):
+        for batch in batches:
+            found += len(content.passing(batch, indices))
+    taken = time.process_time() - start
+    assert found == rounds * 2, "two of the 10,240 messages pass"
+    return Reading(rounds * 20 * 512 / taken, "processor time, batches of 512")
+
+
+def _fill(server: RunningServer, count: int) -> None:
+    with publisher(server, "bench-filler") as client:
+        for start in range(0, count, 10_000):
+            client.publish_batch("quotes", [_body(n) for n in range(start, min(start + 10_000, count))])
+        client.publish_flush(timeout=FLUSH_SECONDS)
+
+
+@bench(
+    "filters",
+    "replay of 5 million messages through a filter that passes 1 %: messages scanned",
+    unit="msg/s",
+    repeat=1,
+    floor=1_000_000,
+    aim=2_500_000,
+)
+def replay_filtered(room: Room) -> Reading:
+    count = room.count(5_000_000)
+
+    def write(path: Path) -> None:
+        with stage(path) as server:
+            _fill(server, count)
+
+    with (
+        stage(room.shared.get("quotes", write)) as server,
+        tt.Client("bench-reader", server.uri) as client,
+    ):
+        start = timed()
+        messages = 0
+        for batch in client.replay("quotes", filter="/symbol < 'S0100'").batches():
+            messages += len(batch)
+        taken = timed() - start
+    assert messages == sum(1 for n in range(count) if n % SYMBOLS < 100)
+    return Reading(count / taken, f"{messages:,} messages delivered, log in the page cache")
+
+
+def _rate(room: Room, listeners: list[tuple[object, ...]], count: int, name: str) -> float:
+    """Messages a second of one publisher, until all that was asked for is delivered."""
+    bodies = [_body(n) for n in range(count)]
+    (room.directory / name).mkdir()
+    with stage(room.directory / name) as server, publisher(server) as client:
+        commands = [(kind, server.uri, *arguments) for kind, *arguments in listeners]
+        with workers(*commands) as started:
+            for worker in started:
+                worker.tell()
+            start = timed()
+            for at in range(0, count, 10_000):
+                client.publish_batch("quotes", bodies[at : at + 10_000])
+            client.publish_flush(timeout=FLUSH_SECONDS)
+            for worker in started:
+                worker.answer()
+            return count / (timed() - start)
+
+
+@bench(
+    "filters",
+    "one publisher, 10,000 subscriptions /symbol = '...' on 100 connections, against one of them",
+    unit="x",
+    repeat=1,
+    floor=0.3,
+    aim=0.7,
+)
+def many_subscriptions(room: Room) -> Reading:
+    count = max(SYMBOLS, room.count(400_000) // SYMBOLS * SYMBOLS)
+    one = _rate(room, [("symbols", "quotes", 1, 1, count // SYMBOLS)], count, "one")
+    per = SYMBOLS // CONNECTIONS
+    many = _rate(room, [("symbols", "quotes", CONNECTIONS, per, count)], count, "many")
+    return Reading(many / one, f"{many:,.0f} msg/s against {one:,.0f}; all subscribers in one process")
+
+
+@bench(
+    "filters",
+    "1,000 subscriptions with ranges and LIKE mixed, on 10 connections, until all is delivered",
+    unit="msg/s",
+    repeat=1,
+    floor=20_000,
+    aim=100_000,
+)
+def mixed_subscriptions(room: Room) -> Reading:
+    count = room.count(200_000)
+    rate = _rate(
+        room, [("mixed", "quotes", MIXED_CONNECTIONS, MIXED // MIXED_CONNECTIONS, count)], count, "mixed"
+    )
+    return Reading(rate, "every other one a range of a hundredth, every other one a LIKE of a prefix")
