@@ -18,6 +18,7 @@ from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.backlog import LiveSubscription
+from tickertape.engine.cover import Cover
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.engine.session import Session
@@ -185,6 +186,7 @@ class Look:
             sent_bytes=counts.sent_bytes,
             duplicate_messages=self._instance.broker.duplicates,
             logons=counts.logons,
+            unreadable_messages=self._instance.broker.contents.surroundings.unreadable,
             refused=dict(counts.refused),
             ended=dict(counts.ended),
             ended_subscriptions=dict(counts.ended_subscriptions),
@@ -285,6 +287,10 @@ def _topic(seen: SeenTopic) -> TopicState:
     )
 
 
+def _filter(cover: Cover) -> str | None:
+    return None if cover.content is None else cover.content.filter
+
+
 def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionState:
     caught_up = delivery.caught_up(sub)
     # At the end its own position is not moved by what is of other topics.
@@ -292,6 +298,8 @@ def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionSt
     return SubscriptionState(
         sub_id=sub.sub_id,
         topic=sub.cover.topic,
+        filter=_filter(sub.cover),
+        paused=sub.paused,
         recorded=True,
         position=position,
         lag_messages=max(end - position, 0),
@@ -306,6 +314,8 @@ def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
     return SubscriptionState(
         sub_id=sub.sub_id,
         topic=sub.cover.topic,
+        filter=_filter(sub.cover),
+        paused=False,
         recorded=False,
         position=None,
         lag_messages=None,

@@ -38,6 +38,7 @@ _TOTALS: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
     ("sent_messages", "Messages delivered, each as often as it was sent.", lambda t: t.sent_messages),
     ("sent_bytes", "Bytes of their bodies.", lambda t: t.sent_bytes),
     ("duplicate_messages", "Messages published again and dropped.", lambda t: t.duplicate_messages),
+    ("unreadable_messages", "Bodies that filters could not read.", lambda t: t.unreadable_messages),
     ("logons", "Logons of clients.", lambda t: t.logons),
 )
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (

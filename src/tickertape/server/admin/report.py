@@ -105,6 +105,8 @@ class Totals(msgspec.Struct, kw_only=True):
     """Refused commands by error code; the connection went on."""
     ended: dict[str, int]
     """Connections that the server ended, by error code."""
+    unreadable_messages: int
+    """Bodies that a filter could not read, each as often as one tried; they match no filter on fields."""
     ended_subscriptions: dict[str, int]
     """Subscriptions that an error ended, by its code, damage in the log for instance; the connection went
     on."""
@@ -115,6 +117,8 @@ class SubscriptionState(msgspec.Struct, kw_only=True):
 
     sub_id: str
     topic: str
+    filter: str | None
+    paused: bool
     recorded: bool
     position: int | None
     """Position of the next message that is considered for it; None when the topic is not recorded."""
