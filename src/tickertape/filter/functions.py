@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from tickertape.base.limits import text_result_characters_max
@@ -229,5 +228,7 @@ def why_not(name: str) -> str | None:
         return None
     if name in _NOT_HERE:
         return f"{name} cannot be used: {_NOT_HERE[name]}"
+    from difflib import get_close_matches  # not before somebody errs
+
     near = get_close_matches(name, FUNCTIONS, 1)
     return f"there is no function {name[:40]}" + (f"; perhaps {near[0]}" if near else "")
