@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 import tickertape as tt
-from examples.demo import following
+from examples.demo import departures, following
 from examples.demo.checking import (
     CheckFailed,
     LogReading,
@@ -60,6 +60,7 @@ class Story:
         reading = self.check_log()
         self.replay_range(reading)
         self.cross_into_live()
+        self.replay_a_day()
         if self._spark:
             self.run_spark()
         self.stop_server()
@@ -184,6 +185,24 @@ class Story:
         self._screen.passed(
             f"{count(crossing.received, 'arrival')}, number {crossing.start + 1:,} to {crossing.last:,}: "
             f"no gap, none twice, all in order"
+        )
+
+    def replay_a_day(self) -> None:
+        """A day at a multiple of its pace, by a filter on its date."""
+        self._screen.heading(f"A day of departures, at {departures.MULTIPLE} times its pace")
+        bodies = [flight.body for flight in self._flights]
+        with self._screen.waiting("departures are published as their days pass, and one day is replayed"):
+            replayed = departures.replay_a_day(self._server.uri, bodies)
+        self._screen.fact(
+            f"{count(replayed.published, 'departure')} published as their days passed, "
+            f"a day in {departures.DAY_SECONDS:g} s"
+        )
+        self._screen.fact(
+            f'replay("{departures.TOPIC}", filter="{replayed.day.filter}", rate="{departures.MULTIPLE}x")'
+        )
+        self._screen.passed(
+            f"{count(replayed.flights, 'departure')} of {replayed.day} in order: "
+            f"{replayed.recorded_seconds:.2f} s of the log in {replayed.seconds:.2f} s"
         )
 
     def run_spark(self) -> None:

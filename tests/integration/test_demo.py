@@ -67,6 +67,8 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
     received, first, last = numbers("# arrivals, number # to #: no gap", text)
     assert start < before <= published < last, "some came from the log and some live"
     assert (first, received) == (start + 1, last - start)
+    published, day = numbers("# departures published", text)[0], numbers("# departures of 2013-", text)[0]
+    assert 0 < day < published
     assert "\x1b" not in text, "no colours where there is no terminal"
 
     verify, serve, subscribe = next_commands(text)
