@@ -119,8 +119,16 @@ def check(terminal: Terminal, blocks: list[Block]) -> None:
 
 def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
     assert blocks[0].source.startswith("tickertape serve ")
-    assert [block.language for block in blocks] == ["bash", "python", "python", "bash", "python", "python"]
-    assert [block.needs_spark for block in blocks] == [False, False, False, False, False, True]
+    assert [block.language for block in blocks] == [
+        "bash",
+        "python",
+        "python",
+        "bash",
+        "python",
+        "python",
+        "python",
+    ]
+    assert [block.needs_spark for block in blocks] == [False, False, False, False, False, False, True]
     assert all(block.printed for block in blocks[1:])
 
 
