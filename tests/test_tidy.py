@@ -54,7 +54,7 @@ OTHERS: dict[str, set[str]] = {
     "base": {"msgspec"},
     "payload": {"msgspec", "bson"},
     "batch": {"msgspec", "numpy", "pyarrow", "crc32c"},
-    "filter": {"lark", "re2"},
+    "filter": {"lark", "re2", "numpy"},
     "wire": {"msgspec", "numpy", "crc32c"},
     "journal": {"msgspec", "numpy", "crc32c"},
     "engine": {"msgspec", "numpy"},

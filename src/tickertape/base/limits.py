@@ -78,6 +78,16 @@ array_search_work: Final = 4
 array_text_work: Final = 6
 """What turning a number into a text costs of it."""
 
+index_piece_messages_max: Final = 1_024
+"""Messages that an index of filters looks at in one go."""
+index_terms_max: Final = 8
+"""Terms joined by AND up to which an index takes a filter apart; one with more is asked as a whole."""
+index_cells_max: Final = 1 << 22
+"""Answers that an index remembers for the conditions on one field, one byte each; for more than
+`index_cells_max / index_piece_messages_max` conditions, `index_piece_messages_max` for each of them."""
+index_value_characters_max: Final = 256
+"""Longest text for which answers are remembered from one look to the next."""
+
 # wire
 frame_prefix_bytes: Final = 16
 header_bytes_max: Final = 256 * KIB
