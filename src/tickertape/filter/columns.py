@@ -36,7 +36,7 @@ class Reading:
 
     def __init__(self, type: MessageType, paths: Sequence[Path]) -> None:
         self._type = type
-        self._readers = [*_readers(type, tuple(paths))] if paths else []
+        self._readers = [_Reader(type, some) for some in _within_limits(type, tuple(paths))]
         self._alone: dict[tuple[Path, ...], FieldReader] = {}
 
     def can_read(self, paths: tuple[Path, ...], body: bytes) -> bool:
@@ -48,18 +48,35 @@ class Reading:
 
     def columns(self, bodies: Sequence[bytes]) -> Columns:
         """The values in `bodies`."""
-        found = [(paths, reader, _decoded(reader, bodies)) for paths, reader in self._readers]
-        readable = [True] * len(bodies)
-        for _, _, documents in found:
+        found = [(reader, _decoded(reader.fields, bodies)) for reader in self._readers]
+        readable = None
+        for _, documents in found:
             if None in documents:
-                readable = [a and b is not None for a, b in zip(readable, documents, strict=True)]
-        whole = all(readable)
-        columns = {}
-        for paths, reader, documents in found:
-            kept = documents if whole else [*compress(documents, readable)]
-            for path, access in zip(paths, reader.access, strict=True):
-                columns[path] = eval(f"[m{access} for m in kept]", {"kept": kept})
-        return Columns(columns, None if whole else np.array(readable, np.bool_))
+                some = np.array([document is not None for document in documents], np.bool_)
+                readable = some if readable is None else readable & some
+        columns: dict[Path, list[Any]] = {}
+        for reader, documents in found:
+            columns.update(
+                reader.columns(documents if readable is None else [*compress(documents, readable)])
+            )
+        return Columns(columns, readable)
+
+
+class _Reader:
+    """Reads some paths from many documents."""
+
+    def __init__(self, type: MessageType, paths: tuple[Path, ...]) -> None:
+        self.fields = type.reader(paths)
+        self._place = dict(zip(paths, self.fields.access, strict=True))
+        self._take = {
+            access: eval(f"lambda documents: [m{access} for m in documents]")
+            for access in self._place.values()
+        }
+
+    def columns(self, documents: Sequence[Any]) -> dict[Path, list[Any]]:
+        """The values of each path."""
+        values = {access: take(documents) for access, take in self._take.items()}
+        return {path: values[access] for path, access in self._place.items()}
 
 
 class Columns:
@@ -94,15 +111,19 @@ class Share(Arrays):
         self.clear()
 
 
-def _readers(type: MessageType, paths: tuple[Path, ...]) -> Iterable[tuple[tuple[Path, ...], FieldReader]]:
+def _within_limits(type: MessageType, paths: tuple[Path, ...]) -> Iterable[tuple[Path, ...]]:
+    """`paths` in parts each of which one reader can read."""
+    if not paths:
+        return
     try:
-        yield paths, type.reader(paths)
+        type.reader(paths)
+        yield paths
     except BadPath:
         if len(paths) == 1:
             raise
         middle = len(paths) // 2
-        yield from _readers(type, paths[:middle])
-        yield from _readers(type, paths[middle:])
+        yield from _within_limits(type, paths[:middle])
+        yield from _within_limits(type, paths[middle:])
 
 
 def _decoded(reader: FieldReader, bodies: Sequence[bytes]) -> list[Any]:

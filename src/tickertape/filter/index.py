@@ -110,7 +110,7 @@ class FilterIndex(Generic[K]):
             return
         entry = self._entry_of.pop(key, None)
         if entry is not None:
-            del entry.keys[key]
+            entry.drop(key)
             if not entry.keys:
                 self._remove(entry)
         one = self._filters.get(key)
@@ -118,7 +118,7 @@ class FilterIndex(Generic[K]):
             entry = self._entries.get(one.tree)
             if entry is None:
                 entry = self._insert(one)
-            entry.keys[key] = None
+            entry.put(key)
             self._entry_of[key] = entry
 
     def _insert(self, filter: Filter) -> Entry[K]:

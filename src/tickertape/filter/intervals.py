@@ -6,13 +6,13 @@ themselves are asked.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from math import inf
-from typing import Any, Final
+from collections.abc import Callable, Generator, Iterator, Sequence
+from math import inf, nan
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tickertape.batch.format import AnyArray, Bools, Int64s
+from tickertape.batch.format import Bools, Int64s
 from tickertape.filter import operators
 from tickertape.filter.columns import Columns, Share
 from tickertape.filter.elements import TooCostly
@@ -27,17 +27,27 @@ _CONDITION_STEPS: Final = 10
 _ROWS: Final = 256
 """So many conditions are asked one by one before others may have their turn."""
 
-Pairs = tuple[Int64s, Int64s]
+Pairs: TypeAlias = tuple[Int64s, Int64s]
 """Slots of filters, and for each the place of a body."""
+Side: TypeAlias = tuple[Path, bool]
+"""A field, and whether it is the lower end of its interval."""
+
+
+def sides_of(intervals: Sequence[Interval]) -> tuple[Side, ...]:
+    """The ends at which `intervals` are closed."""
+    found = {(one.path, True) for one in intervals if one.low > -inf}
+    found |= {(one.path, False) for one in intervals if one.high < inf}
+    return tuple(sorted(found, key=str))
 
 
 class Intervals:
-    """Filters with intervals of the same fields, a row for each."""
+    """Filters with intervals of the same fields that are open at the same ends, a row for each."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = tuple(paths)
-        self._low = np.full((len(paths), 8), inf)
-        self._high = np.full((len(paths), 8), -inf)
+    def __init__(self, sides: Sequence[Side]) -> None:
+        self._sides = tuple(sides)
+        self._paths = tuple(dict.fromkeys(path for path, _ in sides))
+        self._bounds = np.full((len(sides), 8), nan)
+        """Of each side and row; nothing is above or below NaN."""
         self._slots = np.full(8, -1)
         self._conditions: list[tuple[Interval, ...]] = []
         self._free: list[int] = []
@@ -54,31 +64,29 @@ class Intervals:
             row = len(self._conditions)
             self._conditions.append(tuple(intervals))
             if row == len(self._slots):
-                self._grow()
-        for at, path in enumerate(self.paths):
+                more = (0, len(self._slots))
+                self._bounds = np.pad(self._bounds, ((0, 0), more), constant_values=nan)
+                self._slots = np.pad(self._slots, more, constant_values=-1)
+        for number, (path, lower) in enumerate(self._sides):
             own = [one for one in intervals if one.path == path]
-            self._low[at, row] = max(one.low for one in own)
-            self._high[at, row] = min(one.high for one in own)
+            self._bounds[number, row] = max(o.low for o in own) if lower else min(o.high for o in own)
         self._slots[row] = slot
         return row
 
     def discard(self, row: int) -> None:
         """A row is free again."""
-        self._low[:, row], self._high[:, row], self._slots[row] = inf, -inf, -1
+        self._bounds[:, row], self._slots[row] = nan, -1
         self._conditions[row] = ()
         self._free.append(row)
 
-    def _grow(self) -> None:
-        more = ((0, 0), (0, len(self._slots)))
-        self._low = np.pad(self._low, more, constant_values=inf)
-        self._high = np.pad(self._high, more, constant_values=-inf)
-        self._slots = np.pad(self._slots, more[1], constant_values=-1)
-
     # -- asking ---------------------------------------------------------------------------------------
 
-    def found(self, columns: Columns, count: int) -> Generator[int, None, list[Pairs]]:
-        """Which bodies of `columns`, which has `count`, each filter asks for; yields steps taken."""
-        numbers = [columns.numbers(path) for path in self.paths]
+    def found(
+        self, columns: Columns, count: int, narrow: Callable[[Int64s, Bools], None]
+    ) -> Generator[int, None, list[Pairs]]:
+        """Which bodies of `columns`, which has `count`, each filter asks for; yields steps taken.
+
+        `narrow` is given slots, and for each which bodies it asks for, to strike out what it knows better."""
         odd = self._odd(columns)
         pairs: list[Pairs] = []
         rows = len(self._conditions)
@@ -86,14 +94,15 @@ class Intervals:
         for begin in range(0, rows, some):
             end = min(begin + some, rows)
             inside = np.ones((end - begin, count), np.bool_)
-            for at, column in enumerate(numbers):
-                inside &= column.values >= self._low[at, begin:end, None]
-                inside &= column.values <= self._high[at, begin:end, None]
+            for number, (path, lower) in enumerate(self._sides):
+                values, bounds = columns.numbers(path).values, self._bounds[number, begin:end, None]
+                inside &= values >= bounds if lower else values <= bounds
             if odd:
                 inside[:, odd] = False
             yield inside.size // _CELLS_PER_STEP
             if odd:
                 yield from self._settle_odd(columns, odd, inside, begin)
+            narrow(self._slots[begin:end], inside)
             hits = np.flatnonzero(inside)
             pairs.append((self._slots[begin + hits // count], hits % count))
         return pairs
@@ -101,9 +110,9 @@ class Intervals:
     def test(self, rows: Int64s, at: Int64s, columns: Columns) -> Generator[int, None, Bools]:
         """Whether the filter of a row asks for the body at a place, for many such pairs; yields steps."""
         inside = np.ones(len(rows), np.bool_)
-        for number, path in enumerate(self.paths):
-            values: AnyArray = columns.numbers(path).values[at]
-            inside &= (values >= self._low[number, rows]) & (values <= self._high[number, rows])
+        for number, (path, lower) in enumerate(self._sides):
+            values, bounds = columns.numbers(path).values[at], self._bounds[number, rows]
+            inside &= values >= bounds if lower else values <= bounds
         yield len(rows) // _CELLS_PER_STEP
         odd = self._odd(columns)
         if odd:
@@ -115,7 +124,7 @@ class Intervals:
 
     def _odd(self, columns: Columns) -> list[int]:
         """Where some value is neither a number nor NULL."""
-        return sorted({at for path in self.paths for at in columns.numbers(path).others})
+        return sorted({at for path in self._paths for at in columns.numbers(path).others})
 
     def _settle_odd(self, columns: Columns, odd: Sequence[int], inside: Bools, begin: int) -> Iterator[int]:
         for place in odd:

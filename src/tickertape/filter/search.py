@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from tickertape.base.limits import filter_piece_steps_max
-from tickertape.batch.format import Int64s
+from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.columns import Columns, Reading
 from tickertape.filter.compile import Context, Filter
 from tickertape.filter.intervals import Pairs
@@ -110,7 +110,7 @@ class Search(Generic[K]):
         edges = np.flatnonzero(np.diff(slots)) + 1
         firsts = slots[np.concatenate(([0], edges))].tolist()
         entries = self._slots.entries
-        keys = [() if (entry := entries[slot]) is None else tuple(entry.keys) for slot in firsts]
+        keys = [() if (entry := entries[slot]) is None else entry.keys_now for slot in firsts]
         return Matches(keys, [0, *edges.tolist(), len(slots)], indices, self._unreadable)
 
     # -- bodies that can be read ----------------------------------------------------------------------
@@ -120,10 +120,14 @@ class Search(Generic[K]):
         found = self._found
         by_value = self._by_values(columns)
         yield count * len(found.equalities) + len(by_value[0])
+
+        def narrow(slots: Int64s, inside: Bools) -> None:
+            self._narrow(slots, inside, columns)
+
         pairs = [(yield from self._within(by_value, columns))]
         for number in found.scanned:
             if len(found.families[number]):
-                pairs += yield from found.families[number].found(columns, count)
+                pairs += yield from found.families[number].found(columns, count, narrow)
         for table, rows in found.by_condition.items():
             if rows:
                 pairs += yield from self._by_condition(table, rows, columns)
@@ -131,9 +135,7 @@ class Search(Generic[K]):
         at = np.concatenate([at for _, at in pairs])
         for tables, rows_of in zip(self._slots.tables, self._slots.rows, strict=True):
             asked = tables[slots]
-            for table in np.unique(asked).tolist():
-                if table < 0:
-                    continue
+            for table in _different(asked):
                 which = (asked == table).nonzero()[0]
                 values, codes = self._coded(table, columns)
                 passed = yield from found.tables[table].test(
@@ -165,9 +167,7 @@ class Search(Generic[K]):
         slots, at = pairs
         asked = self._slots.family[slots]
         keep = np.ones(len(slots), np.bool_)
-        for number in np.unique(asked).tolist():
-            if number < 0:
-                continue
+        for number in _different(asked):
             which = (asked == number).nonzero()[0]
             rows = self._slots.family_row[slots[which]]
             keep[which] = yield from self._found.families[number].test(rows, at[which], columns)
@@ -188,6 +188,16 @@ class Search(Generic[K]):
             within = np.arange(int(each.sum())) - np.repeat(ends - each, each)
             pairs.append((slots[np.repeat(begins[which], each) + within], np.repeat(at, each)))
         return pairs
+
+    def _narrow(self, slots: Int64s, inside: Bools, columns: Columns) -> None:
+        """Strike out what conditions are known not to be true of."""
+        for tables, rows_of in zip(self._slots.tables, self._slots.rows, strict=True):
+            asked = np.where(slots < 0, -1, tables[slots])
+            for table in _different(asked):
+                which = (asked == table).nonzero()[0]
+                part = inside[which]
+                self._found.tables[table].strike(rows_of[slots[which]], self._coded(table, columns)[1], part)
+                inside[which] = part
 
     def _coded(self, table: int, columns: Columns) -> tuple[list[Any], Int64s]:
         values = columns.values(self._found.table_paths[table])
@@ -273,6 +283,11 @@ class Search(Generic[K]):
                 if one.unreadable > before:
                     self._bad.add(place)
         return passed
+
+
+def _different(numbers: AnyArray) -> list[int]:
+    """The different numbers, small ones, without -1."""
+    return np.flatnonzero(np.bincount(numbers + 1)[1:]).tolist() if len(numbers) else []
 
 
 def part_of(context: Context, at: Sequence[int]) -> Context:

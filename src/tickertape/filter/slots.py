@@ -21,12 +21,13 @@ _NONE = -1
 class Entry(Generic[K]):
     """One filter, for everybody who has it."""
 
-    __slots__ = ("conditions", "filter", "found_by", "keys", "row", "slot", "terms")
+    __slots__ = ("_keys_now", "conditions", "filter", "found_by", "keys", "row", "slot", "terms")
 
     def __init__(self, filter: Filter, terms: Terms) -> None:
         self.filter = filter
         self.terms = terms
         self.keys: dict[K, None] = {}
+        self._keys_now: tuple[K, ...] | None = None
         self.slot = _NONE
         self.found_by: tuple[Equality, ...] = ()
         """Equalities one of which is true when it matches."""
@@ -34,6 +35,22 @@ class Entry(Generic[K]):
         """What is asked of a field when it was found."""
         self.row = _NONE
         """Its row among the intervals."""
+
+    def put(self, key: K) -> None:
+        """Somebody has this filter."""
+        self.keys[key] = self._keys_now = None
+
+    def drop(self, key: K) -> None:
+        """And has it no more."""
+        del self.keys[key]
+        self._keys_now = None
+
+    @property
+    def keys_now(self) -> tuple[K, ...]:
+        """Who has it; what comes later does not change that."""
+        if self._keys_now is None:
+            self._keys_now = tuple(self.keys)
+        return self._keys_now
 
 
 class Slots(Generic[K]):

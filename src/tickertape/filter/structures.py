@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from tickertape.filter.equalities import Equalities
-from tickertape.filter.intervals import Intervals
+from tickertape.filter.intervals import Intervals, Side, sides_of
 from tickertape.filter.slots import Entry, Slots
 from tickertape.filter.terms import Equality
 from tickertape.filter.verdicts import Verdicts
@@ -41,7 +41,7 @@ class Structures(Generic[K]):
         """Those that read nothing of a body."""
         self.by_paths: dict[tuple[Path, ...], dict[int, None]] = {}
         """All slots by the fields that they read."""
-        self._family_numbers: dict[tuple[tuple[Path, ...], bool], int] = {}
+        self._family_numbers: dict[tuple[tuple[Side, ...], bool], int] = {}
         self._table_numbers: dict[Path, int] = {}
 
     def crowd(self, choice: tuple[Equality, ...]) -> int:
@@ -69,10 +69,10 @@ class Structures(Generic[K]):
 
     def put_among_intervals(self, entry: Entry[K], *, scanned: bool) -> None:
         """Its intervals are tested: of all bodies when `scanned`, else when it was found."""
-        paths = tuple(sorted({one.path for one in entry.terms.intervals}, key=str))
-        number = self._family_numbers.setdefault((paths, scanned), len(self.families))
+        sides = sides_of(entry.terms.intervals)
+        number = self._family_numbers.setdefault((sides, scanned), len(self.families))
         if number == len(self.families):
-            self.families.append(Intervals(paths))
+            self.families.append(Intervals(sides))
             if scanned:
                 self.scanned.append(number)
         entry.row = self.families[number].add(entry.terms.intervals, entry.slot)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from tickertape.base.limits import index_cells_max, index_piece_messages_max, index_value_characters_max
-from tickertape.batch.format import Bools, Int64s
+from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.columns import Share
 from tickertape.filter.elements import Arrays, TooCostly
 from tickertape.filter.generate import Generator as Source
@@ -153,15 +153,19 @@ class Verdicts:
         some = max(_CELLS // len(values), 1)
         for begin in range(0, len(rows), some):
             part = rows[begin : begin + some]
-            answers = self._cells[part[:, None], columns]
+            answers = self._cells[part].take(columns, axis=1)
             if (answers < 0).any():
                 asked, at = (answers < 0).nonzero()
                 yield from self._ask(part[asked], at, values, columns, costly)
-                answers = self._cells[part[:, None], columns]
+                answers = self._cells[part].take(columns, axis=1)
             hits = np.flatnonzero(answers == 1)
             pairs.append((begin + hits // len(values), hits % len(values)))
             yield answers.size // _CELLS_PER_STEP
         return pairs
+
+    def strike(self, rows: Int64s, columns: Int64s, maybe: AnyArray) -> None:
+        """Make False in `maybe`, for each row a place for each column, where it is known not to be true."""
+        maybe &= self._cells[rows].take(columns, axis=1) != 0
 
     def test(
         self, rows: Int64s, at: Int64s, values: Sequence[Any], columns: Int64s, costly: set[int]
