@@ -77,22 +77,31 @@ class Content:
         """Which of the messages `indices` of a piece pass the filter."""
         if self.filter is None or not len(indices):
             return indices
-        passed = [which[self._select(name, batch, which)] for name, which in self._by_type(batch, indices)]
+        passed = [which[self._select(name, batch, which)] for name, which in self.by_type(batch, indices)]
         return passed[0] if len(passed) == 1 else np.sort(np.concatenate(passed))
 
-    def _select(self, name: str, batch: MessageBatch, which: Int64s) -> list[int]:
+    def filter_of(self, name: str) -> Filter:
+        """The filter on messages of a type."""
         compiled = self._filters.get(name)
         if compiled is None:
             self._prepare(name)
             compiled = self._filters[name]
-        context = self._context(compiled.needs, batch, which.tolist()) if compiled.needs else None
+        return compiled
+
+    def count_unreadable(self, bodies: int) -> None:
+        """So many could not be read."""
+        self._surroundings.unreadable += bodies
+
+    def _select(self, name: str, batch: MessageBatch, which: Int64s) -> list[int]:
+        compiled = self.filter_of(name)
+        context = self.context(compiled.needs, batch, which.tolist()) if compiled.needs else None
         before = compiled.unreadable
         found = compiled.select(bodies_of(batch, which), context)
-        self._surroundings.unreadable += compiled.unreadable - before
+        self.count_unreadable(compiled.unreadable - before)
         return found
 
-    def _context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> Context:
-        """What the functions of the filter give for some messages."""
+    def context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> Context:
+        """What the functions of filters give for some messages."""
         context = Context(
             user=self._subscriber[0], client_name=self._subscriber[1], now=self._surroundings.wall / 1e6
         )
@@ -111,7 +120,7 @@ class Content:
         if self.select is None:
             return batch
         bodies = batch.bodies_list()
-        for name, which in self._by_type(batch, np.arange(batch.count, dtype=I8)):
+        for name, which in self.by_type(batch, np.arange(batch.count, dtype=I8)):
             if name not in self._projects:
                 self._prepare(name)
             project = self._projects[name]
@@ -119,7 +128,8 @@ class Content:
                 bodies[i] = project(bodies[i])
         return with_bodies(batch, bodies)
 
-    def _by_type(self, batch: MessageBatch, indices: Int64s) -> list[tuple[str, Int64s]]:
+    def by_type(self, batch: MessageBatch, indices: Int64s) -> list[tuple[str, Int64s]]:
+        """The messages `indices` by the types of their topics."""
         names = [self._surroundings.type_of(topic) for topic in batch.topics]
         if batch.topic_index is None or len(set(names)) == 1:
             return [(names[0], indices)]

@@ -136,7 +136,7 @@ class Dispatcher:
         self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
 
     def _begin(self, offer: Offer[Group[Subscription]]) -> None:
-        if offer.batch is None:
+        if offer.batch is None or offer.group is None:
             return
         self._chosen = (offer.batch, offer.batch.crc())
         self._subs = list(offer.group.subs)

@@ -14,6 +14,7 @@ import numpy as np
 from tickertape.batch import MessageBatch, select, split_topics
 from tickertape.batch.format import Int64s
 from tickertape.engine.cover import Cover
+from tickertape.engine.filtered import Filtered, is_indexed
 
 
 class Covering(Protocol):
@@ -41,7 +42,8 @@ class Offer(NamedTuple, Generic[G]):
 
     batch: MessageBatch | None
     """None when it was only looked at so far."""
-    group: G
+    group: G | None
+    """None then, too."""
     looked_at: int
     """Bytes of bodies that were looked at."""
 
@@ -55,6 +57,10 @@ class Standing(Generic[S, G]):
         """Those that cover all of one topic."""
         self._groups: dict[Hashable, G] = {}
         """The others."""
+        self._filtered: Filtered[G] = Filtered()
+        """Those of the others whose filters are in an index."""
+        self._alone: dict[G, None] = {}
+        """Those that are asked one by one."""
 
     def __bool__(self) -> bool:
         return bool(self._by_topic or self._groups)
@@ -75,6 +81,10 @@ class Standing(Generic[S, G]):
         group = groups.get(key)
         if group is None:
             group = groups[key] = self._make(cover)
+            if is_indexed(cover):
+                self._filtered.add(group)
+            elif groups is self._groups:
+                self._alone[group] = None
         group.subs[sub] = None
         return group
 
@@ -84,6 +94,10 @@ class Standing(Generic[S, G]):
         group = groups.get(key)
         if group is not None and group.subs.pop(sub, group) is None and not group.subs:
             del groups[key]
+            if is_indexed(group.cover):
+                self._filtered.discard(group)
+            else:
+                self._alone.pop(group, None)
 
     def _place(self, cover: Cover) -> tuple[dict[Any, G], Hashable]:
         if cover.literal is not None and cover.plain:
@@ -92,9 +106,11 @@ class Standing(Generic[S, G]):
 
     def wants(self, batch: MessageBatch) -> bool:
         """Whether somebody here covers a topic of a batch."""
-        topics = batch.topics
-        return any(topic in self._by_topic for topic in topics) or any(
-            group.cover.covers(topic) for group in self._groups.values() for topic in topics
+        return any(
+            topic in self._by_topic
+            or self._filtered.covers(topic)
+            or any(group.cover.covers(topic) for group in self._alone)
+            for topic in batch.topics
         )
 
     def offers(self, batch: MessageBatch) -> Iterator[Offer[G]]:
@@ -104,7 +120,14 @@ class Standing(Generic[S, G]):
             group = self._by_topic.get(topic)
             if group is not None:
                 yield Offer(chosen, group, 0)
-        for group in list(self._groups.values()):
+        for found in self._filtered.search(batch):
+            if isinstance(found, int):
+                yield Offer(None, None, found)
+                continue
+            for group, indices in found:
+                if group.subs:
+                    yield _of(batch, group, indices)
+        for group in list(self._alone):
             mask = group.cover.mask(batch)
             if mask is not None:
                 yield from _of_group(batch, group, mask.nonzero()[0])
@@ -121,13 +144,16 @@ def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Offer[
             after = int(indices.searchsorted(high))
             passed.append(content.passing(batch, indices[at:after]))
             at = after
-            yield Offer(None, group, int(batch.offsets[high]) - int(batch.offsets[low]))
+            yield Offer(None, None, int(batch.offsets[high]) - int(batch.offsets[low]))
         indices = np.concatenate(passed) if passed else indices
-    if not len(indices) or not group.subs:
-        return
+    if len(indices) and group.subs:
+        yield _of(batch, group, indices)
+
+
+def _of(batch: MessageBatch, group: G, indices: Int64s) -> Offer[G]:
+    """What the messages `indices` are to a group."""
+    content = group.cover.content
     chosen = select(batch, indices)
-    looked_at = 0
-    if content is not None and content.select is not None:
-        looked_at = chosen.body_bytes
-        chosen = content.project(chosen)
-    yield Offer(chosen, group, looked_at)
+    if content is None or content.select is None:
+        return Offer(chosen, group, 0)
+    return Offer(content.project(chosen), group, chosen.body_bytes)

@@ -21,7 +21,7 @@ class Surroundings:
         self.wall = 0
         """Now, microseconds since 1970 UTC."""
         self.unreadable = 0
-        """Bodies that filters could not read, each as often as it was tried; only ever rising."""
+        """Bodies that filters could not read, each as often as it was looked at; only ever rising."""
 
     def moment(self, now: Now) -> None:
         """It is now."""

@@ -206,7 +206,7 @@ class Unrecorded:
                 publish.done()
                 return
             self._budget -= offer.looked_at
-            if offer.batch is None:
+            if offer.batch is None or offer.group is None:
                 return
             self._audience = offer.group
             self._subs = list(offer.group.subs)

@@ -9,7 +9,7 @@ by one (see search.py for the asking).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -24,7 +24,7 @@ from tickertape.filter.tree import Literal, Node
 from tickertape.payload.paths import Path
 from tickertape.payload.types import MessageType
 
-K = TypeVar("K", bound=Hashable)
+K = TypeVar("K")
 
 OF_SUBSCRIBER = frozenset({"user", "client_name"})
 """What of a `Context` differs between subscribers: a filter that needs it cannot be in an index."""
