@@ -60,8 +60,12 @@ class Delivery:
         """About what one step delivers."""
         hands = Hands(self._cross, self._deliver, self._caught_up, self._failed)
         self.cursors = Cursors(journal, effects, new_token, budget, hands)
-        self.dispatcher = Dispatcher(journal.persisted_end, self._deliver, self.cursors.add)
-        self.live = LiveEnd(journal.accepted_end, self._deliver, self.cursors.add, age_seconds, slow)
+        self.dispatcher = Dispatcher(
+            journal.persisted_end, self._deliver, self.cursors.add, self._send_several
+        )
+        self.live = LiveEnd(
+            journal.accepted_end, self._deliver, self.cursors.add, age_seconds, slow, self._send_several
+        )
         self._clocked: Agenda[Subscription] = Agenda()
         """Subscriptions that end at a log time still to come."""
         self._notices = Notices(effects)
@@ -292,6 +296,9 @@ class Delivery:
         sub.told = after
         frame = encode_frame(Deliver(sub_id=sub.sub_id, next=after), batch, batch_crc=crc)
         self._effects.append(Send(sub.session.conn, frame))
+
+    def _send_several(self, session: Session, command: Deliver, batch: MessageBatch) -> None:
+        self._effects.append(Send(session.conn, encode_frame(command, batch)))
 
     def _send(self, sub: Subscription, command: Command) -> None:
         buffers: list[Buffer] = encode_frame(command)

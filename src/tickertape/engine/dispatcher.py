@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from tickertape.base.limits import (
     batch_bytes_max,
@@ -18,22 +19,28 @@ from tickertape.base.limits import (
 )
 from tickertape.batch import MessageBatch
 from tickertape.engine.agenda import Agenda
+from tickertape.engine.session import Session
+from tickertape.engine.sharing import Alike, Part, Sharing
 from tickertape.engine.standing import Group, Offer, Standing
 from tickertape.engine.subscription import Phase, Subscription
-from tickertape.journal.reading import Part
+from tickertape.journal.reading import Part as LogPart
+from tickertape.wire.commands import Deliver
+
+Send: TypeAlias = Callable[[Session, Deliver, MessageBatch], None]
 
 
 class Dispatcher:
     """All subscriptions at the end of the log.
 
-    `deliver(sub, batch, next, crc)` sends; `left(sub)` is called for a subscription that was put out and
-    goes on as a reader of its own."""
+    `deliver(sub, batch, next, crc)` sends to one, `send(session, command, batch)` to several of a connection;
+    `left(sub)` is called for a subscription that was put out and goes on as a reader of its own."""
 
     def __init__(
         self,
         position: int,
         deliver: Callable[[Subscription, MessageBatch, int, int], None],
         left: Callable[[Subscription], None],
+        send: Send,
     ) -> None:
         self.position = position
         """Everything below was offered to everybody here."""
@@ -43,13 +50,17 @@ class Dispatcher:
         """How often that happened."""
         self._deliver = deliver
         self._left = left
+        self._send = send
         self._standing: Standing[Subscription, Group[Subscription]] = Standing(Group)
-        self._parts: deque[Part] = deque()
+        self._parts: deque[LogPart] = deque()
         self._waiting_bytes = 0
         self._work: Iterator[Offer[Group[Subscription]]] | None = None
         """What is left to do of the first part, and of the offer begun last."""
         self._chosen: tuple[MessageBatch, int] | None = None
         self._subs: list[Subscription] = []
+        self._sharing: Sharing | None = None
+        self._tasks: Iterator[Alike | list[Part]] = iter(())
+        """What is left to do of what was found for several."""
         self._boundaries: Agenda[Subscription] = Agenda()
 
     # -- coming and going -----------------------------------------------------------------------------
@@ -83,7 +94,7 @@ class Dispatcher:
 
     # -- commits --------------------------------------------------------------------------------------
 
-    def persisted(self, part: Part) -> None:
+    def persisted(self, part: LogPart) -> None:
         """A commit became persisted: it waits for `step`."""
         if not self._standing:
             self._parts.clear()
@@ -111,10 +122,13 @@ class Dispatcher:
         while self._parts and budget > 0:
             part = self._parts[0]
             if self._work is None:
-                self._work = self._standing.offers(part.batch)
+                self._work = self._standing.offers(part.batch, parted=True)
             while budget > 0:
                 if self._subs:
                     budget -= self._dispatch(self._subs.pop(), part) + step_delivery_bytes
+                    continue
+                if self._sharing is not None:
+                    budget -= self._go_on(self._sharing, part)
                     continue
                 offer = next(self._work, None)
                 if offer is None:
@@ -123,7 +137,7 @@ class Dispatcher:
                     self._begin_next()
                     break
                 budget -= offer.looked_at
-                self._begin(offer)
+                self._begin(offer, part)
         return budget
 
     def reached(self) -> list[Subscription]:
@@ -131,31 +145,61 @@ class Dispatcher:
         return self._boundaries.due(self.position)
 
     def _begin_next(self) -> None:
-        self._work = self._chosen = None
+        self._work = self._chosen = self._sharing = None
+        self._tasks = iter(())
         self._subs = []
         self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
 
-    def _begin(self, offer: Offer[Group[Subscription]]) -> None:
+    def _begin(self, offer: Offer[Group[Subscription]], part: LogPart) -> None:
+        if offer.found:
+            self._sharing = Sharing(part.batch, offer.found)
+            self._tasks = self._sharing.tasks()
         if offer.batch is None or offer.group is None:
             return
         self._chosen = (offer.batch, offer.batch.crc())
         self._subs = list(offer.group.subs)
         self._subs.reverse()
 
-    def _dispatch(self, sub: Subscription, part: Part) -> int:
-        """Give one subscription the selection; returns the bytes sent."""
-        if sub.phase is not Phase.AT_END or sub.position >= part.end_position:
+    def _go_on(self, sharing: Sharing, part: LogPart) -> int:
+        """Serve the next connection, or begin with those who get the same; returns the bytes sent."""
+        task = next(self._tasks, None)
+        if task is None:
+            self._sharing = None
             return 0
+        if isinstance(task, Alike):
+            self._chosen = (task.batch, task.batch.crc())
+            self._subs = task.subs
+            return 0
+        parts = [one for one in task if self._takes(one.sub, one.cost, part)]
+        sent = step_delivery_bytes
+        for command, batch in sharing.frames(parts, part.end_position):
+            self._send(parts[0].sub.session, command, batch)
+            sent += batch.nbytes + step_delivery_bytes
+        for one in parts:
+            one.sub.position = part.end_position
+        return sent
+
+    def _dispatch(self, sub: Subscription, part: LogPart) -> int:
+        """Give one subscription the selection; returns the bytes sent."""
         assert self._chosen is not None
         chosen, crc = self._chosen
+        cost = chosen.cost if chosen.nbytes <= batch_bytes_max else outbox_bytes_max + 1
+        if not self._takes(sub, cost, part):
+            return 0
+        sub.position = part.end_position
+        self._deliver(sub, chosen, part.end_position, crc)
+        return chosen.nbytes
+
+    def _takes(self, sub: Subscription, cost: int, part: LogPart) -> bool:
+        """Whether it is to be given a part, and can take it; who cannot is put out."""
+        if sub.phase is not Phase.AT_END or sub.position >= part.end_position:
+            return False
         position = max(sub.position, part.first_position)
-        fits = chosen.cost <= min(sub.allowance.credit, outbox_bytes_max) and chosen.nbytes <= batch_bytes_max
+        fits = cost <= min(sub.allowance.credit, outbox_bytes_max)
         if fits and sub.simple and sub.session.writable and position == part.first_position:
-            sub.position = part.end_position
-            self._deliver(sub, chosen, part.end_position, crc)
-            return chosen.nbytes
+            return True
         self._put_out(sub, position)
-        return 0
+        return False
 
     def _put_out(self, sub: Subscription, position: int) -> None:
         self.leave(sub)

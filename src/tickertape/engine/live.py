@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.engine.dispatcher import Dispatcher
+from tickertape.engine.dispatcher import Send as SendSeveral
 from tickertape.engine.selection import narrowed, selections
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
@@ -31,8 +32,9 @@ class LiveEnd:
         left: Callable[[Subscription], None],
         age_seconds: float | None,
         slow: Callable[[Session, str], None],
+        send: SendSeveral,
     ) -> None:
-        self.dispatcher = Dispatcher(end, deliver, self._fell_back)
+        self.dispatcher = Dispatcher(end, deliver, self._fell_back, send)
         self._deliver = deliver
         self._left = left
         self._age_seconds = age_seconds

@@ -46,6 +46,8 @@ class Offer(NamedTuple, Generic[G]):
     """None then, too."""
     looked_at: int
     """Bytes of bodies that were looked at."""
+    found: list[tuple[G, Int64s]] | None = None
+    """Instead of `batch` and `group`: which messages several groups get."""
 
 
 class Standing(Generic[S, G]):
@@ -113,8 +115,9 @@ class Standing(Generic[S, G]):
             for topic in batch.topics
         )
 
-    def offers(self, batch: MessageBatch) -> Iterator[Offer[G]]:
-        """What a batch holds for those who stand here when each offer is asked for, in turn."""
+    def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Offer[G]]:
+        """What a batch holds for those who stand here when each offer is asked for, in turn. When `parted`,
+        offers that were found together come together."""
         wanted = [topic for topic in batch.topics if topic in self._by_topic]
         for topic, chosen in split_topics(batch, wanted):
             group = self._by_topic.get(topic)
@@ -124,13 +127,20 @@ class Standing(Generic[S, G]):
             if isinstance(found, int):
                 yield Offer(None, None, found)
                 continue
+            if parted:
+                yield Offer(None, None, 0, [one for one in found if one[0].subs and not _selects(one[0])])
             for group, indices in found:
-                if group.subs:
+                if group.subs and (not parted or _selects(group)):
                     yield _of(batch, group, indices)
         for group in list(self._alone):
             mask = group.cover.mask(batch)
             if mask is not None:
                 yield from _of_group(batch, group, mask.nonzero()[0])
+
+
+def _selects(group: Group[Any]) -> bool:
+    """Whether bodies are cut for it."""
+    return group.cover.content is not None and group.cover.content.select is not None
 
 
 def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Offer[G]]:
