@@ -80,6 +80,11 @@ class Content:
         passed = [which[self._select(name, batch, which)] for name, which in self.by_type(batch, indices)]
         return passed[0] if len(passed) == 1 else np.sort(np.concatenate(passed))
 
+    @property
+    def types(self) -> list[str]:
+        """Message types for which its filter is compiled."""
+        return list(self._filters)
+
     def filter_of(self, name: str) -> Filter:
         """The filter on messages of a type."""
         compiled = self._filters.get(name)

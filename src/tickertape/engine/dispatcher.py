@@ -170,13 +170,23 @@ class Dispatcher:
             self._chosen = (task.batch, task.batch.crc())
             self._subs = task.subs
             return 0
-        parts = [one for one in task if self._takes(one.sub, one.cost, part)]
+        costs, first, end = sharing.costs, part.first_position, part.end_position
+        writable = task[0][0].session.writable
+        parts = []
+        for one in task:
+            sub, cost = one[0], costs[one[1]]
+            # What most are, first: there may be thousands.
+            usual = sub.phase is Phase.AT_END and sub.position <= first and writable and sub.simple
+            if (usual and cost <= sub.allowance.credit and cost <= outbox_bytes_max) or self._takes(
+                sub, cost, part
+            ):
+                parts.append(one)
         sent = step_delivery_bytes
-        for command, batch in sharing.frames(parts, part.end_position):
-            self._send(parts[0].sub.session, command, batch)
+        for command, batch in sharing.frames(parts, end):
+            self._send(parts[0][0].session, command, batch)
             sent += batch.nbytes + step_delivery_bytes
-        for one in parts:
-            one.sub.position = part.end_position
+        for sub, _ in parts:
+            sub.position = end
         return sent
 
     def _dispatch(self, sub: Subscription, part: LogPart) -> int:
@@ -194,11 +204,10 @@ class Dispatcher:
         """Whether it is to be given a part, and can take it; who cannot is put out."""
         if sub.phase is not Phase.AT_END or sub.position >= part.end_position:
             return False
-        position = max(sub.position, part.first_position)
-        fits = cost <= min(sub.allowance.credit, outbox_bytes_max)
-        if fits and sub.simple and sub.session.writable and position == part.first_position:
+        fits = cost <= sub.allowance.credit and cost <= outbox_bytes_max
+        if fits and sub.simple and sub.session.writable and sub.position <= part.first_position:
             return True
-        self._put_out(sub, position)
+        self._put_out(sub, max(sub.position, part.first_position))
         return False
 
     def _put_out(self, sub: Subscription, position: int) -> None:

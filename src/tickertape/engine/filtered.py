@@ -6,7 +6,8 @@ Must never look at more than a bounded piece of a batch between two results.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import accumulate
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -42,6 +43,42 @@ def is_indexed(cover: Cover) -> bool:
     return content is not None and content.filter is not None and not content.is_of_subscriber
 
 
+class Found(Generic[G]):
+    """Which messages of a batch several groups get."""
+
+    def __init__(self, groups: list[G], bounds: list[int], indices: Int64s) -> None:
+        self.groups = groups
+        self.bounds = bounds
+        """Where in `indices` those of each group begin, and the end of the last."""
+        self.indices = indices
+        """Of messages in the batch, for each group rising."""
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def of(self, number: int) -> Int64s:
+        """The messages of group `number`."""
+        return self.indices[self.bounds[number] : self.bounds[number + 1]]
+
+    def divided(self, wanted: Callable[[G], bool]) -> tuple[Found[G], Found[G]]:
+        """What groups get of which `wanted` is true, and the others."""
+        true: list[tuple[G, Int64s]] = []
+        false: list[tuple[G, Int64s]] = []
+        answers = [*map(wanted, self.groups)]
+        if all(answers):
+            return self, found_of(false)
+        for number, answer in enumerate(answers):
+            (true if answer else false).append((self.groups[number], self.of(number)))
+        return found_of(true), found_of(false)
+
+
+def found_of(pairs: Sequence[tuple[G, Int64s]]) -> Found[G]:
+    """What groups get, each given with its messages."""
+    bounds = [0, *accumulate([len(indices) for _, indices in pairs])]
+    indices = np.concatenate([indices for _, indices in pairs]) if pairs else np.empty(0, I8)
+    return Found([group for group, _ in pairs], bounds, indices)
+
+
 class _Topics(Generic[G]):
     """All groups of one topic, or one pattern of topics."""
 
@@ -52,6 +89,8 @@ class _Topics(Generic[G]):
         """By message type."""
 
     def add(self, group: G, content: Content) -> None:
+        for name in content.types:
+            self._index(name)
         self.groups[group] = content
         for name, index in self._indexes.items():
             index.add(group, content.filter_of(name))
@@ -69,21 +108,22 @@ class _Topics(Generic[G]):
                 index.add(group, content.filter_of(name))
         return index
 
-    def search(self, batch: MessageBatch, which: Int64s) -> Generator[int, None, list[tuple[G, Int64s]]]:
+    def search(self, batch: MessageBatch, which: Int64s) -> Generator[int, None, Found[G]]:
         """Which of the messages `which` each group's filter matches; yields bytes looked at."""
         content = next(iter(self.groups.values()))
-        found: dict[G, list[Int64s]] = {}
-        for name, own in content.by_type(batch, which):
-            for group, indices in (yield from self._search(name, content, batch, own)):
-                found.setdefault(group, []).append(indices)
-        return [
-            (group, parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts)))
-            for group, parts in found.items()
-        ]
+        by_type = content.by_type(batch, which)
+        if len(by_type) == 1:
+            return (yield from self._search(by_type[0][0], content, batch, which))
+        parts: dict[G, list[Int64s]] = {}
+        for name, own in by_type:
+            found = yield from self._search(name, content, batch, own)
+            for number, group in enumerate(found.groups):
+                parts.setdefault(group, []).append(found.of(number))
+        return found_of([(group, np.sort(np.concatenate(own))) for group, own in parts.items()])
 
     def _search(
         self, name: str, content: Content, batch: MessageBatch, own: Int64s
-    ) -> Generator[int, None, Iterator[tuple[G, Int64s]]]:
+    ) -> Generator[int, None, Found[G]]:
         index, offsets = self._index(name), batch.offsets
         with index.search() as search:
             at = 0
@@ -99,7 +139,10 @@ class _Topics(Generic[G]):
                 at += len(piece)
             matches = search.matches()
         content.count_unreadable(matches.unreadable)
-        return ((group, own[indices]) for group, indices in matches)
+        indices = own[matches.indices]
+        if set(map(len, matches.keys)) == {1}:
+            return Found([group for (group,) in matches.keys], matches.bounds, indices)
+        return found_of([(group, own[some]) for group, some in matches])
 
 
 class Filtered(Generic[G]):
@@ -132,7 +175,7 @@ class Filtered(Generic[G]):
         """Whether one of the groups does."""
         return topic in self._by_topic or any(each.cover.covers(topic) for each in self._patterns.values())
 
-    def search(self, batch: MessageBatch) -> Iterator[int | list[tuple[G, Int64s]]]:
+    def search(self, batch: MessageBatch) -> Iterator[int | Found[G]]:
         """For one topic or pattern after the other: bytes looked at, in pieces, and then which messages of
         `batch` each group is to get, if it gets any."""
         literal = [self._by_topic[topic] for topic in batch.topics if topic in self._by_topic]

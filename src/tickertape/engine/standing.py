@@ -14,7 +14,7 @@ import numpy as np
 from tickertape.batch import MessageBatch, select, split_topics
 from tickertape.batch.format import Int64s
 from tickertape.engine.cover import Cover
-from tickertape.engine.filtered import Filtered, is_indexed
+from tickertape.engine.filtered import Filtered, Found, is_indexed
 
 
 class Covering(Protocol):
@@ -46,7 +46,7 @@ class Offer(NamedTuple, Generic[G]):
     """None then, too."""
     looked_at: int
     """Bytes of bodies that were looked at."""
-    found: list[tuple[G, Int64s]] | None = None
+    found: Found[G] | None = None
     """Instead of `batch` and `group`: which messages several groups get."""
 
 
@@ -128,19 +128,21 @@ class Standing(Generic[S, G]):
                 yield Offer(None, None, found)
                 continue
             if parted:
-                yield Offer(None, None, 0, [one for one in found if one[0].subs and not _selects(one[0])])
-            for group, indices in found:
-                if group.subs and (not parted or _selects(group)):
-                    yield _of(batch, group, indices)
+                whole, found = found.divided(_is_whole)
+                if whole:
+                    yield Offer(None, None, 0, whole)
+            for number, group in enumerate(found.groups):
+                if group.subs:
+                    yield _of(batch, group, found.of(number))
         for group in list(self._alone):
             mask = group.cover.mask(batch)
             if mask is not None:
                 yield from _of_group(batch, group, mask.nonzero()[0])
 
 
-def _selects(group: Group[Any]) -> bool:
-    """Whether bodies are cut for it."""
-    return group.cover.content is not None and group.cover.content.select is not None
+def _is_whole(group: Group[Any]) -> bool:
+    """Whether it gets bodies as they are."""
+    return group.cover.content is None or group.cover.content.select is None
 
 
 def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Offer[G]]:
