@@ -1,0 +1,154 @@
+"""The index of filters finds what the filters find one by one, whatever comes and goes between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tickertape.base import limits
+from tickertape.filter import Context, Filter, compile_filter, verdicts
+from tickertape.filter.index import FilterIndex
+from tickertape.payload import message_type
+
+TEXTS = [
+    "",
+    "x",
+    "abc",
+    "abd",
+    "b",
+    "24",
+    "24.0",
+    "007",
+    "7",
+    "-1",
+    "1e2",
+    "5.",
+    "NaN",
+    "é",
+    "1 ",
+    "z\n",
+    "x" * 300,
+]
+NUMBERS = [0, 1, 2, 5, 7, 24, -1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 2**64, 0.5, 24.0, 7.5, -0.0, 1e300]
+FIELDS = ["/a", "/b", "/c", "/a[0]", "/c/k"]
+CONSTANTS = ["'b'", "24", "'24'", "7", "'abc'", "1", "TRUE", "0.5", "''", "NULL", "9007199254740993", "'x'"]
+BOUNDS = ["0", "1", "5", "24", "-1", "0.5", "9007199254740993", "'7'"]
+PATTERNS = ["b", "^a", "c$", "[0-9]+", "(?i)X", "^.$", "z|7", "^x"]
+
+
+def _term(rng: Random, flat: bool) -> str:
+    pick: Callable[[list[str]], str] = rng.choice
+    fields = FIELDS[:3] if flat else FIELDS
+    one, constant, low = pick(fields), pick(CONSTANTS), pick(BOUNDS)
+    return pick(
+        [
+            f"{one} = {constant}",
+            f"{constant} = {one}",
+            f"{one} IN ({constant}, {pick(CONSTANTS)})",
+            f"({one} = {constant} OR {pick(fields)} = {pick(CONSTANTS)})",
+            f"{one} {pick(['<', '<=', '>', '>='])} {low}",
+            f"{low} {pick(['<', '<=', '>', '>='])} {one}",
+            f"{one} BETWEEN {low} AND {pick(BOUNDS)}",
+            f"{one} LIKE '{pick(PATTERNS)}'",
+            f"{one} NOT LIKE '{pick(PATTERNS)}'",
+            f"{one} BEGINS WITH ('a', {constant})",
+            f"{one} != {constant}",
+            f"{one} IS NULL",
+            f"NOT ({one} > {low})",
+            f"LENGTH({one}) + 1 > {low}",
+            f"{one} < {pick(fields)}",
+            "TOPIC_NAME() = 't'",
+        ]
+    )
+
+
+def _filter_text(rng: Random, flat: bool) -> str:
+    conjunctions = [
+        " AND ".join(_term(rng, flat) for _ in range(rng.choice((1, 1, 2, 3, 10))))
+        for _ in range(rng.choice((1, 1, 1, 2)))
+    ]
+    return " OR ".join(f"({one})" for one in conjunctions)
+
+
+def _value(rng: Random, depth: int = 1) -> Any:
+    chance = rng.random()
+    if chance < 0.8 or not depth:
+        return rng.choice([*TEXTS, *NUMBERS, None, True, False])
+    if chance < 0.92:
+        return [_value(rng, 0) for _ in range(rng.randrange(5))]
+    return rng.choice([{"k": _value(rng, 0)}, [[1], {"k": 1}, 2], [{"k": "b"}, {"k": 7}]])
+
+
+def _body(rng: Random, kind: str) -> bytes:
+    if rng.random() < 0.05:
+        return b"\xc1 nothing"
+    if kind == "nvfix":
+        names = rng.choices("abc", k=rng.randrange(5))
+        return "".join(f"{name}={rng.choice(TEXTS)}\x01" for name in names).encode()
+    document = {name: _value(rng) for name in "abc" if rng.random() < 0.8}
+    if kind == "json":
+        if rng.random() < 0.05:
+            return b'{"a":"\xff","b":24}'
+        return json.dumps(document).encode()
+    return msgspec.msgpack.encode({k: v if v != 2**64 else 3 for k, v in document.items() if v != [2**64]})
+
+
+def _agree(index: FilterIndex[int], have: dict[int, Filter], bodies: list[bytes], topics: list[str]) -> None:
+    expected = {}
+    unreadable = set()
+    for key, one in have.items():
+        hits = []
+        for at, body in enumerate(bodies):
+            before = one.unreadable
+            if one.matches(body, Context(topics=topics[at : at + 1])):
+                hits.append(at)
+            if one.unreadable > before:
+                unreadable.add(at)
+        if hits:
+            expected[key] = hits
+    matches = index.match(bodies, Context(topics=topics))
+    found = {key: indices.tolist() for key, indices in matches}
+    assert found == expected, [
+        (have[key].text, [bodies[at] for at in {*found.get(key, []), *expected.get(key, [])}])
+        for key in have
+        if found.get(key) != expected.get(key)
+    ]
+    assert matches.unreadable == len(unreadable)
+
+
+def _live(seed: int, kind: str) -> None:
+    rng = Random(seed)
+    index: FilterIndex[int] = FilterIndex(message_type(kind))
+    have: dict[int, Filter] = {}
+    for step in range(3):
+        for number in range(rng.choice((1, 4, 12))):
+            one = compile_filter(_filter_text(rng, kind == "nvfix"), index.type)
+            have[step * 100 + number] = one
+            index.add(step * 100 + number, one)
+        for key in [key for key in have if rng.random() < 0.3]:
+            index.discard(key)
+            del have[key]
+        bodies = [_body(rng, kind) for _ in range(rng.choice((1, 6)))]
+        _agree(index, have, bodies, [rng.choice("tu") for _ in bodies])
+    assert len(index) == len(have)
+
+
+@pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix"])
+@given(seed=st.integers(0, 2**32))
+def test_an_index_finds_what_its_filters_find(kind: str, seed: int) -> None:
+    _live(seed, kind)
+
+
+def test_so_it_does_when_it_forgets_its_answers_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "index_cells_max", 64)
+    monkeypatch.setattr(verdicts, "index_piece_messages_max", 8)
+    assert limits.index_cells_max > 64
+    for seed in range(25):
+        _live(seed, "json")
