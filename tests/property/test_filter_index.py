@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tickertape.base import limits
+from tickertape.base.errors import BadFilter
 from tickertape.filter import Context, Filter, compile_filter, verdicts
 from tickertape.filter.index import FilterIndex
 from tickertape.payload import message_type
@@ -97,7 +98,8 @@ def _body(rng: Random, kind: str) -> bytes:
         if rng.random() < 0.05:
             return b'{"a":"\xff","b":24}'
         return json.dumps(document).encode()
-    return msgspec.msgpack.encode({k: v if v != 2**64 else 3 for k, v in document.items() if v != [2**64]})
+    small = json.dumps(document).replace(str(2**64), "3")  # MessagePack has no larger integers
+    return msgspec.msgpack.encode(json.loads(small))
 
 
 def _agree(index: FilterIndex[int], have: dict[int, Filter], bodies: list[bytes], topics: list[str]) -> None:
@@ -129,7 +131,10 @@ def _live(seed: int, kind: str) -> None:
     have: dict[int, Filter] = {}
     for step in range(3):
         for number in range(rng.choice((1, 4, 12))):
-            one = compile_filter(_filter_text(rng, kind == "nvfix"), index.type)
+            try:
+                one = compile_filter(_filter_text(rng, kind == "nvfix"), index.type)
+            except BadFilter:
+                continue  # too many parts that read whole texts
             have[step * 100 + number] = one
             index.add(step * 100 + number, one)
         for key in [key for key in have if rng.random() < 0.3]:

@@ -168,9 +168,9 @@ def test_arrays_that_cost_a_filter_too_much_are_left_to_the_filter() -> None:
 
 
 def test_more_fields_than_one_reader_takes_are_read_by_several() -> None:
-    texts = [f"/f{n} = {n}" for n in range(600)]
-    assert _found(_index(*texts), _bodies({"f3": 3, "f599": 599}, {"f300": 300})) == {
-        "/f3 = 3": [0], "/f300 = 300": [1], "/f599 = 599": [0],
+    texts = [f"/f{n} = {n}" for n in range(300)]
+    assert _found(_index(*texts), _bodies({"f3": 3, "f299": 299}, {"f200": 200})) == {
+        "/f3 = 3": [0], "/f200 = 200": [1], "/f299 = 299": [0],
     }  # fmt: skip
 
 
@@ -195,17 +195,17 @@ def test_what_changes_during_a_search_takes_effect_after_it() -> None:
 @pytest.mark.parametrize(
     ("texts", "document"),
     [
-        ([f"/a LIKE '^{n}.*9'" for n in range(2_000)], {"a": "9" * 20_000}),
-        ([f"/a < {n}" for n in range(5_000)], {"a": [f"{n}" for n in range(200)]}),
-        ([f"/a + {n} = /b" for n in range(5_000)], {"a": 1, "b": 2}),
+        ([f"/a LIKE '^{n}.*9'" for n in range(50)], {"a": "9" * 20_000}),
+        ([f"/a < {n}" for n in range(1_500)], {"a": [f"{n}" for n in range(50)]}),
+        ([f"/a + {n} = /b" for n in range(1_000)], {"a": 1, "b": 2}),
     ],
 )
 def test_no_body_keeps_others_waiting(texts: list[str], document: Any) -> None:
     index: FilterIndex[str] = FilterIndex(JSON)
-    for number, text in enumerate(texts[:: len(texts) // 500]):
+    for number, text in enumerate(texts):
         index.add(f"{number}", _filter(text))
     with index.search() as search:
         steps = list(search.look_at(_bodies(document), None, 0))
-    assert sum(steps) >= 500
+    assert sum(steps) >= len(texts)
     assert max(steps) < filter_piece_steps_max + 2_000
     assert len(steps) > 1

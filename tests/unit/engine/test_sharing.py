@@ -1,0 +1,102 @@
+"""Subscriptions with filters at the end of the log: one frame for all those of a connection."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.base.limits import message_cost_bytes
+from tickertape.engine import sharing
+from tickertape.wire.commands import Deliver
+
+
+def _publish(world: EngineWorld, peer: Peer, *numbers: int) -> None:
+    peer.publish("t", [json.dumps({"n": n}).encode() for n in numbers])
+    world.settle()
+
+
+def _delivered(peer: Peer) -> list[Deliver]:
+    return [command for command, _ in peer.received if isinstance(command, Deliver)]
+
+
+def _heard(peer: Peer, sub_id: str) -> list[int]:
+    return [json.loads(message.body)["n"] for message in peer.heard.get(sub_id, [])]
+
+
+def test_a_connection_gets_one_frame_for_all_its_subscriptions_that_a_commit_is_for() -> None:
+    world = EngineWorld(1)
+    several, alone, other = (world.connect(name) for name in ("several", "alone", "other"))
+    for n in range(4):
+        several.subscribe(f"s{n}", "t", filter=f"/n = {n}")
+    several.subscribe("low", "t", filter="/n < 2")
+    several.subscribe("cut", "t", filter="/n < 2", options="select=[-/,+/n]")
+    alone.subscribe("a", "t", filter="/n < 2")
+    other.subscribe("o", "t", filter="/n < 2")
+    world.settle()
+    publisher = world.connect("publisher")
+    _publish(world, publisher, 0, 3, 1, 7)
+    frames = _delivered(several)
+    assert [sorted(frame.sub_ids) for frame in frames if frame.sub_ids] == [["low", "s0", "s1", "s3"]]
+    assert [frame.sub_id for frame in frames if frame.sub_id] == ["cut"]
+    assert [frame.sub_id for frame in _delivered(alone)] == ["a"]
+    for peer, sub_id, expected in (
+        (several, "s0", [0]), (several, "s1", [1]), (several, "s2", []), (several, "s3", [3]),
+        (several, "low", [0, 1]), (several, "cut", [0, 1]), (alone, "a", [0, 1]), (other, "o", [0, 1]),
+    ):  # fmt: skip
+        assert _heard(peer, sub_id) == expected, sub_id
+    _publish(world, publisher, 2)
+    assert [frame.sub_id for frame in _delivered(several)][-1] == "s2"
+
+
+def test_who_cannot_take_all_of_his_part_reads_on_alone_and_the_others_do_not_notice() -> None:
+    world = EngineWorld(2)
+    peer = world.connect("peer")
+    one = len(json.dumps({"n": 1})) + message_cost_bytes
+    peer.subscribe("poor", "t", filter="/n < 5", credit=2 * one)
+    for n in range(5):
+        peer.subscribe(f"s{n}", "t", filter=f"/n = {n}")
+    world.settle()
+    world.connect("publisher").publish("t", [json.dumps({"n": n}).encode() for n in range(5)])
+    while world.jobs:
+        world.run_job()
+    world.work()
+    assert [sorted(frame.sub_ids) for frame in _delivered(peer) if frame.sub_ids] == [
+        [f"s{n}" for n in range(5)]
+    ]
+    assert _heard(peer, "poor") == [0, 1]
+    world.settle()  # which grants credit
+    assert _heard(peer, "poor") == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("name", "bound"), [("combined_subscriptions_max", 3), ("routes_per_frame_max", 6)])
+def test_a_frame_has_a_bound(monkeypatch: pytest.MonkeyPatch, name: str, bound: int) -> None:
+    monkeypatch.setattr(sharing, name, bound)
+    world = EngineWorld(3)
+    peer = world.connect("peer")
+    for n in range(8):
+        peer.subscribe(f"s{n}", "t", filter=f"/n >= {n} AND /n < {n + 2}")
+    world.settle()
+    _publish(world, world.connect("publisher"), *range(10))
+    frames = _delivered(peer)
+    assert len(frames) == 3
+    assert all(len(frame.sub_ids) <= 3 for frame in frames)
+    for n in range(8):
+        assert _heard(peer, f"s{n}") == [n, n + 1]
+
+
+def test_patterns_and_topics_of_several_types_share_an_index_for_each_type() -> None:
+    world = EngineWorld(4)
+    peer = world.connect("peer")
+    peer.subscribe("any", ".*", filter="/n = 1")
+    peer.subscribe("same", ".*", filter=" /n=1")
+    peer.subscribe("one", "t", filter="/n = 1")
+    peer.subscribe("me", "t", filter="CLIENT_NAME() = 'peer' AND /n = 1")
+    world.settle()
+    publisher = world.connect("publisher")
+    publisher.publish("u", [b'{"n":1}'])
+    publisher.publish("t", [b"no json", b'{"n":1}', b'{"n":2}'])
+    world.settle()
+    assert _heard(peer, "any") == _heard(peer, "same") == [1, 1]
+    assert _heard(peer, "one") == _heard(peer, "me") == [1]
