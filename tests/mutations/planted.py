@@ -175,8 +175,8 @@ MUTATIONS: Final = (
     Mutation(
         "credit is not counted",
         "engine/subscription.py",
-        "        self.credit -= batch.cost",
-        "        self.credit -= 0",
+        "        self.allowance.credit -= batch.cost",
+        "        self.allowance.credit -= 0",
         (_HANDOVER,),
     ),
     Mutation(

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from weakref import WeakValueDictionary
 
+from tickertape.base.errors import BadTopic
+from tickertape.base.limits import topic_bytes_max
 from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.texts import shown
 from tickertape.engine.conflating import Conflating
 from tickertape.engine.content import Content
 from tickertape.engine.cover import Cover
@@ -16,6 +19,7 @@ from tickertape.engine.keys import Keys
 from tickertape.engine.rates import Conflation
 from tickertape.engine.surroundings import DEFAULT_TYPE, Surroundings
 from tickertape.filter import compile_topic_pattern
+from tickertape.journal.format import CONTROL_TOPIC
 
 
 class Contents:
@@ -56,7 +60,13 @@ class Contents:
         self, topic: str, filter: str | None, select: str | None, subscriber: tuple[str | None, str]
     ) -> Cover:
         fits = None
+        if topic == CONTROL_TOPIC:
+            raise BadTopic(f"{shown(topic)} is the server's own: nobody subscribes to it")
         if is_pattern(topic):
+            if len(topic.encode()) > topic_bytes_max:
+                raise BadTopic(
+                    f"a pattern of {len(topic):,} characters: at most {topic_bytes_max:,} bytes are read"
+                )
             fits = compile_topic_pattern(topic).search
         else:
             check_topic(topic)
