@@ -8,7 +8,11 @@ import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
 from tickertape.base.limits import message_cost_bytes
+from tickertape.batch import BatchBuilder
 from tickertape.engine import sharing
+from tickertape.engine.contents import Contents
+from tickertape.engine.cover import Cover
+from tickertape.engine.standing import Group, Standing
 from tickertape.wire.commands import Deliver
 
 
@@ -100,3 +104,28 @@ def test_patterns_and_topics_of_several_types_share_an_index_for_each_type() -> 
     world.settle()
     assert _heard(peer, "any") == _heard(peer, "same") == [1, 1]
     assert _heard(peer, "one") == _heard(peer, "me") == [1]
+
+
+class _Sub:
+    def __init__(self, cover: Cover) -> None:
+        self.cover = cover
+
+
+def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:
+    contents = Contents({})
+    standing: Standing[_Sub, Group[_Sub]] = Standing(Group)
+    first, second = (_Sub(contents.cover("t", f"/n = {n}", None, (None, "me"))) for n in (1, 2))
+    standing.add(first)
+    builder = BatchBuilder()
+    for sequence in range(1, 4):
+        builder.add("t", b'{"n":%d}' % (sequence % 3), sequence=sequence)
+    batch = builder.build(7, 0, 70)
+    offers = standing.offers(batch)
+    next(offers)
+    standing.add(second)
+    standing.discard(first)
+    del offers  # as when publishers are faster than all the sending
+    found = [(offer.batch, offer.group) for offer in standing.offers(batch) if offer.batch is not None]
+    assert [(one.bodies_list(), list(group.subs)) for one, group in found if group is not None] == [
+        ([b'{"n":2}'], [second])
+    ]
