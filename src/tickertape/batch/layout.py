@@ -334,14 +334,20 @@ class MessageBatch:
 
     def bodies_list(self) -> list[bytes]:
         """All bodies as `bytes` objects, in order."""
-        if self.count == 1:
-            return [bytes(self.bodies)]
-        lengths = lengths_of(self.offsets)
+        return self.bodies_between(0, self.count)
+
+    def bodies_between(self, low: int, high: int) -> list[bytes]:
+        """The bodies of the messages `[low, high)`, at least one, as `bytes` objects."""
+        offsets = self.offsets[low : high + 1]
+        bodies: memoryview = memoryview(self.bodies)[int(offsets[0]) : int(offsets[-1])]
+        if high - low == 1:
+            return [bytes(bodies)]
+        lengths = lengths_of(offsets)
         size = int(lengths[0])
-        if size and size * self.count == self.body_bytes and (lengths == size).all():
-            bodies: list[bytes] = _frombuffer(self.bodies, f"V{size}").tolist()
-            return bodies
-        return list(map(io.BytesIO(self.bodies).read, lengths.tolist()))
+        if size and size * (high - low) == len(bodies) and (lengths == size).all():
+            alike: list[bytes] = _frombuffer(bodies, f"V{size}").tolist()
+            return alike
+        return list(map(io.BytesIO(bodies).read, lengths.tolist()))
 
     def body(self, i: int) -> bytes:
         """Body of message `i`; `IndexError` outside the batch."""

@@ -9,7 +9,6 @@ that reads fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -149,9 +148,9 @@ class Content:
 def bodies_of(batch: MessageBatch, which: Int64s) -> list[bytes]:
     """The bodies of the messages `which`, which rise."""
     first, last = int(which[0]), int(which[-1])
-    offsets = batch.offsets[first : last + 2].tolist()
-    begin = offsets[0]
-    joined = bytes(batch.bodies[begin : offsets[-1]])
     if last - first == len(which) - 1:
-        return [joined[a - begin : b - begin] for a, b in pairwise(offsets)]
-    return [joined[offsets[i] - begin : offsets[i + 1] - begin] for i in (which - first).tolist()]
+        return batch.bodies_between(first, last + 1)
+    begin, end = int(batch.offsets[first]), int(batch.offsets[last + 1])
+    begins, ends = (batch.offsets[which] - begin).tolist(), (batch.offsets[which + 1] - begin).tolist()
+    joined = bytes(batch.bodies[begin:end])
+    return [joined[a:b] for a, b in zip(begins, ends, strict=True)]
