@@ -23,7 +23,7 @@ from tests.helpers.wire import batch_of
 from tests.helpers.witness import SECONDS, Witness, anonymous_bytes
 from tickertape.base.limits import KIB, frame_bytes_before_logon_max, logon_seconds_max
 from tickertape.batch import BatchBuilder, merge
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import PREFACE, Ack, Command, Credit, Flush, Goodbye, Logon, Publish, Subscribe
 
 LOGON = frame(Logon(name="stranger"))
@@ -184,7 +184,7 @@ def test_bad_requests_are_refused_and_the_connection_goes_on(server: RunningServ
         for malformed in ("20261399T000000", "[0:", "[20260101T000000+01:00:)", "yesterday"):
             with pytest.raises(tt.BadBookmark):
                 client.bookmark_subscribe("orders-careless", malformed)
-        for options in ("no_such_option", "bookmark,bookmark", "rate=2x"):
+        for options in ("no_such_option", "bookmark,bookmark", "rate=0x"):
             with pytest.raises(tt.BadOption):
                 client.bookmark_subscribe("orders-careless", tt.EPOCH, options=options)
         with pytest.raises(tt.BadTopic):
@@ -232,7 +232,7 @@ def test_strangers_cannot_take_the_descriptors_that_the_log_needs(
     few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (FEW_FILES, FEW_FILES))
     monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, preexec_fn=few))
     with running_server(tmp_path / "data", config) as server, ExitStack() as strangers:
-        assert f"connections_max={FEW_FILES // 2}" in server.errors()
+        wait_until(lambda: f"connections_max={FEW_FILES // 2}" in server.errors(), SECONDS)
         publisher = tt.Client("publisher", server.uri, timeout=SECONDS)
         for _ in range(FEW_FILES // 2 - 1):
             strangers.enter_context(Peer(server.uri))

@@ -161,8 +161,8 @@ MUTATIONS: Final = (
     Mutation(
         "who joins the shared end is given the commit at the seam again",
         "engine/dispatcher.py",
-        "        position = max(sub.position, part.first_position)",
-        "        position = part.first_position",
+        " and sub.session.writable and sub.position <= part.first_position:",
+        " and sub.session.writable:",
         (_HANDOVER,),
     ),
     Mutation(
