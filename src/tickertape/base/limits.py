@@ -64,6 +64,8 @@ text_result_characters_max: Final = 64 * KIB
 """Longest text that a function of a filter may make; above it the result is NULL."""
 pattern_program_bytes_max: Final = 512 * KIB
 """Memory that the program of one regular expression may take; classes such as `\\pL` take much of it."""
+pattern_depth_max: Final = 50
+"""Groups in groups of one regular expression, parentheses in classes counted too."""
 pattern_positions_max: Final = 2_000
 """Characters and classes of one regular expression, its repetitions written out."""
 pattern_states_max: Final = 600
@@ -228,6 +230,10 @@ filter_piece_steps_max: Final = 1 << 15
 """Steps of filters before others have their turn."""
 pattern_topics_kept_max: Final = 4096
 """Topics of which it is remembered whether they fit a pattern."""
+conflation_piece_messages_max: Final = 1024
+"""Messages that conflation looks at before others have their turn."""
+replaces_waiting_max: Final = 100
+"""Replaces of one subscription that wait until what came before them was taken; the next one is refused."""
 routes_per_frame_max: Final = 16 * 1024
 """Deliveries of one frame to several subscriptions: a message counts once for each of them."""
 combined_subscriptions_max: Final = 256

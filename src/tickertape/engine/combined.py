@@ -1,8 +1,7 @@
 """Owns what several subscriptions of one connection that read the log together take of a stretch of it.
 
 All go on together as far as credit and pace of every one of them reach, so that the order of the log holds
-across them. Must never let one of them pass another, or send a message in two frames unless their select
-lists differ.
+across them. Must never let one of them pass another, or send a message in two frames.
 """
 
 from __future__ import annotations
@@ -51,9 +50,11 @@ def together(cursor: Cursor, now: Now) -> Offered:
         return _reach(cursor, raw, raw.count, Offered([], 0, False, None))
     costs = message_costs(batch)
     high = min(low + max(int(costs[low:].cumsum().searchsorted(outbox_bytes_max, "right")), 1), batch.count)
+    filtered = [sub.cover.content for sub in cursor.subs if sub.cover.content is not None]
+    if filtered:  # each of them looks at the stretch
+        reach = min([content.reach(batch, low) for content in filtered])
+        high = min(high, low + max((reach - low) // len(filtered), 1))
     for sub in cursor.subs:
-        content = sub.cover.content
-        high = min(high, raw.count if content is None else content.reach(batch, low))
         high = sub.clip(raw, low, high)
     shares = [_Share(sub, _wanted(sub, batch, low, high)) for sub in cursor.subs]
     limit, at = high, None
@@ -67,8 +68,9 @@ def together(cursor: Cursor, now: Now) -> Offered:
         limit = low + (limit - low) // 2
         blocked, at = False, None
     shares = [_Share(sub, indices[: int(indices.searchsorted(limit))]) for sub, indices in shares]
-    looked_at = int(batch.offsets[high]) - int(batch.offsets[low])
-    frames = _frames([share for share in shares if len(share.indices)], batch, raw.position(limit))
+    looked_at = (int(batch.offsets[high]) - int(batch.offsets[low])) * len(filtered)
+    some = [share for share in shares if len(share.indices)]
+    frames = [_frame(some, batch, raw.position(limit))] if some else []
     for share in shares:
         if len(share.indices) and share.sub.pacer is not None:
             chosen = select(batch, share.indices)
@@ -86,7 +88,6 @@ def _reach(cursor: Cursor, raw: Selection, limit: int, offered: Offered) -> Offe
     position = raw.end if limit >= raw.count else raw.position(limit)
     for sub in cursor.subs:
         sub.position = max(sub.position, position)
-        sub.told = position
     if position >= raw.end:
         cursor.ahead.used()
     return offered
@@ -123,54 +124,13 @@ def _limit(
     return int(indices[fitting]), at
 
 
-def _frames(shares: list[_Share], batch: MessageBatch, after: int) -> list[Frame]:
-    """Frames that bring everybody their messages, in the order of the log."""
-    if not shares:
-        return []
-    selecting = {_select(share.sub) for share in shares}
-    if len(selecting) == 1:
-        return [_frame(shares, batch, after)]
-    frames = []
-    for begin, end, select_list in _stretches(shares, batch.count):
-        part = [
-            _Share(sub, indices[(indices >= begin) & (indices < end)])
-            for sub, indices in shares
-            if _select(sub) == select_list
-        ]
-        frames.append(_frame([share for share in part if len(share.indices)], batch, after))
-    return frames
-
-
-def _select(sub: Subscription) -> str | None:
-    return None if sub.cover.content is None else sub.cover.content.select
-
-
-def _stretches(shares: list[_Share], count: int) -> list[tuple[int, int, str | None]]:
-    """Stretches of messages that go to subscriptions of one select list; one message may be in several."""
-    lists: list[set[str | None]] = [set() for _ in range(count)]
-    for sub, indices in shares:
-        for index in indices.tolist():
-            lists[index].add(_select(sub))
-    stretches: list[tuple[int, int, str | None]] = []
-    for index, wanted in enumerate(lists):
-        for select_list in sorted(wanted, key=str):
-            if stretches and len(wanted) == 1 and stretches[-1][2] == select_list:
-                begin = stretches.pop()[0]
-                stretches.append((begin, index + 1, select_list))
-            else:
-                stretches.append((index, index + 1, select_list))
-    return stretches
-
-
 def _frame(shares: list[_Share], batch: MessageBatch, after: int) -> Frame:
     union = shares[0].indices if len(shares) == 1 else np.unique(np.concatenate([s.indices for s in shares]))
     chosen = select(batch, union)
-    content = shares[0].sub.cover.content
-    if content is not None:
-        chosen = content.project(chosen)
     costs, lengths = message_costs(chosen), lengths_of(chosen.offsets)
     routes = [union.searchsorted(share.indices) for share in shares]
     for share, route in zip(shares, routes, strict=True):
+        share.sub.told = after
         share.sub.spend_of(len(route), int(lengths[route].sum()), int(costs[route].sum()))
     if len(shares) == 1:
         return Deliver(sub_id=shares[0].sub.sub_id, next=after), chosen

@@ -29,7 +29,9 @@ class Conflating:
     def consider(self, selection: Selection, low: int, high: int, time: int | None) -> None:
         """The messages `[low, high)` come next; with `time`, everything stamped before it was considered."""
         if selection.batch is not None and low < high:
-            keys = None if self._keys is None else self._keys.of(selection.batch)
+            keys = None
+            if self._keys is not None:
+                keys = [None] * low + self._keys.of(selection.batch, low, high)
             self._take(self._conflater.add(selection, keys, low, high))
         if time is not None:
             self.settle(time)

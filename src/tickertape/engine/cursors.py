@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.limits import combined_subscriptions_max, step_delivery_bytes
+from tickertape.base.limits import (
+    combined_subscriptions_max,
+    conflation_piece_messages_max,
+    step_delivery_bytes,
+)
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch
 from tickertape.engine.agenda import Agenda
@@ -270,8 +274,12 @@ class Cursors:
         if not conflating.waits:
             piece, spent = cursor.ahead.piece(sub.cover, sub.position, project=False)
             low, high, end = sub.bounds(piece)
+            if high - low > conflation_piece_messages_max:
+                high = low + conflation_piece_messages_max
+                end = piece.position(high)
             conflating.consider(piece, low, high, piece.last_timestamp if end == piece.end else None)
             sub.position = max(sub.position, end)
+            spent += (high - low) * step_delivery_bytes // 4
             if sub.position >= piece.end:
                 cursor.ahead.used()
         if not conflating.waits:
@@ -333,13 +341,14 @@ class Cursors:
             return
         conflating = cursor.subs[0].conflating
         if conflating is not None:
-            if self._journal.persisted_end == self._journal.accepted_end:
+            all_known = self._journal.persisted_end == self._journal.accepted_end
+            if all_known:
                 # What is accepted from now on is stamped later: the interval runs on the clock.
                 conflating.settle(self._journal.log_time(now))
             if conflating.waits:
                 self._run(cursor)
                 return
             at = conflating.next_time()
-            if at is not None:
+            if at is not None and all_known:  # else the next commit wakes it
                 self._holding.put(cursor, at)
         self._at_tail[cursor] = None

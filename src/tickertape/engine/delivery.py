@@ -116,17 +116,24 @@ class Delivery:
             self.cursors.add(*group)
 
     def replace(
-        self, sub: Subscription, cover: Cover | None, pace: Pace | None, conflating: Conflating | None
+        self,
+        sub: Subscription,
+        cover: Cover | None,
+        pace: Pace | None = None,
+        conflating: Conflating | None = None,
+        *,
+        live: bool = False,
     ) -> None:
         """It becomes another one under the same id, or without a `cover` is over: where a replay stands, and
         once it has caught up with the first message that is accepted from now on."""
-        # (of a live one too: `live` stays what it was when it began)
         replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
         position = sub.position if replay else self._journal.accepted_end
         if sub.phase is Phase.SEARCHING:
             position = sub.position
             sub.turns.clear()
-        sub.turns.append(Turn(position, cover, pace, conflating))
+        if sub.turns and sub.turns[-1].position == position:
+            sub.turns.pop()  # nothing lies between: it would be another one for no message
+        sub.turns.append(Turn(position, cover, pace, conflating, live))
         if sub.phase is Phase.SEARCHING:
             self._turn(sub)
             return
@@ -287,7 +294,12 @@ class Delivery:
             return
         self._leave(sub)
         self.cursors.discard(sub)
+        was_live = sub.live
         sub.turn()
+        if was_live and not sub.live and sub.phase is not Phase.SEARCHING:
+            self.live.end(sub)
+        elif sub.live and not was_live and sub.phase is not Phase.SEARCHING:
+            self.live.begin(self._journal.accepted_end)
         if sub.phase is not Phase.SEARCHING:
             self.cursors.add(sub)
 

@@ -44,12 +44,12 @@ class Keys:
         self._readers[name] = reader, values
         return reader, values
 
-    def of(self, batch: MessageBatch) -> list[Hashable | None]:
-        """The key of each message."""
+    def of(self, batch: MessageBatch, low: int, high: int) -> list[Hashable | None]:
+        """The key of each of the messages `[low, high)`."""
         keys: list[Hashable | None] = []
         prepared = {topic: self._of_type(topic) for topic in batch.topics}
         one = prepared[batch.topics[0]] if len(prepared) == 1 else None
-        for index, body in enumerate(batch.bodies_list()):
+        for index, body in enumerate(batch.bodies_between(low, high), low):
             reader, values = one or prepared[batch.topic(index)]
             try:
                 key = values(reader.decode(body))
@@ -64,15 +64,19 @@ class Keys:
         return self._readers.get(name) or self._prepare(name)
 
 
-def _hashable(key: tuple[Any, ...]) -> Hashable:
-    """`key`, or what stands for it where it is large or holds what cannot be compared by hash."""
+def _hashable(key: tuple[Any, ...]) -> Hashable | None:
+    """`key`, or what stands for it where it is large or holds what cannot be compared by hash; None when
+    nothing can."""
     for value in key:
         kind = type(value)
         if kind is list or kind is dict or (kind in (str, bytes) and len(value) > _OBJECT_BYTES):
             break
     else:
         return key
-    encoded = msgspec.msgpack.encode([[type(value).__name__, value] for value in key])
+    try:
+        encoded = msgspec.msgpack.encode([[type(value).__name__, value] for value in key])
+    except (OverflowError, TypeError, ValueError, RecursionError):
+        return None  # an array or object with what nothing else can hold, such as an integer of 80 bits
     if len(encoded) + _OBJECT_BYTES <= conflation_key_bytes_max:
         return encoded
     return blake2b(encoded, digest_size=32).digest()

@@ -113,7 +113,15 @@ class LiveEnd:
     def join(self, sub: Subscription, now: float) -> bool:
         """Send what is accepted and not persisted to one that was sent everything persisted, and let it stand
         here; False when it cannot take all of that."""
-        self._behind_since.pop(sub, None)
+        fell_back = self._behind_since.pop(sub, None) is not None
+        if self._join(sub, now):
+            return True
+        if fell_back:
+            # It was sent everything persisted just now: from here on it is behind again.
+            self._behind_since[sub] = self.now
+        return False
+
+    def _join(self, sub: Subscription, now: float) -> bool:
         if self._known_from is None or sub.position < self._known_from or not sub.session.writable:
             return False
         for part in self._parts:

@@ -41,11 +41,14 @@ def check_subscribe(
     publishing: Publishing,
     journal: Journal,
     contents: Contents,
+    *,
+    replaces_replay: bool = False,
 ) -> tuple[Cover, SubscribeOptions]:
     """Refuse what cannot be done, with an error that says why; returns what is covered, and the options.
-    `held` are the ids of the connection's subscriptions."""
+    `held` are the ids of the connection's subscriptions;
+    `replaces_replay`: the one with the id of the command has a bookmark."""
     replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
-    options = subscribe_options(command.options, replay=replay)
+    options = subscribe_options(command.options, replay=replay or replaces_replay)
     if isinstance(command, Subscribe):
         _check_subscription(held, command, options, journal)
         cover = contents.cover(command.topic, command.filter, options.select, (session.user, session.name))

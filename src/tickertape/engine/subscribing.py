@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from tickertape.base.errors import (
     BadCommand,
     BadOption,
+    NotReady,
     SubscriptionUnknown,
     TickertapeError,
 )
-from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max
+from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max, replaces_waiting_max
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.engine.allowance import Allowance
@@ -149,6 +150,7 @@ class Subscribing:
         search = extent_search(self._journal, command, options, now)  # what it refuses leaves no trace
         held = self.of(session.conn)
         old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
+        _check_replaces(old, old_rest)
         allowance = Allowance(command.credit)
         if (old or old_rest) and not replay:
             # What the old one still has to report of its consumption is not reported any more.
@@ -160,7 +162,9 @@ class Subscribing:
             self.unrecorded.retire(old_rest)
         if old is not None and not replay:
             self.delivery.credit(old)
-            self.delivery.replace(old, cover if of_log else None, options.pace, conflating)
+            if options.pause:
+                self.delivery.pause([old], now)
+            self.delivery.replace(old, cover if of_log else None, options.pace, conflating, live=options.live)
         elif of_log:
             sub = Subscription(session, command.sub_id, cover, allowance)
             sub.replays = command.bookmark is not None
@@ -201,7 +205,8 @@ class Subscribing:
         """Hold it, and deliver once its start was found. What has its id goes on until then."""
         conn = sub.session.conn
         held = self._hold(sub.session)
-        place = held.coming if command.bookmark is not None and sub.sub_id in held else held.recorded
+        replay = command.bookmark is not None or command.positions is not None
+        place = held.coming if replay and sub.sub_id in held else held.recorded
         place[sub.sub_id] = sub
         target = self._journal.accepted_end
 
@@ -334,7 +339,16 @@ class Subscribing:
 
     def _check(self, session: Session, command: Subscribe | Resolve) -> tuple[Cover, SubscribeOptions]:
         held = self.of(session.conn)
-        return check_subscribe(session, held, command, self._publishing, self._journal, self._contents)
+        old = None if isinstance(command, Resolve) else held.recorded.get(command.sub_id)
+        return check_subscribe(
+            session,
+            held,
+            command,
+            self._publishing,
+            self._journal,
+            self._contents,
+            replaces_replay=old is not None and old.replays,
+        )
 
     def _hold(self, session: Session) -> Held:
         return self._held.setdefault(session.conn, Held())
@@ -359,10 +373,21 @@ class Subscribing:
             self._forget_if_empty(sub.session.conn)
 
     def _forget_if_empty(self, conn: int) -> None:
-        if not self.of(conn):
+        held = self.of(conn)
+        if not held and not held.coming:
             self._held.pop(conn, None)
 
     def new_token(self) -> int:
         """A token that no read of this server had before."""
         self._token += 1
         return self._token
+
+
+def _check_replaces(old: Subscription | None, rest: LiveSubscription | None) -> None:
+    waiting = 0 if old is None else len(old.turns)
+    while rest is not None:
+        waiting, rest = waiting + 1, rest.earlier
+    if waiting > replaces_waiting_max:
+        raise NotReady(
+            f"{waiting} replaces of this subscription wait until what came before them was taken: consume it"
+        )

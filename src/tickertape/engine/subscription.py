@@ -53,6 +53,7 @@ class Turn(NamedTuple):
     """None: it is over, unless there is another turn."""
     pace: Pace | None
     conflating: Conflating | None
+    live: bool
 
 
 class Subscription:
@@ -97,7 +98,7 @@ class Subscription:
 
     def turn(self) -> None:
         """It is at its next turn: take it."""
-        _, cover, pace, self.conflating = self.turns.popleft()
+        _, cover, pace, self.conflating, self.live = self.turns.popleft()
         self.cover = NOTHING if cover is None else cover
         self.set_pace(pace)
 
@@ -120,8 +121,9 @@ class Subscription:
 
     @property
     def may_combine(self) -> bool:
-        """It may read the log together with others."""
-        return self.conflating is None
+        """It may read the log together with others: they are sent the same bodies as they come."""
+        content = self.cover.content
+        return self.conflating is None and (content is None or content.select is None)
 
     @property
     def own_pace(self) -> bool:

@@ -102,13 +102,18 @@ class Unrecorded:
         self.after(lambda: self._standing.discard(sub))
 
     def remove(self, sub: LiveSubscription) -> None:
-        """It is over."""
+        """It is over, and those whose place it took."""
+        earlier = sub.earlier
+        while earlier is not None:
+            self._remove(earlier)
+            earlier = earlier.earlier
+        self._remove(sub)
+
+    def _remove(self, sub: LiveSubscription) -> None:
         sub.over = True
         self.backlogs.drop(sub)
         self._unline(sub)
         self._standing.discard(sub)
-        if sub.earlier is not None:
-            self.remove(sub.earlier)
 
     def credit(self, sub: LiveSubscription) -> None:
         """It was granted more credit."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tickertape.base.errors import BadTopic
 from tickertape.base.limits import (
+    pattern_depth_max,
     pattern_program_bytes_max,
     pattern_states_max,
     pattern_steps_max,
@@ -77,6 +78,7 @@ def compile_pattern(text: str) -> Pattern:
         re2.compile(text, strict)
     except re2.error as error:
         raise _refused(text, error) from None
+    _check_depth(text)
     if (at := text.find("\\C")) >= 0:
         raise BadPattern("\\C, a single byte of a character, is not offered", at)
     states = count_states(text)
@@ -84,6 +86,22 @@ def compile_pattern(text: str) -> Pattern:
     matcher.Add(text)
     matcher.Compile()
     return Pattern(text, matcher.Match, states)
+
+
+def _check_depth(text: str) -> None:
+    """Raise `BadPattern` for groups that are nested deeper than what looks into them can follow."""
+    depth, escaped = 0, False
+    for at, character in enumerate(text):
+        if escaped:
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character == "(":
+            depth += 1
+            if depth > pattern_depth_max:
+                raise BadPattern(f"groups are nested deeper than {pattern_depth_max}", at)
+        elif character == ")":
+            depth -= 1
 
 
 def _refused(text: str, error: Exception) -> BadPattern:

@@ -27,7 +27,7 @@ NUMERIC: Final = frozenset({int, float, bool})
 """Classes of values that are numbers as they stand."""
 ODD: Final = frozenset({list, bytes})
 """Classes of values that an operator cannot take as they stand, though they may have a value."""
-NUMBER_FORM: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?+|\.[0-9]+)(?:[eE][+-]?[0-9]+)?+"
+NUMBER_FORM: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """Texts that are numbers, as a regular expression of Python's."""
 
 _number: Final = re.compile(NUMBER_FORM).fullmatch

@@ -83,6 +83,29 @@ def test_exact_19_who_stays_behind_for_longer_than_the_age_limit_is_ended_as_slo
     assert world.broker.subscribing.delivery.live.fallbacks
 
 
+def test_exact_19_who_falls_back_before_the_sync_is_ended_by_age_too() -> None:
+    world = EngineWorld(2, slow_clients=SlowLimits(age_seconds=5.0))
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=420)
+    world.settle()
+
+    def settle() -> None:
+        while world.jobs or world.reads or world.broker.has_work:
+            world.run_job() if world.jobs else world.run_read() if world.reads else world.work()
+
+    for count in (9, 2):
+        publisher.publish("a", [b"x" * 10] * count)
+        while world.broker.has_work:
+            world.work()  # before it is persisted
+    for _ in range(10):
+        publisher.publish("a", [b"x" * 10] * 3)
+        settle()
+        world.wake(1.0)
+        settle()
+    assert peer.goodbye is not None
+    assert peer.goodbye.code == "slow_client"
+
+
 @pytest.mark.parametrize(
     "option", ["rate=10", "rate=1x,rate_max_gap=1s", "pause", "conflation=1s", "fully_durable"]
 )

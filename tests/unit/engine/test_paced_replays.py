@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.base.limits import conflation_piece_messages_max
 from tickertape.wire.commands import Ack
 
 
@@ -163,6 +164,23 @@ def test_exact_18_at_the_end_of_the_log_the_interval_runs_on_the_clock() -> None
     assert _numbers(peer) == [3, 9]
 
 
+def test_what_is_held_does_not_wake_the_engine_again_and_again_while_the_disk_writes() -> None:
+    world = EngineWorld(14)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0|1|", options="conflation=100ms", credit=1 << 20)
+    publisher.publish("t", [b'{"n": 1}'])
+    world.settle()
+    publisher.publish("other", [b"x"])  # accepted; the disk takes its time
+    world.wake(1.0)
+    while world.broker.has_work:
+        world.work()
+    now = world.now()
+    deadline = world.broker.next_deadline(now)
+    assert deadline is None or deadline > now.mono
+    world.settle()
+    assert _numbers(peer) == [1]
+
+
 def test_what_has_no_key_comes_as_it_is() -> None:
     world = EngineWorld(11)
     publisher = world.connect("publisher")
@@ -251,3 +269,32 @@ def test_fully_durable_is_persisted_while_there_is_no_other_instance() -> None:
     assert peer.heard["s"] == []
     world.settle()
     assert [heard.body for heard in peer.heard["s"]] == [b"1"]
+
+
+@pytest.mark.parametrize(
+    "key", [b"[99999999999999999999999]", b'{"a": [1e300, 123456789012345678901234567890]}', b"[null, {}]"]
+)
+def test_a_key_that_nothing_can_hold_is_no_key(key: bytes) -> None:
+    world = EngineWorld(15)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    publisher.publish("t", [b'{"k": ' + key + b', "n": %d}' % number for number in range(3)])
+    world.settle()
+    peer.subscribe("s", "t", bookmark="0", options="conflation=1s,conflation_key=[/k]", credit=1 << 20)
+    world.settle()
+    assert _numbers(peer) in ([0, 1, 2], [2])
+
+
+def test_a_large_commit_is_conflated_a_piece_at_a_time() -> None:
+    world = EngineWorld(16)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    count = 5 * conflation_piece_messages_max
+    publisher.publish("t", [b'{"k": %d, "n": %d}' % (n % 7, n) for n in range(count)])
+    world.settle()
+    peer.subscribe("s", "t", bookmark="0", options="conflation=1s,conflation_key=[/k]", credit=1 << 20)
+    steps = 0
+    while world.broker.has_work or world.reads:
+        world.run_read() if world.reads else world.work()
+        steps += 1
+    world.settle()
+    assert steps >= 5
+    assert sorted(_numbers(peer)) == list(range(count - 7, count))

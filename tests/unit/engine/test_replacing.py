@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.base.limits import replaces_waiting_max
 from tickertape.wire.commands import Ack
 
 
@@ -95,6 +96,96 @@ def test_a_replace_that_is_refused_leaves_the_old_one_as_it_was() -> None:
     publisher.publish("b", [b"2"])
     world.settle()
     assert _bodies(peer) == [1]
+
+
+def test_positions_take_the_place_of_what_was_there() -> None:
+    world = EngineWorld(8)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    publisher.publish("a", [b"%d" % number for number in range(5)])
+    world.settle()
+    peer.subscribe("s", "a", bookmark="0")
+    world.settle()
+    journal = world.broker.journal
+    first, end = journal.view.first_position, journal.accepted_end
+    _replace(peer, "s", "a", positions=(first, end), journal=journal.identity)
+    world.settle()
+    assert _bodies(peer) == [*range(5), *range(5)]
+    assert peer.marks["s"][-1] == "ended"
+    publisher.publish("a", [b"5"])
+    world.settle()
+    assert len(peer.heard["s"]) == 10, "nothing of the one that was replaced goes on"
+    assert not list(world.broker._delivery.dispatcher.standing())
+
+
+def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along() -> None:
+    world = EngineWorld(9)
+    world.broker.journal.view.tail_bytes_max = 1
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    for number in range(50):
+        publisher.publish("a", [b"%d" % number])
+        world.settle()
+    assert publisher.logged_on is not None
+    name = publisher.logged_on.publisher
+    peer.subscribe("s", "a", bookmark=f"[{name}|1|:{name}|3|]", options="pause")
+    world.settle()
+    peer.resume("s")
+    command = _replace(peer, "s", "a", bookmark=f"{name}|20|")
+    searches = world.broker.subscribing.searches
+    while "s" in world.broker.subscribing.of(peer.conn).recorded:
+        reads = [read for read in world.reads if read.token not in searches._reading]
+        if world.broker.has_work:
+            world.work()
+        else:
+            world.reads.remove(reads[0])
+            world.broker.read_done(reads[0].token, world._bytes(reads[0].request), world.now())
+            world.collect()
+    peer.marks["s"].clear()
+    world.settle()
+    answer = peer.answers[command]
+    assert isinstance(answer, Ack)
+    assert answer.code == ""
+    assert _bodies(peer)[-30:] == list(range(20, 50))
+
+
+def test_a_replace_of_a_replay_takes_a_rate_and_ends_live() -> None:
+    world = EngineWorld(10)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    publisher.publish("a", [b"%d" % number for number in range(500)])
+    world.settle()
+    peer.subscribe("s", "a", bookmark="0", options="rate=10", credit=1 << 20)
+    _replace(peer, "s", "a", options="rate=100", credit=1 << 20)
+    world.settle()
+    begin = world.mono
+    while world.mono < begin + 1:
+        world.wake(0.002)
+        world.settle()
+    assert 90 <= len(peer.heard["s"]) <= 115
+    peer.subscribe("live", "b", bookmark="0|1|", options="live")
+    world.settle()
+    _replace(peer, "live", "b")
+    publisher.publish("b", [b"1"])
+    while world.broker.has_work:
+        world.work()
+    assert _bodies(peer, "live") == [], "it is not persisted"
+    world.settle()
+    assert _bodies(peer, "live") == [1]
+    assert isinstance(answer := peer.answers[peer.pause("live")], Ack)
+    assert answer.code == ""
+
+
+def test_replaces_that_wait_are_bounded() -> None:
+    world = EngineWorld(11, recorded=frozenset({"log"}))
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    peer.subscribe("s", "rest")
+    world.broker.blocked(peer.conn)  # it does not read its socket
+    publisher.publish("rest", [b"1"], sequenced=False)
+    codes = set()
+    for _ in range(replaces_waiting_max + 10):
+        answer = peer.answers[peer.subscribe("s", "rest", options="replace")]
+        assert isinstance(answer, Ack)
+        codes.add(answer.code)
+    assert codes == {"", "not_ready"}
+    world.broker.disconnected(peer.conn)
 
 
 def test_replace_of_what_is_not_there_is_a_subscription() -> None:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tickertape.base.errors import BadTopic
+from tickertape.base.limits import pattern_depth_max
 from tickertape.filter.patterns import BadPattern, compile_pattern, compile_topic_pattern, count_states
 
 
@@ -100,3 +101,14 @@ def test_patterns_of_topics() -> None:
         compile_topic_pattern("a" * 1025)
     with pytest.raises(BadTopic, match="Unicode"):
         compile_topic_pattern("\ud800*")
+
+
+@pytest.mark.parametrize("opening", ["(", "(?:"])
+def test_groups_in_groups_have_a_depth(opening: str) -> None:
+    def nested(depth: int) -> str:
+        return opening * depth + "a" + ")" * depth
+
+    assert compile_pattern(nested(pattern_depth_max)).search("a")
+    with pytest.raises(BadPattern, match="nested deeper"):
+        compile_pattern(nested(pattern_depth_max + 1))
+    assert compile_pattern("\\(" * 100).search("(" * 100)
