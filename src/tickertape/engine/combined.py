@@ -15,6 +15,7 @@ from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
 from tickertape.engine.cursor import Cursor
+from tickertape.engine.routed import routed
 from tickertape.engine.selection import Selection
 from tickertape.engine.subscription import Subscription
 from tickertape.wire.commands import Deliver
@@ -70,7 +71,7 @@ def together(cursor: Cursor, now: Now) -> Offered:
     shares = [_Share(sub, indices[: int(indices.searchsorted(limit))]) for sub, indices in shares]
     looked_at = (int(batch.offsets[high]) - int(batch.offsets[low])) * len(filtered)
     some = [share for share in shares if len(share.indices)]
-    frames = [_frame(some, batch, raw.position(limit))] if some else []
+    frames = [_frame(some, batch, costs, raw.position(limit))] if some else []
     for share in shares:
         if len(share.indices) and share.sub.pacer is not None:
             chosen = select(batch, share.indices)
@@ -124,22 +125,9 @@ def _limit(
     return int(indices[fitting]), at
 
 
-def _frame(shares: list[_Share], batch: MessageBatch, after: int) -> Frame:
-    union = shares[0].indices if len(shares) == 1 else np.unique(np.concatenate([s.indices for s in shares]))
-    chosen = select(batch, union)
-    costs, lengths = message_costs(chosen), lengths_of(chosen.offsets)
-    routes = [union.searchsorted(share.indices) for share in shares]
-    for share, route in zip(shares, routes, strict=True):
-        share.sub.told = after
-        share.sub.spend_of(len(route), int(lengths[route].sum()), int(costs[route].sum()))
-    if len(shares) == 1:
-        return Deliver(sub_id=shares[0].sub.sub_id, next=after), chosen
-    return (
-        Deliver(
-            next=after,
-            sub_ids=tuple([share.sub.sub_id for share in shares]),
-            counts=np.array([len(route) for route in routes], "<u4").tobytes(),
-            indices=np.concatenate(routes).astype("<u4").tobytes(),
-        ),
-        chosen,
-    )
+def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int) -> Frame:
+    lengths = lengths_of(batch.offsets)
+    for sub, indices in shares:
+        sub.told = after
+        sub.spend_of(len(indices), int(lengths[indices].sum()), int(costs[indices].sum()))
+    return routed(batch, [sub.sub_id for sub, _ in shares], [indices for _, indices in shares], after)

@@ -15,6 +15,7 @@ from tickertape.base.limits import combined_subscriptions_max, outbox_bytes_max,
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import lengths_of
 from tickertape.engine.filtered import Found
+from tickertape.engine.routed import routed
 from tickertape.engine.session import Session
 from tickertape.engine.standing import Group
 from tickertape.engine.subscription import Subscription
@@ -80,21 +81,11 @@ class Sharing:
             low = high
 
     def _frame(self, parts: list[Part], after: int) -> tuple[Deliver, MessageBatch]:
-        selections = [self._found.of(number) for _, number in parts]
-        routes = np.concatenate(selections)
-        union = np.unique(routes)
+        wanted = [self._found.of(number) for _, number in parts]
         size = 0
         for sub, number in parts:
             sub.allowance.credit -= self.costs[number]
             sub.told = after
             size += self._sizes[number]
-        parts[0][0].session.sent(len(routes), size)
-        if len(parts) == 1:
-            return Deliver(sub_id=parts[0][0].sub_id, next=after), select(self._batch, union)
-        command = Deliver(
-            next=after,
-            sub_ids=tuple([sub.sub_id for sub, _ in parts]),
-            counts=np.array([len(some) for some in selections], "<u4").tobytes(),
-            indices=union.searchsorted(routes).astype("<u4").tobytes(),
-        )
-        return command, select(self._batch, union)
+        parts[0][0].session.sent(sum(map(len, wanted)), size)  # once for all: there may be hundreds
+        return routed(self._batch, [sub.sub_id for sub, _ in parts], wanted, after)
