@@ -230,6 +230,8 @@ filter_piece_steps_max: Final = 1 << 15
 """Steps of filters before others have their turn."""
 pattern_topics_kept_max: Final = 4096
 """Topics of which it is remembered whether they fit a pattern."""
+conflation_all_bytes_max: Final = 64 * MIB
+"""What conflation holds for all subscriptions together; who comes with more has his oldest sent early."""
 conflation_piece_messages_max: Final = 1024
 """Messages that conflation looks at before others have their turn."""
 replaces_waiting_max: Final = 100

@@ -1,12 +1,14 @@
 """Owns a subscription's conflation between what was read and what is sent.
 
-Must never say that everything up to a message was sent while an earlier one is still held.
+Must never say that everything up to a message was sent while an earlier one is still held, or let all
+conflation together hold more than `conflation_all_bytes_max`: what is beyond leaves early.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from tickertape.base.limits import conflation_all_bytes_max
 from tickertape.batch import MessageBatch
 from tickertape.engine.conflation import Conflated, Conflater
 from tickertape.engine.content import Content
@@ -15,13 +17,26 @@ from tickertape.engine.rates import Conflation
 from tickertape.engine.selection import Selection
 
 
+class ConflationMemory:
+    """What all conflation together holds, in bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.bytes_max = conflation_all_bytes_max
+
+
 class Conflating:
     """What is held, and what is over and waits to be sent. Log times are microseconds since 1970 UTC."""
 
-    def __init__(self, conflation: Conflation, keys: Keys | None, content: Content | None) -> None:
+    def __init__(
+        self, conflation: Conflation, keys: Keys | None, content: Content | None, memory: ConflationMemory
+    ) -> None:
         self._conflater = Conflater(conflation.interval_micros)
         self._keys = keys
         self._content = content
+        self._memory = memory
+        self._counted = 0
+        """What of it is counted in `memory`."""
         self._over: deque[Conflated] = deque()
         self.sent = 0
         """Messages of the first batch that were sent."""
@@ -44,7 +59,19 @@ class Conflating:
         """Nothing more may be held back."""
         self._take(self._conflater.flush())
 
+    def forget(self) -> None:
+        """Nobody wants what is held."""
+        self._memory.bytes -= self._counted
+        self._counted = 0
+
     def _take(self, over: list[Conflated]) -> None:
+        held, memory = self._conflater.held_bytes, self._memory
+        beyond = memory.bytes - self._counted + held - memory.bytes_max
+        if beyond > 0 and held:
+            over = over + self._conflater.shrink(max(held - beyond, 0))
+            held = self._conflater.held_bytes
+        memory.bytes += held - self._counted
+        self._counted = held
         content = self._content
         if content is not None:
             over = [one._replace(batch=content.project(one.batch)) for one in over]

@@ -12,7 +12,7 @@ from tickertape.base.errors import BadTopic
 from tickertape.base.limits import topic_bytes_max
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.texts import shown
-from tickertape.engine.conflating import Conflating
+from tickertape.engine.conflating import Conflating, ConflationMemory
 from tickertape.engine.content import Content
 from tickertape.engine.cover import Cover
 from tickertape.engine.keys import Keys
@@ -27,6 +27,7 @@ class Contents:
 
     def __init__(self, topic_types: Mapping[str, str]) -> None:
         self.surroundings = Surroundings(topic_types)
+        self.conflation_memory = ConflationMemory()
         self._covers: WeakValueDictionary[Hashable, Cover] = WeakValueDictionary()
 
     def cover(
@@ -47,7 +48,7 @@ class Contents:
         keys = None
         if conflation.fields:
             keys = Keys(conflation.fields, self.surroundings, self._expected(cover))
-        return Conflating(conflation, keys, cover.content)
+        return Conflating(conflation, keys, cover.content, self.conflation_memory)
 
     def _expected(self, cover: Cover) -> list[str]:
         """Message types of topics that are covered, as far as they are known."""

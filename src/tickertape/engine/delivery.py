@@ -151,6 +151,8 @@ class Delivery:
         if sub.live and sub.phase is not Phase.SEARCHING:
             self.live.end(sub)
         sub.phase = Phase.OVER
+        if sub.conflating is not None:
+            sub.conflating.forget()
         self._clocked.drop(sub)
         self._ended(sub)
 

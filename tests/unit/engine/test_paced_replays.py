@@ -298,3 +298,24 @@ def test_a_large_commit_is_conflated_a_piece_at_a_time() -> None:
     world.settle()
     assert steps >= 5
     assert sorted(_numbers(peer)) == list(range(count - 7, count))
+
+
+def test_all_conflation_together_has_a_bound() -> None:
+    world = EngineWorld(17)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    memory = world.broker.contents.conflation_memory
+    memory.bytes_max = 20_000
+    ids = [f"s{number}" for number in range(4)]
+    for sub_id in ids:
+        peer.subscribe(
+            sub_id, "t", bookmark="0|1|", options="conflation=1h,conflation_key=[/k]", credit=1 << 20
+        )
+    world.settle()
+    for number in range(300):
+        publisher.publish("t", [b'{"k": %d, "n": %d}' % (number, number)])
+        world.settle()
+        assert memory.bytes <= memory.bytes_max
+    assert memory.bytes
+    assert any(peer.heard.values()), "some left early"
+    world.broker.disconnected(peer.conn)
+    assert memory.bytes == 0
