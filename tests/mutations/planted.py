@@ -263,4 +263,25 @@ MUTATIONS: Final = (
         "        if self._crowded(-1):\n            self._pauses.pause",
         ("unit/engine/test_searches.py",),
     ),
+    Mutation(
+        "what a subscription becomes is passed over by what it is",
+        "engine/cursors.py",
+        "            reached = min(\n",
+        "            reached = max(\n",
+        ("unit/engine/test_replacing.py",),
+    ),
+    Mutation(
+        "one of several that were resumed together passes the others",
+        "engine/combined.py",
+        "        limit = min(limit, reached)",
+        "        limit = max(limit, reached)",
+        ("unit/engine/test_pausing.py",),
+    ),
+    Mutation(
+        "a connection is given all that a commit holds for it at once",
+        "engine/dispatcher.py",
+        "                room -= cost",
+        "                room -= 0",
+        ("unit/engine/test_sharing.py",),
+    ),
 )

@@ -172,15 +172,20 @@ class Dispatcher:
             return 0
         costs, first, end = sharing.costs, part.first_position, part.end_position
         writable = task[0][0].session.writable
+        room = outbox_bytes_max
         parts = []
         for one in task:
             sub, cost = one[0], costs[one[1]]
+            if cost > room:  # the connection has been given what it may queue
+                self._put_out_unless_done(sub, part)
+                continue
             # What most are, first: there may be thousands.
             usual = sub.phase is Phase.AT_END and sub.position <= first and writable and sub.simple
             if (usual and cost <= sub.allowance.credit and cost <= outbox_bytes_max) or self._takes(
                 sub, cost, part
             ):
                 parts.append(one)
+                room -= cost
         sent = step_delivery_bytes
         for command, batch in sharing.frames(parts, end):
             self._send(parts[0][0].session, command, batch)
@@ -209,6 +214,10 @@ class Dispatcher:
             return True
         self._put_out(sub, max(sub.position, part.first_position))
         return False
+
+    def _put_out_unless_done(self, sub: Subscription, part: LogPart) -> None:
+        if sub.phase is Phase.AT_END and sub.position < part.end_position:
+            self._put_out(sub, max(sub.position, part.first_position))
 
     def _put_out(self, sub: Subscription, position: int) -> None:
         self.leave(sub)

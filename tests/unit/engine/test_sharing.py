@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
-from tickertape.base.limits import message_cost_bytes
+from tickertape.base.limits import message_cost_bytes, outbox_bytes_max
 from tickertape.batch import BatchBuilder
 from tickertape.engine import sharing
 from tickertape.engine.contents import Contents
@@ -129,3 +129,20 @@ def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:
     assert [(one.bodies_list(), list(group.subs)) for one, group in found if group is not None] == [
         ([b'{"n":2}'], [second])
     ]
+
+
+def test_a_connection_is_given_no_more_of_a_commit_than_it_may_queue() -> None:
+    world = EngineWorld(21)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    ids = [f"s{number}" for number in range(8)]
+    for number, sub_id in enumerate(ids):
+        peer.subscribe(sub_id, "t", filter=f"/k = 1 AND /n >= {-number}", credit=1 << 22)
+    world.settle()
+    body = b'{"k": 1, "n": 5, "x": "' + b"x" * (outbox_bytes_max // 3) + b'"}'
+    publisher.publish("t", [body])
+    while world.jobs:
+        world.run_job()
+    at_once = sum(len(heard) for heard in peer.heard.values())
+    assert 0 < at_once <= 3, "the others read by themselves"
+    world.settle()
+    assert all(len(peer.heard[sub_id]) == 1 for sub_id in ids)
