@@ -240,6 +240,14 @@ routes_per_frame_max: Final = 16 * 1024
 """Deliveries of one frame to several subscriptions: a message counts once for each of them."""
 combined_subscriptions_max: Final = 256
 """Subscriptions that one frame is for."""
+cohorts_max: Final = 64
+"""Places in the log at which several subscriptions with filters read it together."""
+cohort_reach_messages: Final = 1 << 16
+"""Who is so far ahead of such a place at most may wait for those there, and go on with them."""
+cohort_moves_max: Final = 100
+"""Subscriptions that go from one such place to another before others have their turn."""
+cohort_piece_bytes_max: Final = 4 * MIB
+"""What is looked at for all of them at a time; less when they are few."""
 step_delivery_bytes: Final = 4 * KIB
 """What one delivery counts in a step beside its bytes."""
 read_bytes_target: Final = 256 * KIB

@@ -1,14 +1,14 @@
 """Owns reading the log for everybody behind its end: whose turn it is, what they read, what it gives them.
 
 A cursor goes on while credit, connection and pace let it, and hands its subscriptions over when they have
-caught up; those with a pace of their own stay. Must never hold more for slow readers than the read budget,
-or let one cursor have more than a bounded piece of a step.
+caught up, or may go on with others (cohorts.py); those with a pace of their own stay. Must never hold more
+for slow readers than the read budget, or let one cursor have more than a bounded piece of a step, or one
+connection more turns than another because it has more of them.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
@@ -26,6 +26,7 @@ from tickertape.engine.cover import EVERYTHING
 from tickertape.engine.cursor import Cursor
 from tickertape.engine.effects import Effect, Read, Send
 from tickertape.engine.read_budget import ReadBudget
+from tickertape.engine.rounds import Rounds
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
 from tickertape.journal.journal import Journal
@@ -48,6 +49,8 @@ class Hands(NamedTuple):
     """It has considered everything persisted: it is discarded here if it goes on elsewhere."""
     failed: Callable[[Subscription, TickertapeError], None]
     """What it needs cannot be read."""
+    join: Callable[[Subscription], bool]
+    """Whether it goes on with others from where it is: it is discarded here then."""
 
 
 class Cursors:
@@ -67,7 +70,7 @@ class Cursors:
         self.budget = budget
         self._hands = hands
         self._of: dict[Subscription, Cursor] = {}
-        self._runnable: deque[Cursor] = deque()
+        self._runnable: Rounds[Cursor] = Rounds()
         self._reads: dict[int, Cursor] = {}
         self._full: dict[int, dict[Cursor, None]] = {}
         """Cursors that go on when their connection is writable again."""
@@ -87,6 +90,11 @@ class Cursors:
             cursor = Cursor(some)
             self._of.update(dict.fromkeys(some, cursor))
             self._run(cursor)
+
+    def add_each(self, subs: Iterable[Subscription]) -> None:
+        """Each of them goes on from where it is, by itself."""
+        for sub in subs:
+            self.add(sub)
 
     def discard(self, sub: Subscription) -> None:
         """It reads with nobody any more, nor by itself; nothing when it does not. An answer to its read will
@@ -177,6 +185,17 @@ class Cursors:
         """Whether it reads on by itself and was given all there is."""
         return self._of.get(sub) in self._at_tail
 
+    def is_free(self, sub: Subscription) -> bool:
+        """Whether it reads by itself, and neither credit nor connection keeps it from going on."""
+        cursor = self._of.get(sub)
+        return (
+            cursor is not None
+            and cursor.cover is not None
+            and cursor.runs
+            and cursor.session.writable
+            and not cursor.starved
+        )
+
     def blocked(self, sub: Subscription) -> bool:
         """Whether there is more for it than its credit or its connection takes."""
         cursor = self._of.get(sub)
@@ -206,7 +225,7 @@ class Cursors:
     def step(self, budget: int, now: Now) -> None:
         """Let cursors go on in turn, for about so many bytes."""
         while self._runnable and budget > 0:
-            cursor = self._runnable.popleft()
+            cursor = self._runnable.next()
             cursor.queued = False
             if cursor.runs and not cursor.reading:
                 budget -= self._advance(cursor, now) + step_delivery_bytes
@@ -216,7 +235,7 @@ class Cursors:
     def _run(self, cursor: Cursor) -> None:
         if not cursor.queued and not cursor.reading and cursor.runs:
             cursor.queued = True
-            self._runnable.append(cursor)
+            self._runnable.put(cursor.session.conn, cursor)
 
     def _advance(self, cursor: Cursor, now: Now) -> int:
         """Send what was read, then read on, or join the dispatcher. Returns the bytes looked at and sent."""
@@ -292,10 +311,12 @@ class Cursors:
 
     def _fetch(self, cursor: Cursor, now: Now) -> None:
         """Read on. What was read before is written by now, or it would not be this one's turn."""
+        if cursor.position >= self._journal.persisted_end:
+            self._join(cursor, now)
+            return
+        if cursor.cover is not None and self._hands.join(cursor.subs[0]):
+            return
         if cursor.reader is None:
-            if cursor.position >= self._journal.persisted_end:
-                self._join(cursor, now)
-                return
             if cursor.position < self._journal.view.first_position:
                 self._expire(cursor)
                 return

@@ -1,5 +1,5 @@
-"""Owns delivery of the log: subscriptions behind its end read by themselves (cursors.py), those at the end
-share one dispatcher.
+"""Owns delivery of the log: subscriptions behind its end read by themselves (cursors.py) or together
+(cohorts.py), those at the end share one dispatcher.
 
 A subscription leaves the dispatcher when it lacks credit, is paused or its connection is full, goes on from
 exactly there by reading, and joins again when it has caught up. Must never leave a gap or send a message
@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.limits import step_bytes_max
+from tickertape.base.limits import cohort_moves_max, step_bytes_max
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch
 from tickertape.engine.agenda import Agenda
 from tickertape.engine.answers import Answers
+from tickertape.engine.cohorts import Cohorts
+from tickertape.engine.cohorts import Hands as CohortHands
 from tickertape.engine.conflating import Conflating
 from tickertape.engine.cover import Cover
 from tickertape.engine.cursors import Cursors, Hands
 from tickertape.engine.dispatcher import Dispatcher
+from tickertape.engine.dispatcher import Hands as DispatcherHands
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.live import LiveEnd
 from tickertape.engine.notices import Notices
@@ -33,6 +36,8 @@ from tickertape.wire.commands import Command, Completed, Deliver, Ended
 from tickertape.wire.frames import encode_frame
 
 _CLOCK_CHECK_SECONDS = 1.0
+_SHARE_OF_THE_LAST = 4
+"""Those behind the end get one part in so many of a step at least."""
 _MICROS = 1_000_000
 
 
@@ -58,14 +63,21 @@ class Delivery:
         self._ended = ended
         self.step_bytes_max = step_bytes_max
         """About what one step delivers."""
-        hands = Hands(self._cross, self._deliver, self._caught_up, self._failed)
+        hands = Hands(self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others)
         self.cursors = Cursors(journal, effects, new_token, budget, hands)
-        self.dispatcher = Dispatcher(
-            journal.persisted_end, self._deliver, self.cursors.add, self._send_several
+        going = CohortHands(
+            self._cohort,
+            self.cursors.is_free,
+            self.cursors.discard,
+            self.cursors.add,
+            self._cross_reached,
+            self._go_over,
+            self._failed,
         )
-        self.live = LiveEnd(
-            journal.accepted_end, self._deliver, self.cursors.add, age_seconds, slow, self._send_several
-        )
+        self.cohorts = Cohorts(journal, effects, new_token, budget, going)
+        self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
+        self.dispatcher = Dispatcher(journal.persisted_end, self._handing, overrun=self._overrun)
+        self.live = LiveEnd(journal.accepted_end, self._handing, age_seconds, slow)
         self._clocked: Agenda[Subscription] = Agenda()
         """Subscriptions that end at a log time still to come."""
         self._notices = Notices(effects)
@@ -95,7 +107,7 @@ class Delivery:
             if sub.paused:
                 continue
             sub.pause(now)
-            self._leave(sub)
+            _leave(sub)
             if sub.phase is Phase.BEHIND:
                 self.cursors.discard(sub)
                 self.cursors.add(sub)
@@ -127,7 +139,7 @@ class Delivery:
         """It becomes another one under the same id, or without a `cover` is over: where a replay stands, and
         once it has caught up with the first message that is accepted from now on."""
         replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
-        position = sub.position if replay else self._journal.accepted_end
+        position = sub.reached if replay else self._journal.accepted_end
         if sub.phase is Phase.SEARCHING:
             position = sub.position
             sub.turns.clear()
@@ -137,16 +149,16 @@ class Delivery:
         if sub.phase is Phase.SEARCHING:
             self._turn(sub)
             return
-        if sub.phase is Phase.AT_END:
+        if sub.place is not None:
             # Until its turn it reads by itself: here it would be passed over by what only then is its own.
-            self._leave(sub)
+            sub.place.leave(sub)
             self.cursors.add(sub)
         if self._cross(sub, sub.position):
             self.cursors.wake(sub)
 
     def remove(self, sub: Subscription) -> None:
         """It is over; an answer to its read will be ignored."""
-        self._leave(sub)
+        _leave(sub)
         self.cursors.discard(sub)
         if sub.live and sub.phase is not Phase.SEARCHING:
             self.live.end(sub)
@@ -158,7 +170,7 @@ class Delivery:
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when the token is none of ours."""
-        return self.cursors.read_done(token, data)
+        return self.cursors.read_done(token, data) or self.cohorts.read_done(token, data)
 
     def persisted(self, part: Part) -> None:
         """A commit became persisted."""
@@ -175,7 +187,8 @@ class Delivery:
         self.cursors.settle(now)
         self.live.now = now.mono
         self.live.settle()
-        self._cross_reached()
+        for dispatcher in (self.dispatcher, self.live.dispatcher):
+            self._cross_reached(dispatcher)
         if not (self.dispatcher.has_work or self.live.dispatcher.has_work):  # else not everything is sent yet
             self._notices.settle(now, self._all_sent())
 
@@ -187,8 +200,8 @@ class Delivery:
             end = self._journal.accepted_end
             # `stop_time` stays: whoever is still behind must not be given what is stamped later.
             sub.stop = end if sub.stop is None else min(sub.stop, end)
-        if sub.phase is Phase.AT_END:
-            self._dispatcher_of(sub).bound(sub)
+        if sub.place is not None:
+            sub.place.bound(sub)
         else:
             self.cursors.wake(sub)
 
@@ -201,7 +214,12 @@ class Delivery:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return self.cursors.has_work or self.dispatcher.has_work or self.live.dispatcher.has_work
+        return (
+            self.cursors.has_work
+            or self.cohorts.has_work
+            or self.dispatcher.has_work
+            or self.live.dispatcher.has_work
+        )
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `settle` is wanted: ranges that end by the clock, paces, notices."""
@@ -220,7 +238,9 @@ class Delivery:
     def step(self, now: Now) -> None:
         """Serve those at the end and then those behind it, in turn, about `step_bytes_max` in all."""
         self.live.now = now.mono
-        self.cursors.step(self.dispatch(), now)
+        left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
+        share = left // 2 if self.cursors.has_work else left
+        self.cursors.step(left - share + self.cohorts.step(share), now)
 
     def dispatch(self) -> int:
         """Serve those at the end of the log; returns what is left of the bytes of a step."""
@@ -228,16 +248,35 @@ class Delivery:
         for dispatcher in (self.live.dispatcher, self.dispatcher):
             if dispatcher.has_work:
                 budget = dispatcher.step(budget)
-                self._cross_reached()
+                self._cross_reached(dispatcher)
         return budget
 
     # -- at the end -----------------------------------------------------------------------------------
 
-    def _dispatcher_of(self, sub: Subscription) -> Dispatcher:
-        return self.live.dispatcher if sub.live else self.dispatcher
+    def _cohort(self, position: int) -> Dispatcher:
+        return Dispatcher(position, self._handing, Phase.TOGETHER)
 
-    def _leave(self, sub: Subscription) -> None:
-        self._dispatcher_of(sub).leave(sub)
+    def _go_with_others(self, sub: Subscription) -> bool:
+        return self.cohorts.join(sub)
+
+    def _overrun(self) -> None:
+        """What waits at the end is too much: those with filters go on together from where they are."""
+        for everybody in self.dispatcher.take_filtered():
+            if not self.cohorts.begin(everybody, self.dispatcher.position):
+                self.cursors.add_each(everybody)
+
+    def _go_over(self, cohort: Dispatcher) -> bool:
+        """All of a cohort have caught up: they go over to the end, unless too many would have to move."""
+        moving, there = len(cohort), len(self.dispatcher)
+        if moving > cohort_moves_max and (there > cohort_moves_max or self.dispatcher.has_work):
+            return False
+        if any(sub.live for sub in cohort.standing()):
+            return False
+        everybody = cohort.take_all()
+        for sub in everybody:
+            self._notices.joined(sub)
+        self.dispatcher.adopt(everybody)
+        return True
 
     def _caught_up(self, sub: Subscription, now: Now) -> None:
         """It joins those at the end, unless it goes at a pace of its own or must change first."""
@@ -261,11 +300,10 @@ class Delivery:
 
     # -- completions and ends -------------------------------------------------------------------------
 
-    def _cross_reached(self) -> None:
-        for dispatcher in (self.dispatcher, self.live.dispatcher):
-            for sub in dispatcher.reached():
-                if self._cross(sub, dispatcher.position) and sub.phase is Phase.AT_END:
-                    dispatcher.bound(sub)
+    def _cross_reached(self, dispatcher: Dispatcher) -> None:
+        for sub in dispatcher.reached():
+            if self._cross(sub, dispatcher.position) and sub.place is dispatcher:
+                dispatcher.bound(sub)
 
     def _cross(self, sub: Subscription, position: int) -> bool:
         """Send what is due when everything below `position` was considered; False when it is over."""
@@ -294,7 +332,7 @@ class Delivery:
         if sub.turns[0].cover is None and len(sub.turns) == 1:
             self.remove(sub)
             return
-        self._leave(sub)
+        _leave(sub)
         self.cursors.discard(sub)
         was_live = sub.live
         sub.turn()
@@ -317,3 +355,9 @@ class Delivery:
     def _send(self, sub: Subscription, command: Command) -> None:
         buffers: list[Buffer] = encode_frame(command)
         self._effects.append(Send(sub.session.conn, buffers))
+
+
+def _leave(sub: Subscription) -> None:
+    """It is given nothing more with others."""
+    if sub.place is not None:
+        sub.place.leave(sub)

@@ -1,6 +1,7 @@
-"""Owns the end of the log: the subscriptions that stand there, and handing each commit to all of them.
+"""Owns handing parts of the log, one after the other, to all subscriptions that stand at one place of it: at
+its end, or where several go on together (cohorts.py).
 
-One pass over a commit: everybody who covers the same is sent the same selection (standing.py). Must never do
+One pass over a part: everybody who covers the same is sent the same selection (standing.py). Must never do
 more in one step than it is told, or send to a subscription what does not fit its credit: who cannot take all
 of its part leaves, and reads on by itself from exactly there.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 from tickertape.base.limits import (
     batch_bytes_max,
@@ -17,7 +19,8 @@ from tickertape.base.limits import (
     outbox_bytes_max,
     step_delivery_bytes,
 )
-from tickertape.batch import MessageBatch
+from tickertape.batch import MessageBatch, select, slice_batch
+from tickertape.batch.format import Int64s
 from tickertape.engine.agenda import Agenda
 from tickertape.engine.session import Session
 from tickertape.engine.sharing import Alike, Part, Sharing
@@ -26,21 +29,34 @@ from tickertape.engine.subscription import Phase, Subscription
 from tickertape.journal.reading import Part as LogPart
 from tickertape.wire.commands import Deliver
 
-Send: TypeAlias = Callable[[Session, Deliver, MessageBatch], None]
+Everybody: TypeAlias = Standing[Subscription, Group[Subscription]]
+
+
+class Hands(NamedTuple):
+    """What others do for a dispatcher."""
+
+    deliver: Callable[[Subscription, MessageBatch, int, int | None], None]
+    """Send a batch to one; everything below a position is considered then."""
+    send: Callable[[Session, Deliver, MessageBatch], None]
+    """Send to several of a connection."""
+    left: Callable[[Subscription], None]
+    """It was put out, and goes on as a reader of its own."""
+
+
+def _nobody() -> None:
+    """Nobody leaves together."""
 
 
 class Dispatcher:
-    """All subscriptions at the end of the log.
-
-    `deliver(sub, batch, next, crc)` sends to one, `send(session, command, batch)` to several of a connection;
-    `left(sub)` is called for a subscription that was put out and goes on as a reader of its own."""
+    """All subscriptions at one place, in `phase`. When what waits to be handed on is too much, `overrun` is
+    called, which lets those leave together who can, and then everybody else is put out."""
 
     def __init__(
         self,
         position: int,
-        deliver: Callable[[Subscription, MessageBatch, int, int], None],
-        left: Callable[[Subscription], None],
-        send: Send,
+        hands: Hands,
+        phase: Phase = Phase.AT_END,
+        overrun: Callable[[], None] = _nobody,
     ) -> None:
         self.position = position
         """Everything below was offered to everybody here."""
@@ -48,15 +64,15 @@ class Dispatcher:
         """What may wait to be handed on before everybody reads at a pace of their own."""
         self.overruns = 0
         """How often that happened."""
-        self._deliver = deliver
-        self._left = left
-        self._send = send
-        self._standing: Standing[Subscription, Group[Subscription]] = Standing(Group)
+        self._hands = hands
+        self._phase = phase
+        self._overrun = overrun
+        self._standing: Everybody = Standing(Group)
         self._parts: deque[LogPart] = deque()
         self._waiting_bytes = 0
         self._work: Iterator[Offer[Group[Subscription]]] | None = None
         """What is left to do of the first part, and of the offer begun last."""
-        self._chosen: tuple[MessageBatch, int] | None = None
+        self._chosen: tuple[MessageBatch, int, Int64s | None] | None = None
         self._subs: list[Subscription] = []
         self._sharing: Sharing | None = None
         self._tasks: Iterator[Alike | list[Part]] = iter(())
@@ -66,8 +82,8 @@ class Dispatcher:
     # -- coming and going -----------------------------------------------------------------------------
 
     def join(self, sub: Subscription) -> None:
-        """`sub` has considered everything persisted."""
-        sub.phase = Phase.AT_END
+        """`sub` has considered everything below its position, which is not below `open_from`."""
+        sub.phase, sub.place = self._phase, self
         self._standing.add(sub)
         self.bound(sub)
 
@@ -81,21 +97,52 @@ class Dispatcher:
 
     def leave(self, sub: Subscription) -> None:
         """`sub` stands here no more; nothing when it does not. Its position is what it has considered."""
-        if sub.phase is not Phase.AT_END:
-            return
-        sub.phase = Phase.BEHIND
-        sub.position = max(sub.position, self.position)
-        self._boundaries.drop(sub)
-        self._standing.discard(sub)
+        if sub.place is self:
+            self._gone(sub)
+            self._standing.discard(sub)
 
     def standing(self) -> Iterator[Subscription]:
         """Everybody here."""
         return iter(self._standing)
 
+    def __len__(self) -> int:
+        return len(self._standing)
+
+    def take_filtered(self) -> list[Everybody]:
+        """Those with filters leave: those of one topic together, and all with patterns."""
+        taken = self._standing.take_filtered()
+        for sub in chain.from_iterable(taken):
+            self._gone(sub)
+        return taken
+
+    def take_all(self) -> Everybody:
+        """All of them leave together, and what was to be handed on is forgotten."""
+        for sub in self.standing():
+            self._gone(sub)
+        taken, self._standing = self._standing, Standing(Group)
+        self._parts.clear()
+        self._begin_next()
+        return taken
+
+    def _gone(self, sub: Subscription) -> None:
+        sub.phase, sub.place = Phase.BEHIND, None
+        sub.position = max(sub.position, self.position)
+        self._boundaries.drop(sub)
+
+    def adopt(self, others: Everybody) -> None:
+        """Everybody in `others` stands here from now on; what they have considered is in their positions."""
+        for sub in others:
+            sub.phase, sub.place = self._phase, self
+            self.bound(sub)
+        if len(others) > len(self._standing) and not self._parts:
+            others, self._standing = self._standing, others  # who are fewer move
+        for sub in others:
+            self._standing.add(sub)
+
     # -- commits --------------------------------------------------------------------------------------
 
     def persisted(self, part: LogPart) -> None:
-        """A commit became persisted: it waits for `step`."""
+        """What comes next: it waits for `step`."""
         if not self._standing:
             self._parts.clear()
             self._begin_next()
@@ -105,17 +152,27 @@ class Dispatcher:
         self._waiting_bytes += part.batch.nbytes
         if self._waiting_bytes > self.backlog_bytes_max and len(self._parts) > 1:
             self.overruns += 1
-            # Publishers are faster than all the sending: everybody reads the log at a pace of their own.
-            for sub in list(self.standing()):
-                self._put_out(sub, self.position)
             self._parts.clear()
             self._begin_next()
+            # Publishers are faster than all the sending: everybody reads the log at a pace of their own.
+            self._overrun()
+            for sub in list(self.standing()):
+                self._put_out(sub, self.position)
             self.position = part.end_position
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return bool(self._parts)
+
+    @property
+    def open_from(self) -> int:
+        """From here on nothing is found for anybody yet: who joins must have considered what is below."""
+        return self.position if self._work is None else self._parts[0].end_position
+
+    def passed(self, position: int) -> None:
+        """What is below `position` is for nobody here; nothing waits to be handed on."""
+        self.position = max(self.position, position)
 
     def step(self, budget: int) -> int:
         """Hand on what has become persisted, for about `budget` bytes; returns what is left of them."""
@@ -156,7 +213,7 @@ class Dispatcher:
             self._tasks = self._sharing.tasks()
         if offer.batch is None or offer.group is None:
             return
-        self._chosen = (offer.batch, offer.batch.crc())
+        self._chosen = (offer.batch, offer.batch.crc(), offer.indices)
         self._subs = list(offer.group.subs)
         self._subs.reverse()
 
@@ -167,28 +224,30 @@ class Dispatcher:
             self._sharing = None
             return 0
         if isinstance(task, Alike):
-            self._chosen = (task.batch, task.batch.crc())
+            self._chosen = (task.batch, task.batch.crc(), task.indices)
             self._subs = task.subs
             return 0
         costs, first, end = sharing.costs, part.first_position, part.end_position
         writable = task[0][0].session.writable
         room = outbox_bytes_max
+        sent = step_delivery_bytes
         parts = []
         for one in task:
             sub, cost = one[0], costs[one[1]]
-            if cost > room:  # the connection has been given what it may queue
-                self._put_out_unless_done(sub, part)
+            if sub.position > first and sub.place is self:  # in the middle of it, or behind it
+                late = sharing.since(one[1], part.index_at(sub.position))
+                sent += self._give(sub, select(sharing.batch, late), part) if len(late) else 0
+                continue
+            if room < cost <= outbox_bytes_max:  # the connection has been given what it may queue
+                self._put_out_unless_done(sub, part, alone=False)
                 continue
             # What most are, first: there may be thousands.
-            usual = sub.phase is Phase.AT_END and sub.position <= first and writable and sub.simple
-            if (usual and cost <= sub.allowance.credit and cost <= outbox_bytes_max) or self._takes(
-                sub, cost, part
-            ):
+            usual = sub.place is self and writable and sub.simple and cost <= outbox_bytes_max
+            if (usual and cost <= sub.allowance.credit) or self._takes(sub, cost, part):
                 parts.append(one)
                 room -= cost
-        sent = step_delivery_bytes
         for command, batch in sharing.frames(parts, end):
-            self._send(parts[0][0].session, command, batch)
+            self._hands.send(parts[0][0].session, command, batch)
             sent += batch.nbytes + step_delivery_bytes
         for sub, _ in parts:
             sub.position = end
@@ -197,32 +256,48 @@ class Dispatcher:
     def _dispatch(self, sub: Subscription, part: LogPart) -> int:
         """Give one subscription the selection; returns the bytes sent."""
         assert self._chosen is not None
-        chosen, crc = self._chosen
+        chosen, crc, indices = self._chosen
+        if not part.first_position < sub.position < part.end_position:
+            return self._give(sub, chosen, part, crc)
+        if indices is None:
+            self._put_out_unless_done(sub, part)
+            return 0
+        since = int(indices.searchsorted(part.index_at(sub.position)))
+        if since == chosen.count:
+            return 0
+        return self._give(sub, slice_batch(chosen, since, chosen.count), part)
+
+    def _give(self, sub: Subscription, chosen: MessageBatch, part: LogPart, crc: int | None = None) -> int:
+        """Give one subscription what it has not considered of a part; returns the bytes sent."""
         cost = chosen.cost if chosen.nbytes <= batch_bytes_max else outbox_bytes_max + 1
         if not self._takes(sub, cost, part):
             return 0
         sub.position = part.end_position
-        self._deliver(sub, chosen, part.end_position, crc)
+        self._hands.deliver(sub, chosen, part.end_position, crc)
         return chosen.nbytes
 
     def _takes(self, sub: Subscription, cost: int, part: LogPart) -> bool:
         """Whether it is to be given a part, and can take it; who cannot is put out."""
-        if sub.phase is not Phase.AT_END or sub.position >= part.end_position:
+        if sub.place is not self or sub.position >= part.end_position:
             return False
         fits = cost <= sub.allowance.credit and cost <= outbox_bytes_max
-        if fits and sub.simple and sub.session.writable and sub.position <= part.first_position:
+        if fits and sub.session.writable and sub.is_free_to(part.end_position):
             return True
-        self._put_out(sub, max(sub.position, part.first_position))
+        self._put_out(sub, part.first_position, part.end_position)
         return False
 
-    def _put_out_unless_done(self, sub: Subscription, part: LogPart) -> None:
-        if sub.phase is Phase.AT_END and sub.position < part.end_position:
-            self._put_out(sub, max(sub.position, part.first_position))
+    def _put_out_unless_done(self, sub: Subscription, part: LogPart, *, alone: bool = True) -> None:
+        """Put it out if something of a part is still to be considered for it; it reads that by itself, or
+        `alone` is not asked for."""
+        if sub.place is self and sub.position < part.end_position:
+            self._put_out(sub, part.first_position, part.end_position if alone else 0)
 
-    def _put_out(self, sub: Subscription, position: int) -> None:
+    def _put_out(self, sub: Subscription, position: int, alone_to: int = 0) -> None:
         self.leave(sub)
         sub.position = max(sub.position, position)
-        self._left(sub)
+        # Who waits for its connection only is no trouble to others, once it goes on.
+        sub.alone_to = alone_to if sub.session.writable else 0
+        self._hands.left(sub)
 
 
 assert outbox_bytes_max < dispatch_backlog_bytes_max

@@ -171,6 +171,22 @@ class Filtered(Generic[G]):
         if not topics.groups:
             del place[cover.topic]
 
+    def groups(self) -> Iterator[G]:
+        """All of them."""
+        for topics in [*self._by_topic.values(), *self._patterns.values()]:
+            yield from topics.groups
+
+    def apart(self) -> Iterator[Filtered[G]]:
+        """The groups of each topic by themselves, and all with patterns."""
+        for topic, topics in self._by_topic.items():
+            one: Filtered[G] = Filtered()
+            one._by_topic[topic] = topics
+            yield one
+        if self._patterns:
+            patterns: Filtered[G] = Filtered()
+            patterns._patterns = self._patterns
+            yield patterns
+
     def covers(self, topic: str) -> bool:
         """Whether one of the groups does."""
         return topic in self._by_topic or any(each.cover.covers(topic) for each in self._patterns.values())

@@ -11,32 +11,26 @@ from collections.abc import Callable
 
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, merge
-from tickertape.engine.dispatcher import Dispatcher
-from tickertape.engine.dispatcher import Send as SendSeveral
+from tickertape.engine.dispatcher import Dispatcher, Hands
 from tickertape.engine.selection import narrowed, selections
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
 from tickertape.journal.reading import Part
 
-Deliver = Callable[[Subscription, MessageBatch, int, int | None], None]
-
 
 class LiveEnd:
-    """Subscriptions with `live` that have caught up. `deliver` and `left` are as the dispatcher's;
+    """Subscriptions with `live` that have caught up. `hands` are as the dispatcher's;
     `slow(session, why)` ends the connection of one that has fallen behind for `age_seconds` (None: never)."""
 
     def __init__(
         self,
         end: int,
-        deliver: Deliver,
-        left: Callable[[Subscription], None],
+        hands: Hands,
         age_seconds: float | None,
         slow: Callable[[Session, str], None],
-        send: SendSeveral,
     ) -> None:
-        self.dispatcher = Dispatcher(end, deliver, self._fell_back, send)
-        self._deliver = deliver
-        self._left = left
+        self.dispatcher = Dispatcher(end, hands._replace(left=self._fell_back))
+        self._hands = hands
         self._age_seconds = age_seconds
         self._slow = slow
         self._behind_since: dict[Subscription, float] = {}
@@ -82,7 +76,7 @@ class LiveEnd:
     def _fell_back(self, sub: Subscription) -> None:
         self.fallbacks += 1
         self._behind_since[sub] = self.now
-        self._left(sub)
+        self._hands.left(sub)
 
     def next_deadline(self) -> float | None:
         """When `settle` is wanted, monotonic seconds."""
@@ -135,7 +129,7 @@ class LiveEnd:
                 share = sub.share(piece, now)
                 sub.position = max(sub.position, share.next)
                 if share.batch is not None:
-                    self._deliver(sub, share.batch, share.next, None)
+                    self._hands.deliver(sub, share.batch, share.next, None)
                 if sub.position < piece.end:
                     return False
         self.dispatcher.join(sub)

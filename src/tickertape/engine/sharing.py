@@ -13,7 +13,7 @@ import numpy as np
 
 from tickertape.base.limits import combined_subscriptions_max, outbox_bytes_max, routes_per_frame_max
 from tickertape.batch import MessageBatch, message_costs, select
-from tickertape.batch.format import lengths_of
+from tickertape.batch.format import Int64s, lengths_of
 from tickertape.engine.filtered import Found
 from tickertape.engine.routed import routed
 from tickertape.engine.session import Session
@@ -30,13 +30,15 @@ class Alike(NamedTuple):
 
     batch: MessageBatch
     subs: list[Subscription]
+    indices: Int64s
+    """Which messages of what was handed out it holds."""
 
 
 class Sharing:
     """What of `batch` groups get, of which there is at least one."""
 
     def __init__(self, batch: MessageBatch, found: Found[Group[Subscription]]) -> None:
-        self._batch = batch
+        self.batch = batch
         self._found = found
         begins = found.bounds[:-1]
         self.costs: list[int] = np.add.reduceat(message_costs(batch)[found.indices], begins).tolist()
@@ -61,7 +63,13 @@ class Sharing:
             else:
                 yield parts
         for number, subs in alike.items():
-            yield Alike(select(self._batch, self._found.of(number)), subs)
+            indices = self._found.of(number)
+            yield Alike(select(self.batch, indices), subs, indices)
+
+    def since(self, number: int, index: int) -> Int64s:
+        """What of selection `number` does not come before message `index`."""
+        own = self._found.of(number)
+        return own[int(own.searchsorted(index)) :]
 
     def frames(self, parts: list[Part], after: int) -> Iterator[tuple[Deliver, MessageBatch]]:
         """Frames that bring `parts` to their connection; each has the credit for its own, which is spent when
@@ -88,4 +96,4 @@ class Sharing:
             sub.told = after
             size += self._sizes[number]
         parts[0][0].session.sent(sum(map(len, wanted)), size)  # once for all: there may be hundreds
-        return routed(self._batch, [sub.sub_id for sub, _ in parts], wanted, after)
+        return routed(self.batch, [sub.sub_id for sub, _ in parts], wanted, after)

@@ -46,6 +46,8 @@ class Offer(NamedTuple, Generic[G]):
     """None then, too."""
     looked_at: int
     """Bytes of bodies that were looked at."""
+    indices: Int64s | None = None
+    """Which messages of what was looked at `batch` holds."""
     found: Found[G] | None = None
     """Instead of `batch` and `group`: which messages several groups get."""
 
@@ -63,9 +65,13 @@ class Standing(Generic[S, G]):
         """Those of the others whose filters are in an index."""
         self._alone: dict[G, None] = {}
         """Those that are asked one by one."""
+        self._count = 0
 
     def __bool__(self) -> bool:
         return bool(self._by_topic or self._groups)
+
+    def __len__(self) -> int:
+        return self._count
 
     def __iter__(self) -> Iterator[S]:
         for group in self.groups():
@@ -87,19 +93,41 @@ class Standing(Generic[S, G]):
                 self._filtered.add(group)
             elif groups is self._groups:
                 self._alone[group] = None
-        group.subs[sub] = None
+        if sub not in group.subs:
+            self._count += 1
+            group.subs[sub] = None
         return group
 
     def discard(self, sub: S) -> None:
         """It stands here no more; nothing when it does not."""
         groups, key = self._place(sub.cover)
         group = groups.get(key)
-        if group is not None and group.subs.pop(sub, group) is None and not group.subs:
+        if group is None or sub not in group.subs:
+            return
+        del group.subs[sub]
+        self._count -= 1
+        if not group.subs:
             del groups[key]
             if is_indexed(group.cover):
                 self._filtered.discard(group)
             else:
                 self._alone.pop(group, None)
+
+    def take_filtered(self) -> list[Standing[S, G]]:
+        """Those whose filters are in an index stand here no more, but in one of these: those of one topic in
+        each, and all with patterns in one."""
+        taken = []
+        for filtered in self._filtered.apart():
+            other: Standing[S, G] = Standing(self._make)
+            other._filtered = filtered
+            for group in filtered.groups():
+                del self._groups[group.cover.key]
+                other._groups[group.cover.key] = group
+                other._count += len(group.subs)
+            self._count -= other._count
+            taken.append(other)
+        self._filtered = Filtered()
+        return taken
 
     def _place(self, cover: Cover) -> tuple[dict[Any, G], Hashable]:
         if cover.literal is not None and cover.plain:
@@ -130,7 +158,7 @@ class Standing(Generic[S, G]):
             if parted:
                 whole, found = found.divided(_is_whole)
                 if whole:
-                    yield Offer(None, None, 0, whole)
+                    yield Offer(None, None, 0, found=whole)
             for number, group in enumerate(found.groups):
                 if group.subs:
                     yield _of(batch, group, found.of(number))
@@ -167,5 +195,5 @@ def _of(batch: MessageBatch, group: G, indices: Int64s) -> Offer[G]:
     content = group.cover.content
     chosen = select(batch, indices)
     if content is None or content.select is None:
-        return Offer(chosen, group, 0)
-    return Offer(content.project(chosen), group, chosen.body_bytes)
+        return Offer(chosen, group, 0, indices)
+    return Offer(content.project(chosen), group, chosen.body_bytes, indices)

@@ -122,13 +122,14 @@ class Subscribing:
         oldest: Subscription | None = None
         for held in self._held.values():
             for sub in held.recorded.values():
-                if sub.phase is Phase.BEHIND and (oldest is None or sub.position < oldest.position):
+                behind = sub.phase in (Phase.BEHIND, Phase.TOGETHER)
+                if behind and (oldest is None or sub.reached < oldest.reached):
                     oldest = sub
         end = self.delivery.dispatcher.position
-        if oldest is None or oldest.position > end:
+        if oldest is None or oldest.reached > end:
             return Pin(end, "those at the end of the log", brief=True)
         who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
-        return Pin(oldest.position, who)
+        return Pin(oldest.reached, who)
 
     def owed(self, conn: int) -> bool:
         """Whether something is still to be sent to a connection, as far as is known."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tickertape.base.limits import batch_bytes_max, outbox_bytes_max
 from tickertape.base.ports import Now
@@ -30,8 +30,24 @@ class Phase(Enum):
 
     SEARCHING = "its start is being looked up"
     BEHIND = "reads the log by itself"
+    TOGETHER = "reads the log with others"
     AT_END = "is served by the shared dispatcher"
     OVER = "has ended"
+
+
+_NOT_AT_END: Final = frozenset({Phase.SEARCHING, Phase.BEHIND, Phase.TOGETHER})
+
+
+class Place(Protocol):
+    """Where several are, who are given what comes next by somebody else."""
+
+    position: int
+
+    def leave(self, sub: Subscription) -> None:
+        """It is there no more."""
+
+    def bound(self, sub: Subscription) -> None:
+        """Its boundary is new or has moved."""
 
 
 class Share(NamedTuple):
@@ -66,8 +82,12 @@ class Subscription:
         self.allowance = allowance
         self.phase = Phase.SEARCHING
         self.position = 0
-        """The next message to consider. At the end of the log it is behind the truth unless it is above it.
-        """
+        """The next message to consider. At the end of the log, and with others, it is behind the truth unless
+        it is above it."""
+        self.place: Place | None = None
+        """Where it is given what comes next, with others; None while it reads by itself."""
+        self.alone_to = 0
+        """Up to here it reads by itself, whoever else does."""
         self.stop: int | None = None
         self.stop_time: int | None = None
         self.not_before: int | None = None
@@ -95,6 +115,11 @@ class Subscription:
         self.stop_time = extent.stop_time
         self.target = None if self.has_stop else target
         self.phase = Phase.BEHIND
+
+    @property
+    def reached(self) -> int:
+        """The next message to consider, wherever it stands."""
+        return self.position if self.place is None else max(self.position, self.place.position)
 
     def turn(self) -> None:
         """It is at its next turn: take it."""
@@ -133,7 +158,7 @@ class Subscription:
     @property
     def owed(self) -> bool:
         """Whether something persisted is still to be sent to it as fast as it is taken."""
-        return not (self.paused or self.own_pace) and self.phase in (Phase.SEARCHING, Phase.BEHIND)
+        return not (self.paused or self.own_pace) and self.phase in _NOT_AT_END
 
     @property
     def has_stop(self) -> bool:
@@ -150,6 +175,13 @@ class Subscription:
             and self.not_before is None
             and not self.turns
         )
+
+    def is_free_to(self, position: int) -> bool:
+        """Nothing but the topic decides what it is sent of what lies below `position`."""
+        if self.not_before is not None or self.stop_time is not None:
+            return False
+        boundary = self.boundary()
+        return boundary is None or boundary >= position
 
     def boundary(self) -> int | None:
         """The next position at which something is due: `completed`, the end, or a turn."""

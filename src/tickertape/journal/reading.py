@@ -61,6 +61,12 @@ class Part(NamedTuple):
         """Position after the last message."""
         return self.first_position + self.batch.count if self.end is None else self.end
 
+    def index_at(self, position: int) -> int:
+        """Index of the first message at or above `position`."""
+        if self.positions is None:
+            return min(max(position - self.first_position, 0), self.batch.count)
+        return int(self.positions.searchsorted(position))
+
 
 def _first_position(part: Part) -> int:
     return part.first_position

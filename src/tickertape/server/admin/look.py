@@ -294,7 +294,7 @@ def _filter(cover: Cover) -> str | None:
 def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionState:
     caught_up = delivery.caught_up(sub)
     # At the end its own position is not moved by what is of other topics.
-    position = max(end, sub.position) if caught_up else sub.position
+    position = max(end, sub.position) if caught_up else sub.reached
     return SubscriptionState(
         sub_id=sub.sub_id,
         topic=sub.cover.topic,
