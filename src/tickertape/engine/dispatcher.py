@@ -19,7 +19,7 @@ from tickertape.base.limits import (
     outbox_bytes_max,
     step_delivery_bytes,
 )
-from tickertape.batch import MessageBatch, select, slice_batch
+from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.engine.agenda import Agenda
 from tickertape.engine.session import Session
@@ -77,6 +77,8 @@ class Dispatcher:
         self._sharing: Sharing | None = None
         self._tasks: Iterator[Alike | list[Part]] = iter(())
         """What is left to do of what was found for several."""
+        self._rest: list[Part] = []
+        """What is left of the task begun last."""
         self._boundaries: Agenda[Subscription] = Agenda()
 
     # -- coming and going -----------------------------------------------------------------------------
@@ -204,7 +206,7 @@ class Dispatcher:
     def _begin_next(self) -> None:
         self._work = self._chosen = self._sharing = None
         self._tasks = iter(())
-        self._subs = []
+        self._subs, self._rest = [], []
         self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
 
     def _begin(self, offer: Offer[Group[Subscription]], part: LogPart) -> None:
@@ -219,7 +221,8 @@ class Dispatcher:
 
     def _go_on(self, sharing: Sharing, part: LogPart) -> int:
         """Serve the next connection, or begin with those who get the same; returns the bytes sent."""
-        task = next(self._tasks, None)
+        task: Alike | list[Part] | None = self._rest or next(self._tasks, None)
+        self._rest = []
         if task is None:
             self._sharing = None
             return 0
@@ -231,20 +234,21 @@ class Dispatcher:
         writable = task[0][0].session.writable
         room = outbox_bytes_max
         sent = step_delivery_bytes
-        parts = []
-        for one in task:
-            sub, cost = one[0], costs[one[1]]
+        parts: list[Part] = []
+        for at, (sub, number) in enumerate(task):
             if sub.position > first and sub.place is self:  # in the middle of it, or behind it
-                late = sharing.since(one[1], part.index_at(sub.position))
-                sent += self._give(sub, select(sharing.batch, late), part) if len(late) else 0
-                continue
-            if room < cost <= outbox_bytes_max:  # the connection has been given what it may queue
-                self._put_out_unless_done(sub, part, alone=False)
-                continue
+                rest = sharing.since(number, part.index_at(sub.position))
+                if rest is None:
+                    continue
+                number = rest
+            cost = costs[number]
+            if room < cost <= outbox_bytes_max:
+                self._rest = task[at:]  # first what it has been given is to be written
+                break
             # What most are, first: there may be thousands.
             usual = sub.place is self and writable and sub.simple and cost <= outbox_bytes_max
             if (usual and cost <= sub.allowance.credit) or self._takes(sub, cost, part):
-                parts.append(one)
+                parts.append((sub, number))
                 room -= cost
         for command, batch in sharing.frames(parts, end):
             self._hands.send(parts[0][0].session, command, batch)
@@ -286,11 +290,10 @@ class Dispatcher:
         self._put_out(sub, part.first_position, part.end_position)
         return False
 
-    def _put_out_unless_done(self, sub: Subscription, part: LogPart, *, alone: bool = True) -> None:
-        """Put it out if something of a part is still to be considered for it; it reads that by itself, or
-        `alone` is not asked for."""
+    def _put_out_unless_done(self, sub: Subscription, part: LogPart) -> None:
+        """Put it out if something of a part is still to be considered for it."""
         if sub.place is self and sub.position < part.end_position:
-            self._put_out(sub, part.first_position, part.end_position if alone else 0)
+            self._put_out(sub, part.first_position, part.end_position)
 
     def _put_out(self, sub: Subscription, position: int, alone_to: int = 0) -> None:
         self.leave(sub)

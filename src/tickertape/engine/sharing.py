@@ -38,13 +38,31 @@ class Sharing:
     """What of `batch` groups get, of which there is at least one."""
 
     def __init__(self, batch: MessageBatch, found: Found[Group[Subscription]]) -> None:
-        self.batch = batch
+        self._batch = batch
         self._found = found
+        self._cut: list[Int64s] = []
+        """Selections beside those that were found: their numbers come after."""
         begins = found.bounds[:-1]
-        self.costs: list[int] = np.add.reduceat(message_costs(batch)[found.indices], begins).tolist()
+        self._each_cost = message_costs(batch)
+        self._each_size = lengths_of(batch.offsets).astype(np.int64)
+        self.costs: list[int] = np.add.reduceat(self._each_cost[found.indices], begins).tolist()
         """What each selection costs against credit."""
-        lengths = lengths_of(batch.offsets).astype(np.int64)
-        self._sizes: list[int] = np.add.reduceat(lengths[found.indices], begins).tolist()
+        self._sizes: list[int] = np.add.reduceat(self._each_size[found.indices], begins).tolist()
+
+    def since(self, number: int, index: int) -> int | None:
+        """The number of what of a selection does not come before message `index`; None when nothing does."""
+        own = self._of(number)
+        own = own[int(own.searchsorted(index)) :]
+        if not len(own):
+            return None
+        self._cut.append(own)
+        self.costs.append(int(self._each_cost[own].sum()))
+        self._sizes.append(int(self._each_size[own].sum()))
+        return len(self.costs) - 1
+
+    def _of(self, number: int) -> Int64s:
+        found = len(self._found)
+        return self._found.of(number) if number < found else self._cut[number - found]
 
     def tasks(self) -> Iterator[Alike | list[Part]]:
         """What is to be sent, one after the other: the same to several, or parts to one connection."""
@@ -64,24 +82,18 @@ class Sharing:
                 yield parts
         for number, subs in alike.items():
             indices = self._found.of(number)
-            yield Alike(select(self.batch, indices), subs, indices)
-
-    def since(self, number: int, index: int) -> Int64s:
-        """What of selection `number` does not come before message `index`."""
-        own = self._found.of(number)
-        return own[int(own.searchsorted(index)) :]
+            yield Alike(select(self._batch, indices), subs, indices)
 
     def frames(self, parts: list[Part], after: int) -> Iterator[tuple[Deliver, MessageBatch]]:
         """Frames that bring `parts` to their connection; each has the credit for its own, which is spent when
         its frame is given. `after` is the position behind the batch."""
-        bounds, costs = self._found.bounds, self.costs
         low = 0
         while low < len(parts):
             high, cost, routes = low, 0, 0
             while high < len(parts) and high - low < combined_subscriptions_max:
                 number = parts[high][1]
-                cost += costs[number]
-                routes += bounds[number + 1] - bounds[number]
+                cost += self.costs[number]
+                routes += len(self._of(number))
                 if high > low and (cost > outbox_bytes_max or routes > routes_per_frame_max):
                     break
                 high += 1
@@ -89,11 +101,11 @@ class Sharing:
             low = high
 
     def _frame(self, parts: list[Part], after: int) -> tuple[Deliver, MessageBatch]:
-        wanted = [self._found.of(number) for _, number in parts]
+        wanted = [self._of(number) for _, number in parts]
         size = 0
         for sub, number in parts:
             sub.allowance.credit -= self.costs[number]
             sub.told = after
             size += self._sizes[number]
         parts[0][0].session.sent(sum(map(len, wanted)), size)  # once for all: there may be hundreds
-        return routed(self.batch, [sub.sub_id for sub, _ in parts], wanted, after)
+        return routed(self._batch, [sub.sub_id for sub, _ in parts], wanted, after)
