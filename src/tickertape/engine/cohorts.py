@@ -14,8 +14,6 @@ from itertools import islice
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-import numpy as np
-
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import (
     cohort_moves_max,
@@ -26,72 +24,18 @@ from tickertape.base.limits import (
     step_delivery_bytes,
 )
 from tickertape.base.ports import Buffer
-from tickertape.batch import merge
-from tickertape.batch.format import Int64s
+from tickertape.engine.cohort import Cohort
 from tickertape.engine.dispatcher import Dispatcher, Everybody
 from tickertape.engine.effects import Effect, Read
 from tickertape.engine.filtered import is_indexed
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.journal.journal import Journal
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading import ReadRequest
 from tickertape.journal.retired import expired
 
 _MEMBERS_PER_READ = 64
 """So many more are worth looking at one read more at a time."""
-
-
-class Cohort:
-    """Those who go on together: all of one topic, or all with patterns."""
-
-    __slots__ = ("dispatcher", "gathered", "literal", "queued", "reader", "reading")
-
-    def __init__(self, dispatcher: Dispatcher, literal: str | None) -> None:
-        self.dispatcher = dispatcher
-        self.literal = literal
-        self.reader: LogReader | None = None
-        self.reading = False
-        """An answer to a read is to come."""
-        self.queued = False
-        """It stands in the run queue."""
-        self.gathered: list[Part] = []
-        """What was read and is not handed out yet."""
-
-    @property
-    def position(self) -> int:
-        """Everything below was considered by everybody in it."""
-        return self.dispatcher.position
-
-    @property
-    def is_idle(self) -> bool:
-        """Everything that was read is handed out."""
-        return not self.dispatcher.has_work
-
-    @property
-    def gathered_bytes(self) -> int:
-        """Encoded bytes of what was read."""
-        return sum([part.batch.nbytes for part in self.gathered])
-
-    def hand_out(self) -> None:
-        """What was read is handed out in the steps to come, as one piece."""
-        parts, self.gathered = self.gathered, []
-        if len(parts) == 1:
-            self.dispatcher.persisted(parts[0])
-            return
-        first, end = parts[0].first_position, parts[-1].end_position
-        batch = merge([part.batch for part in parts])
-        if end - first == batch.count:
-            self.dispatcher.persisted(Part(first, batch))
-            return
-        positions = np.concatenate([_positions(part) for part in parts])
-        self.dispatcher.persisted(Part(first, batch, positions, end))
-
-
-def _positions(part: Part) -> Int64s:
-    if part.positions is not None:
-        return part.positions
-    return np.arange(part.first_position, part.first_position + part.batch.count, dtype=np.int64)
 
 
 class Hands(NamedTuple):
@@ -310,8 +254,9 @@ class Cohorts:
         while cohort.gathered_bytes < wanted:
             step = cohort.reader.poll()
             if isinstance(step, ReadRequest):
-                self._read(cohort, step)
-                return True
+                if self._read(cohort, step):
+                    return True
+                break
             if step is None:
                 if cohort.gathered:
                     break
@@ -319,26 +264,25 @@ class Cohorts:
                 self._hands.crossed(cohort.dispatcher)
                 return False
             cohort.gathered += step
-        if len(cohort.gathered) == 1 or self._hold(cohort, cohort.gathered_bytes):
-            cohort.hand_out()
-            self._run(cohort)
+        several = len(cohort.gathered) > 1
+        cohort.hand_out(merged=several and self._budget.extend(cohort, cohort.gathered_bytes))
+        self._run(cohort)
         return True
 
-    def _hold(self, cohort: Cohort, size: int) -> bool:
-        """Whether so much of the log may be in memory for a cohort; if not, it goes on when it may."""
-        if self._budget.reserve(cohort, size, lambda: self._run(cohort)):
-            return True
-        cohort.gathered.clear()  # who waits for memory holds none: it is read again
-        cohort.reader = None
-        return False
-
-    def _read(self, cohort: Cohort, request: ReadRequest) -> None:
+    def _read(self, cohort: Cohort, request: ReadRequest) -> bool:
+        """Read, at once or when there is memory for it; False when that could take long, and something is to
+        be handed out."""
         size = cohort.gathered_bytes + request.size
-        if self._hold(cohort, size):
-            token = self._new_token()
-            cohort.reading = True
-            self._reads[token] = cohort
-            self._effects.append(Read(token, request))
+        if cohort.gathered:
+            if not self._budget.extend(cohort, size):
+                return False
+        elif not self._budget.reserve(cohort, size, lambda: self._run(cohort)):
+            return True
+        token = self._new_token()
+        cohort.reading = True
+        self._reads[token] = cohort
+        self._effects.append(Read(token, request))
+        return True
 
     def _land(self, cohort: Cohort) -> None:
         """It has caught up."""

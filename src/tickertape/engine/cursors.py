@@ -14,14 +14,13 @@ from typing import NamedTuple
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import (
     combined_subscriptions_max,
-    conflation_piece_messages_max,
     step_delivery_bytes,
 )
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch
 from tickertape.engine.agenda import Agenda
 from tickertape.engine.combined import together
-from tickertape.engine.conflating import Conflating
+from tickertape.engine.conflated import conflated
 from tickertape.engine.cover import EVERYTHING
 from tickertape.engine.cursor import Cursor
 from tickertape.engine.effects import Effect, Read, Send
@@ -263,7 +262,10 @@ class Cursors:
                 self._effects.append(Send(cursor.session.conn, encode_frame(command, batch)))
             spent, blocked, at = offered.spent, offered.blocked, offered.at
         elif cursor.subs[0].conflating is not None:
-            spent, blocked, at = self._offer_conflated(cursor, cursor.subs[0], cursor.subs[0].conflating, now)
+            share, spent = conflated(cursor, now)
+            if share.batch is not None:
+                self._hands.deliver(cursor.subs[0], share.batch, share.next, None)
+            blocked, at = share.blocked, share.at
         else:
             sub = cursor.subs[0]
             piece, spent = cursor.ahead.piece(cover, sub.position)
@@ -284,30 +286,6 @@ class Cursors:
             return spent
         self.budget.idle(cursor, cursor.let_go)
         return spent
-
-    def _offer_conflated(
-        self, cursor: Cursor, sub: Subscription, conflating: Conflating, now: Now
-    ) -> tuple[int, bool, float | None]:
-        """Send what was released, else conflate what has been read; as `Offered`, but for the frames."""
-        spent = 0
-        if not conflating.waits:
-            piece, spent = cursor.ahead.piece(sub.cover, sub.position, project=False)
-            low, high, end = sub.bounds(piece)
-            if high - low > conflation_piece_messages_max:
-                high = low + conflation_piece_messages_max
-                end = piece.position(high)
-            conflating.consider(piece, low, high, piece.last_timestamp if end == piece.end else None)
-            sub.position = max(sub.position, end)
-            spent += (high - low) * step_delivery_bytes // 4
-            if sub.position >= piece.end:
-                cursor.ahead.used()
-        if not conflating.waits:
-            return spent, False, None
-        share = sub.release(now.mono)
-        if share.batch is not None:
-            self._hands.deliver(sub, share.batch, share.next, None)
-            spent += share.batch.nbytes
-        return spent, share.blocked, share.at
 
     def _fetch(self, cursor: Cursor, now: Now) -> None:
         """Read on. What was read before is written by now, or it would not be this one's turn."""

@@ -51,6 +51,14 @@ class ReadBudget:
         self.release(reader)
         return False
 
+    def extend(self, reader: object, size: int) -> bool:
+        """Whether `reader` holds `size` bytes from now on, without waiting for it; if not, what it holds
+        stays."""
+        if self._queue or not self._fits(reader, size):
+            return False
+        self._hold(reader, size)
+        return True
+
     def idle(self, reader: object, let_go: Callable[[], None]) -> None:
         """`reader` waits for its consumer: `let_go` is called if what it holds is needed elsewhere."""
         if reader in self._held and reader not in self._idle:

@@ -13,6 +13,7 @@ from tickertape.engine import sharing
 from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
 from tickertape.engine.standing import Group, Standing
+from tickertape.engine.subscription import Phase
 from tickertape.wire.commands import Deliver
 
 
@@ -142,7 +143,15 @@ def test_a_connection_is_given_no_more_of_a_commit_than_it_may_queue() -> None:
     publisher.publish("t", [body])
     while world.jobs:
         world.run_job()
-    at_once = sum(len(heard) for heard in peer.heard.values())
-    assert 0 < at_once <= 3, "the others read by themselves"
+    at_once = sum(batch.nbytes for _, batch in peer.received if batch is not None)
+    assert 0 < at_once <= 2 * outbox_bytes_max, "what a step may send, and a frame"
+    assert sum(len(heard) for heard in peer.heard.values()) < 8
+    world.broker.blocked(peer.conn)  # it is not written as fast
+    world.work()
+    assert {sub.phase for sub in world.broker.subscribing.of(peer.conn).recorded.values()} == {
+        Phase.AT_END,
+        Phase.BEHIND,
+    }, "those that were not given theirs read on by themselves"
+    world.broker.writable(peer.conn)
     world.settle()
     assert all(len(peer.heard[sub_id]) == 1 for sub_id in ids)
