@@ -130,4 +130,6 @@ def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int)
     for sub, indices in shares:
         sub.told = after
         sub.spend_of(len(indices), int(lengths[indices].sum()), int(costs[indices].sum()))
-    return routed(batch, [sub.sub_id for sub, _ in shares], [indices for _, indices in shares], after)
+    counts = np.array([len(indices) for _, indices in shares])
+    routes = np.concatenate([indices for _, indices in shares])
+    return routed(batch, [sub.sub_id for sub, _ in shares], counts, routes, after)

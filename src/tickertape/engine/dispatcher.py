@@ -253,8 +253,6 @@ class Dispatcher:
         for command, batch in sharing.frames(parts, end):
             self._hands.send(parts[0][0].session, command, batch)
             sent += batch.nbytes + step_delivery_bytes
-        for sub, _ in parts:
-            sub.position = end
         return sent
 
     def _dispatch(self, sub: Subscription, part: LogPart) -> int:

@@ -15,18 +15,17 @@ from tickertape.wire.commands import Deliver
 
 
 def routed(
-    batch: MessageBatch, sub_ids: Sequence[str], wanted: Sequence[Int64s], after: int
+    batch: MessageBatch, sub_ids: Sequence[str], counts: Int64s, routes: Int64s, after: int
 ) -> tuple[Deliver, MessageBatch]:
-    """The command and the messages: `wanted` has the rising indexes of those for each id, at least one;
-    `after` is the position behind everything considered."""
+    """The command and the messages: `routes` has the rising indexes of those for each id, one id after the
+    other, `counts` how many each has, at least one; `after` is the position behind everything considered."""
     if len(sub_ids) == 1:
-        return Deliver(sub_id=sub_ids[0], next=after), select(batch, wanted[0])
-    routes = np.concatenate(wanted)
+        return Deliver(sub_id=sub_ids[0], next=after), select(batch, routes)
     union = np.unique(routes)
     command = Deliver(
         next=after,
         sub_ids=tuple(sub_ids),
-        counts=np.array([len(some) for some in wanted], "<u4").tobytes(),
+        counts=counts.astype("<u4").tobytes(),
         indices=union.searchsorted(routes).astype("<u4").tobytes(),
     )
     return command, select(batch, union)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tickertape.base.limits import combined_subscriptions_max, outbox_bytes_max, routes_per_frame_max
+from tickertape.base.limits import combined_subscriptions_max, routes_per_frame_max
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
 from tickertape.engine.filtered import Found
@@ -42,12 +42,12 @@ class Sharing:
         self._found = found
         self._cut: list[Int64s] = []
         """Selections beside those that were found: their numbers come after."""
-        begins = found.bounds[:-1]
+        self._begins = np.array(found.bounds[:-1])
         self._each_cost = message_costs(batch)
         self._each_size = lengths_of(batch.offsets).astype(np.int64)
-        self.costs: list[int] = np.add.reduceat(self._each_cost[found.indices], begins).tolist()
+        self.costs: list[int] = np.add.reduceat(self._each_cost[found.indices], self._begins).tolist()
         """What each selection costs against credit."""
-        self._sizes: list[int] = np.add.reduceat(self._each_size[found.indices], begins).tolist()
+        self._counts: list[int] = np.diff(found.bounds).tolist()
 
     def since(self, number: int, index: int) -> int | None:
         """The number of what of a selection does not come before message `index`; None when nothing does."""
@@ -57,11 +57,11 @@ class Sharing:
             return None
         self._cut.append(own)
         self.costs.append(int(self._each_cost[own].sum()))
-        self._sizes.append(int(self._each_size[own].sum()))
+        self._counts.append(len(own))
         return len(self.costs) - 1
 
     def _of(self, number: int) -> Int64s:
-        found = len(self._found)
+        found = len(self._begins)
         return self._found.of(number) if number < found else self._cut[number - found]
 
     def tasks(self) -> Iterator[Alike | list[Part]]:
@@ -85,27 +85,35 @@ class Sharing:
             yield Alike(select(self._batch, indices), subs, indices)
 
     def frames(self, parts: list[Part], after: int) -> Iterator[tuple[Deliver, MessageBatch]]:
-        """Frames that bring `parts` to their connection; each has the credit for its own, which is spent when
-        its frame is given. `after` is the position behind the batch."""
-        low = 0
+        """Frames that bring `parts` to their connection, which may queue all of them; each has the credit for
+        its own, which is spent when its frame is given. `after` is the position behind the batch."""
+        numbers = [number for _, number in parts]
+        counts = np.array([self._counts[number] for number in numbers])
+        ends = counts.cumsum()
+        low = reached = 0
         while low < len(parts):
-            high, cost, routes = low, 0, 0
-            while high < len(parts) and high - low < combined_subscriptions_max:
-                number = parts[high][1]
-                cost += self.costs[number]
-                routes += len(self._of(number))
-                if high > low and (cost > outbox_bytes_max or routes > routes_per_frame_max):
-                    break
-                high += 1
-            yield self._frame(parts[low:high], after)
+            high = int(ends.searchsorted(reached + routes_per_frame_max, "right"))
+            high = min(max(high, low + 1), low + combined_subscriptions_max)
+            reached = int(ends[high - 1])
+            yield self._frame(parts[low:high], numbers[low:high], counts[low:high], after)
             low = high
 
-    def _frame(self, parts: list[Part], after: int) -> tuple[Deliver, MessageBatch]:
-        wanted = [self._of(number) for _, number in parts]
-        size = 0
+    def _frame(
+        self, parts: list[Part], numbers: list[int], counts: Int64s, after: int
+    ) -> tuple[Deliver, MessageBatch]:
+        costs = self.costs
         for sub, number in parts:
-            sub.allowance.credit -= self.costs[number]
-            sub.told = after
-            size += self._sizes[number]
-        parts[0][0].session.sent(sum(map(len, wanted)), size)  # once for all: there may be hundreds
-        return routed(self._batch, [sub.sub_id for sub, _ in parts], wanted, after)
+            sub.allowance.credit -= costs[number]
+            sub.told = sub.position = after
+        routes = self._routes(numbers, counts)
+        # Once for all: there may be hundreds.
+        parts[0][0].session.sent(len(routes), int(self._each_size[routes].sum()))
+        return routed(self._batch, [sub.sub_id for sub, _ in parts], counts, routes, after)
+
+    def _routes(self, numbers: list[int], counts: Int64s) -> Int64s:
+        """The selections, one after the other."""
+        if max(numbers) >= len(self._begins):
+            return np.concatenate([self._of(number) for number in numbers])
+        ends = counts.cumsum()
+        shifts = np.repeat(self._begins[numbers] - ends + counts, counts)
+        return self._found.indices[shifts + np.arange(len(shifts))]
