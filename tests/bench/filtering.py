@@ -17,6 +17,7 @@ from tickertape.testing import RunningServer
 
 SYMBOLS = 10_000
 CONNECTIONS = 100
+STALLED_CONNECTIONS = 10
 MIXED_CONNECTIONS = 10
 MIXED = 1_000
 
@@ -121,6 +122,34 @@ def many_subscriptions(room: Room) -> Reading:
     per = SYMBOLS // CONNECTIONS
     many = _rate(room, [("symbols", "quotes", CONNECTIONS, per, count)], count, "many")
     return Reading(many / one, f"{many:,.0f} msg/s against {one:,.0f}; all subscribers in one process")
+
+
+@bench(
+    "filters",
+    "10,000 subscriptions on 10 connections that stood still while all was published, until all is delivered",
+    unit="msg/s",
+    repeat=1,
+)
+def after_a_stall(room: Room) -> Reading:
+    count = max(SYMBOLS, room.count(600_000) // SYMBOLS * SYMBOLS)
+    bodies = [_body(n) for n in range(count)]
+    per = SYMBOLS // STALLED_CONNECTIONS
+    with (
+        stage(room.directory) as server,
+        publisher(server) as client,
+        workers(("symbols", server.uri, "quotes", STALLED_CONNECTIONS, per, count)) as started,
+    ):
+        (worker,) = started
+        worker.tell()
+        worker.stand_still()
+        for at in range(0, count, 10_000):
+            client.publish_batch("quotes", bodies[at : at + 10_000])
+        client.publish_flush(timeout=FLUSH_SECONDS)
+        worker.go_on()
+        start = timed()
+        worker.answer()
+        taken = timed() - start
+    return Reading(count / taken, f"{200 * count >> 20} MiB published meanwhile; subscribers in one process")
 
 
 @bench(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -71,6 +72,14 @@ class Worker:
         said = self._process.stdout.readline()
         assert said, f"a worker ended with {self._process.wait()}"
         return said.strip()
+
+    def stand_still(self) -> None:
+        """Stop the process where it is."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on after that."""
+        self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
         """End the process, whatever it does."""
