@@ -24,7 +24,18 @@ from tests.helpers.witness import SECONDS, Witness, anonymous_bytes
 from tickertape.base.limits import KIB, frame_bytes_before_logon_max, logon_seconds_max
 from tickertape.batch import BatchBuilder, merge
 from tickertape.testing import RunningServer, running_server, wait_until
-from tickertape.wire.commands import PREFACE, Ack, Command, Credit, Flush, Goodbye, Logon, Publish, Subscribe
+from tickertape.wire.commands import (
+    PREFACE,
+    Ack,
+    Command,
+    Credit,
+    Credits,
+    Flush,
+    Goodbye,
+    Logon,
+    Publish,
+    Subscribe,
+)
 
 LOGON = frame(Logon(name="stranger"))
 GIGABYTE = 2**30
@@ -106,6 +117,10 @@ MEMBERS: dict[str, tuple[bytes, str]] = {
         batch_frame(GOOD_BATCH[:-8] + bytes(b ^ 1 for b in GOOD_BATCH[-8:-4]) + GOOD_BATCH[-4:]),
         "corrupt_batch",
     ),
+    "credits for nobody": (frame(Credits(sub_ids=(), bytes=())), "bad_command"),
+    "credits without their sizes": (frame(Credits(sub_ids=("a", "b"), bytes=(1,))), "bad_command"),
+    "a credit of nothing among others": (frame(Credits(sub_ids=("a", "b"), bytes=(1, 0))), "bad_command"),
+    "credits for too many": (frame(Credits(sub_ids=("a",) * 257, bytes=(1,) * 257)), "bad_command"),
     "a publish frame left out": (frame(Publish(frame=2), batch_of(1)), "bad_command"),
     "sequences of another publisher": (frame(Publish(frame=1, sequenced=True), batch_of(1)), "bad_batch"),
     "a control record": (frame(Publish(frame=1), CONTROL.build()), "bad_batch"),

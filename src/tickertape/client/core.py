@@ -24,6 +24,7 @@ from tickertape.base.errors import (
     UsageError,
     error_from_code,
 )
+from tickertape.base.limits import combined_subscriptions_max
 from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
@@ -37,6 +38,8 @@ from tickertape.wire.commands import (
     Ack,
     Command,
     Completed,
+    Credit,
+    Credits,
     Deliver,
     Ended,
     Flush,
@@ -153,8 +156,7 @@ class ClientCore:
 
     def wake(self, now: Now) -> None:
         """That moment has come."""
-        for credit in self.subscriptions.wake(now):
-            self._send(credit)
+        self._send_credits(self.subscriptions.wake(now))
 
     # -- calls of the application -----------------------------------------------------------------------
 
@@ -263,8 +265,7 @@ class ClientCore:
 
     def consumed_all(self, takings: Sequence[tuple[Request, int]]) -> None:
         """As `consumed`, for several."""
-        for credit in self.subscriptions.consumed_all(takings):
-            self._send(credit)
+        self._send_credits(self.subscriptions.consumed_all(takings))
 
     @property
     def closed(self) -> bool:
@@ -294,6 +295,15 @@ class ClientCore:
     def _send(self, command: Command, batch: MessageBatch | None = None) -> None:
         if self._connection is not None:
             self._effects.append(Send(self._connection.send(command, batch)))
+
+    def _send_credits(self, grants: list[Credit]) -> None:
+        for at in range(0, len(grants), combined_subscriptions_max):
+            some = grants[at : at + combined_subscriptions_max]
+            if len(some) == 1:
+                self._send(some[0])
+            else:
+                sub_ids = tuple([credit.sub_id for credit in some])
+                self._send(Credits(sub_ids=sub_ids, bytes=tuple([credit.bytes for credit in some])))
 
     def _check_ready(self) -> None:
         if self._closed:

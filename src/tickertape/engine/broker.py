@@ -53,6 +53,7 @@ from tickertape.wire.commands import (
     Ack,
     Command,
     Credit,
+    Credits,
     Flush,
     Goodbye,
     Heartbeat,
@@ -341,14 +342,16 @@ class Broker:
             self._publishing.owe(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
-        if session.turned_away and not isinstance(command, Credit):
+        if session.turned_away and not isinstance(command, Credit | Credits):
             return
         if isinstance(command, Publish):
             if batch is None:
                 raise BadCommand("a publish without its batch")
             self._publish(session, command, batch, now)
         elif isinstance(command, Credit):
-            self.subscribing.credit(session, command)
+            self.subscribing.credit(session, command.sub_id, command.bytes)
+        elif isinstance(command, Credits):
+            self.subscribing.credits(session, command)
         elif isinstance(command, Subscribe):
             self._answered(session, command.id, lambda: self._subscribe(session, command, now))
         elif isinstance(command, Unsubscribe):

@@ -16,7 +16,12 @@ from tickertape.base.errors import (
     SubscriptionUnknown,
     TickertapeError,
 )
-from tickertape.base.limits import credit_bytes_max, read_ahead_bytes_max, replaces_waiting_max
+from tickertape.base.limits import (
+    combined_subscriptions_max,
+    credit_bytes_max,
+    read_ahead_bytes_max,
+    replaces_waiting_max,
+)
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.engine.allowance import Allowance
@@ -39,7 +44,7 @@ from tickertape.engine.subscribe_options import SubscribeOptions
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.journal.journal import Journal
-from tickertape.wire.commands import Ack, Credit, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
+from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
 
 
 class Held:
@@ -294,20 +299,30 @@ class Subscribing:
         search = close_extent(self._journal, search)
         self.searches.begin(session, search, found, failed, bookmarks_in(command))
 
-    def credit(self, session: Session, command: Credit) -> None:
-        """The application consumed something; for a subscription that is over it says nothing. Raises
+    def credit(self, session: Session, sub_id: str, size: int) -> None:
+        """The application consumed `size` bytes; for a subscription that is over it says nothing. Raises
         `BadCommand`."""
-        if not 0 < command.bytes <= credit_bytes_max:
-            raise BadCommand(f"a credit of {command.bytes} bytes")
+        if not 0 < size <= credit_bytes_max:
+            raise BadCommand(f"a credit of {size} bytes; 1 to {credit_bytes_max} may be given back")
         held = self.of(session.conn)
-        sub, live = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
+        sub, live = held.recorded.get(sub_id), held.live.get(sub_id)
         if sub is not None:
-            sub.allowance.credit += command.bytes
+            sub.allowance.credit += size
             self.delivery.credit(sub)
         if live is not None:
             if sub is None:
-                live.allowance.credit += command.bytes
+                live.allowance.credit += size
             self.unrecorded.credit(live)
+
+    def credits(self, session: Session, command: Credits) -> None:
+        """As `credit`, for several. Raises `BadCommand`."""
+        if not 0 < len(command.sub_ids) == len(command.bytes) <= combined_subscriptions_max:
+            raise BadCommand(
+                f"credits of {len(command.bytes)} numbers for {len(command.sub_ids)} subscriptions; "
+                f"as many of each, 1 to {combined_subscriptions_max}"
+            )
+        for sub_id, size in zip(command.sub_ids, command.bytes, strict=True):
+            self.credit(session, sub_id, size)
 
     # -- connections ----------------------------------------------------------------------------------
 

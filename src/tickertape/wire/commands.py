@@ -98,6 +98,13 @@ class Credit(Command, tag="cr", frozen=True, kw_only=True):
     bytes: Count
 
 
+class Credits(Command, tag="crs", frozen=True, kw_only=True):
+    """As `Credit`, for several: as many `bytes` as `sub_ids`."""
+
+    sub_ids: tuple[str, ...]
+    bytes: tuple[Count, ...]
+
+
 class Flush(Command, tag="flush", frozen=True, kw_only=True):
     """Answered by `Ack` when everything sent before on this connection is `persisted` or `processed`."""
 
@@ -244,7 +251,17 @@ class Heartbeat(Command, tag="hb", frozen=True, kw_only=True):
 
 
 ClientCommand = (
-    Logon | Publish | Subscribe | Unsubscribe | Pause | Resume | Credit | Flush | Resolve | Heartbeat
+    Logon
+    | Publish
+    | Subscribe
+    | Unsubscribe
+    | Pause
+    | Resume
+    | Credit
+    | Credits
+    | Flush
+    | Resolve
+    | Heartbeat
 )
 ServerCommand = (
     LoggedOn

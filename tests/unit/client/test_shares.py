@@ -12,14 +12,14 @@ import pytest
 
 from tests.unit.client.peer import Peer
 from tickertape.base.errors import BadCommand, CorruptBatch
-from tickertape.base.limits import credit_linger_seconds
+from tickertape.base.limits import combined_subscriptions_max, credit_linger_seconds
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge, select
 from tickertape.client import shares
 from tickertape.client.effects import End, Hand, HandAll, Hangup, Joined
 from tickertape.client.requests import make_request
 from tickertape.client.shares import Recent, Share, in_order, routes_of
 from tickertape.client.subscriptions import DeliveryContext
-from tickertape.wire.commands import Ack, Credit, Deliver, Resume, Unsubscribe
+from tickertape.wire.commands import Ack, Credit, Credits, Deliver, Resume, Unsubscribe
 
 CONTEXT = DeliveryContext(sub_id="a", with_bookmark=True, with_timestamp=True)
 
@@ -216,6 +216,23 @@ def test_each_sink_gets_its_share_and_pays_for_it() -> None:
     assert peer.sent() == [(Credit(sub_id="a", bytes=500), None)]
     peer.later(credit_linger_seconds)
     assert peer.sent() == [(Credit(sub_id="b", bytes=200), None)]
+
+
+def test_what_several_consumed_is_given_back_in_one_command() -> None:
+    names = [f"n{number}" for number in range(300)]
+    peer = subscribed(*names)
+    batch = batch_from_bodies("orders", [b"x" * 68], publisher=3, first_sequence=1)
+    peer.say(deliver(**{name: [0] for name in names}), batch)
+    for name in names:
+        peer.core.consumed(name, 100)
+    assert peer.sent() == []
+    peer.later(credit_linger_seconds)
+    (first, _), (second, _) = peer.sent()
+    assert isinstance(first, Credits)
+    assert isinstance(second, Credits)
+    assert first.sub_ids + second.sub_ids == tuple(names)
+    assert first.bytes + second.bytes == (100,) * 300
+    assert len(first.sub_ids) == combined_subscriptions_max
 
 
 def test_a_damaged_batch_ends_all_it_was_for() -> None:
