@@ -228,8 +228,18 @@ filter_piece_bytes_max: Final = 256 * KIB
 """Bodies that filters look at before others have their turn: a message more when it is longer."""
 filter_piece_steps_max: Final = 1 << 15
 """Steps of filters before others have their turn."""
-pattern_topics_kept_max: Final = 4096
-"""Topics of which it is remembered whether they fit a pattern."""
+pattern_set_max: Final = 64
+"""Patterns of topics that are searched for together."""
+pattern_set_size_max: Final = 2_000
+"""Instructions of their programs together: each may be gone through for each byte of a topic."""
+pattern_set_memory_bytes: Final = 1 * MIB
+"""What a search for them may remember of its way, and their program."""
+pattern_set_young_max: Final = 8
+"""New patterns that are searched for one by one, before all are put together again."""
+pattern_answers_bytes_max: Final = 8 * MIB
+"""Memory of which patterns topics fit, of all patterns and topics; above it starts afresh."""
+pattern_answer_bytes: Final = 160
+"""What such an answer takes beside the topic: its entry, and a number."""
 conflation_all_bytes_max: Final = 64 * MIB
 """What conflation holds for all subscriptions together; who comes with more has his oldest sent early."""
 conflation_piece_messages_max: Final = 1024
@@ -381,5 +391,8 @@ assert index_block_bytes <= index_zone_bytes <= read_bytes_target
 assert index_bytes_max < indexes_bytes_max
 assert rate_per_second_min < rate_multiple_max < rate_messages_max < rate_bytes_max
 assert 2 * rate_tick_seconds <= rate_catch_up_seconds
+assert pattern_set_max <= 64  # an answer about a topic has so many bits
+assert 2 * pattern_set_young_max <= pattern_set_max
+assert 1_000 * (pattern_answer_bytes + 4 * topic_bytes_max) < pattern_answers_bytes_max
 assert conflation_seconds_min < conflation_seconds_max
 assert 64 * (conflation_entry_bytes + conflation_key_bytes_max) < conflation_held_bytes_max

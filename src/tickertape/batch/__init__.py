@@ -13,7 +13,14 @@ from tickertape.batch.head import BatchHead
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.merge import Stamp, merge
 from tickertape.batch.message import DeliveryContext, Message
-from tickertape.batch.select import message_costs, select, select_topic, slice_batch, split_topics
+from tickertape.batch.select import (
+    indices_of_topics,
+    message_costs,
+    select,
+    select_topic,
+    slice_batch,
+    split_topics,
+)
 
 __all__ = [
     "COLUMNS_DEFAULT",
@@ -31,6 +38,7 @@ __all__ = [
     "Stamp",
     "batch_from_arrow",
     "batch_from_bodies",
+    "indices_of_topics",
     "merge",
     "message_costs",
     "select",

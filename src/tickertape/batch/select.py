@@ -111,16 +111,27 @@ def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[s
             if chosen is not None:
                 yield topic, chosen
         return
-    order = batch.topic_index.argsort(kind="stable")
-    edges = batch.topic_index[order].searchsorted(np.arange(len(batch.topics) + 1))
-    numbers = {topic: number for number, topic in enumerate(batch.topics)}
+    for topic, indices in indices_of_topics(batch, topics):
+        yield topic, _take(batch, indices, (topic,))
+
+
+def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, Int64s]]:
+    """For each of the batch's `topics` that has any, the indices of its messages, rising. Control records are
+    none. The batch is gone through once, however many topics there are."""
+    if not topics:
+        return
+    index = batch.topic_index
+    order: Int64s = np.arange(batch.count, dtype=I8) if index is None else index.argsort(kind="stable")
+    numbers = np.zeros(batch.count, np.int32) if index is None else index[order]
+    edges = numbers.searchsorted(np.arange(len(batch.topics) + 1))
+    place = {topic: number for number, topic in enumerate(batch.topics)}
     for topic in topics:
-        number = numbers[topic]
+        number = place[topic]
         indices = order[edges[number] : edges[number + 1]]
         if batch.kinds is not None:
             indices = indices[batch.kinds[indices] == KIND_MESSAGE]
         if len(indices):
-            yield topic, _take(batch, indices, (topic,))
+            yield topic, indices
 
 
 def message_costs(batch: MessageBatch) -> Int64s:

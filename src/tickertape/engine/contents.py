@@ -16,9 +16,9 @@ from tickertape.engine.conflating import Conflating, ConflationMemory
 from tickertape.engine.content import Content
 from tickertape.engine.cover import Cover
 from tickertape.engine.keys import Keys
+from tickertape.engine.pattern_topics import PatternTopics
 from tickertape.engine.rates import Conflation
 from tickertape.engine.surroundings import DEFAULT_TYPE, Surroundings
-from tickertape.filter import compile_topic_pattern
 from tickertape.journal.format import CONTROL_TOPIC
 
 
@@ -28,6 +28,7 @@ class Contents:
     def __init__(self, topic_types: Mapping[str, str]) -> None:
         self.surroundings = Surroundings(topic_types)
         self.conflation_memory = ConflationMemory()
+        self._patterns = PatternTopics()
         self._covers: WeakValueDictionary[Hashable, Cover] = WeakValueDictionary()
 
     def cover(
@@ -68,7 +69,7 @@ class Contents:
                 raise BadTopic(
                     f"a pattern of {len(topic):,} characters: at most {topic_bytes_max:,} bytes are read"
                 )
-            fits = compile_topic_pattern(topic).search
+            fits = self._patterns.pattern(topic)
         else:
             check_topic(topic)
         if filter is None and select is None:

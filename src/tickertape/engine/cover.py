@@ -11,27 +11,31 @@ from typing import Final
 
 import numpy as np
 
-from tickertape.base.limits import pattern_topics_kept_max
 from tickertape.batch import KIND_MESSAGE, MessageBatch
 from tickertape.batch.format import Bools
 from tickertape.engine.content import Content
+from tickertape.engine.pattern_topics import TopicPattern
 
 
 class Cover:
     """Topics, a literal or those that a pattern fits, and what of their messages: all, or a `Content`."""
 
-    __slots__ = ("__weakref__", "_fits", "_known", "content", "key", "literal", "topic")
+    __slots__ = ("__weakref__", "_fits", "content", "key", "literal", "pattern", "topic")
 
     def __init__(
-        self, topic: str, fits: Callable[[str], bool] | None = None, content: Content | None = None
+        self,
+        topic: str,
+        fits: TopicPattern | Callable[[str], bool] | None = None,
+        content: Content | None = None,
     ) -> None:
         self.topic = topic
         """As it was asked for: a name, or a pattern when there is `fits`."""
         self.literal = topic if fits is None else None
+        self.pattern = fits if isinstance(fits, TopicPattern) else None
+        """None for a literal, for all topics and for none."""
         self.content = content
         self.key: Hashable = (topic, None if content is None else content.key)
-        self._fits = fits
-        self._known: dict[str, bool] = {}
+        self._fits = fits.fits if isinstance(fits, TopicPattern) else fits
 
     @property
     def plain(self) -> bool:
@@ -42,24 +46,21 @@ class Cover:
         """Whether `topic` is among its topics."""
         if self._fits is None:
             return topic == self.topic
-        known = self._known.get(topic)
-        if known is None:
-            known = self._fits(topic)
-            if len(self._known) >= pattern_topics_kept_max:
-                self._known.clear()
-            self._known[topic] = known
-        return known
+        return self._fits(topic)
 
     def mask(self, batch: MessageBatch) -> Bools | None:
         """Which messages are to its topics; None when none is. Control records never are."""
         own = [self.covers(topic) for topic in batch.topics]
-        if not any(own):
-            return None
-        index, kinds = batch.topic_index, batch.kinds
-        mask = np.ones(batch.count, np.bool_) if index is None else np.array(own)[index]
-        if kinds is not None:
-            mask &= kinds == KIND_MESSAGE
-        return mask
+        return messages_to(batch, np.array(own)) if any(own) else None
+
+
+def messages_to(batch: MessageBatch, own: Bools) -> Bools:
+    """Which messages are to those of a batch's topics that are True in `own`; control records are not."""
+    index, kinds = batch.topic_index, batch.kinds
+    mask = np.full(batch.count, own[0]) if index is None else own[index]
+    if kinds is not None:
+        mask &= kinds == KIND_MESSAGE
+    return mask
 
 
 def _always(topic: str) -> bool:

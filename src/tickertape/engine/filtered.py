@@ -17,10 +17,11 @@ from tickertape.base.limits import (
     filter_piece_steps_max,
     index_piece_messages_max,
 )
-from tickertape.batch import MessageBatch
+from tickertape.batch import MessageBatch, indices_of_topics
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.content import Content, bodies_of
-from tickertape.engine.cover import Cover
+from tickertape.engine.cover import Cover, messages_to
+from tickertape.engine.pattern_topics import ByPattern
 from tickertape.filter.index import FilterIndex
 from tickertape.payload import message_type
 
@@ -150,30 +151,34 @@ class Filtered(Generic[G]):
 
     def __init__(self) -> None:
         self._by_topic: dict[str, _Topics[G]] = {}
-        self._patterns: dict[str, _Topics[G]] = {}
+        self._by_pattern: ByPattern[_Topics[G]] = ByPattern()
 
     def add(self, group: G) -> None:
         """It takes part from now on."""
         cover = group.cover
         assert cover.content is not None
-        place = self._patterns if cover.literal is None else self._by_topic
-        topics = place.get(cover.topic)
-        if topics is None:
-            topics = place[cover.topic] = _Topics(cover)
+        if cover.pattern is not None:
+            topics = self._by_pattern.setdefault(cover.pattern, lambda: _Topics(cover))
+        else:
+            topics = self._by_topic.setdefault(cover.topic, _Topics(cover))
         topics.add(group, cover.content)
 
     def discard(self, group: G) -> None:
         """It takes part no more."""
         cover = group.cover
-        place = self._patterns if cover.literal is None else self._by_topic
-        topics = place[cover.topic]
-        topics.discard(group)
-        if not topics.groups:
-            del place[cover.topic]
+        if cover.pattern is None:
+            topics = self._by_topic[cover.topic]
+            topics.discard(group)
+            if not topics.groups:
+                del self._by_topic[cover.topic]
+        else:
+            self._by_pattern[cover.pattern].discard(group)
+            if not self._by_pattern[cover.pattern].groups:
+                del self._by_pattern[cover.pattern]
 
     def groups(self) -> Iterator[G]:
         """All of them."""
-        for topics in [*self._by_topic.values(), *self._patterns.values()]:
+        for topics in [*self._by_topic.values(), *self._by_pattern.values()]:
             yield from topics.groups
 
     def apart(self) -> Iterator[Filtered[G]]:
@@ -182,20 +187,28 @@ class Filtered(Generic[G]):
             one: Filtered[G] = Filtered()
             one._by_topic[topic] = topics
             yield one
-        if self._patterns:
+        if self._by_pattern:
             patterns: Filtered[G] = Filtered()
-            patterns._patterns = self._patterns
+            patterns._by_pattern = self._by_pattern
             yield patterns
 
-    def covers(self, topic: str) -> bool:
-        """Whether one of the groups does."""
-        return topic in self._by_topic or any(each.cover.covers(topic) for each in self._patterns.values())
+    def may_cover(self, topics: Sequence[str]) -> bool:
+        """Whether one of the groups may cover one of `topics`, as far as is known at once."""
+        return any(topic in self._by_topic for topic in topics) or self._by_pattern.may_fit(topics)
 
     def search(self, batch: MessageBatch) -> Iterator[int | Found[G]]:
         """For one topic or pattern after the other: bytes looked at, in pieces, and then which messages of
         `batch` each group is to get, if it gets any."""
-        literal = [self._by_topic[topic] for topic in batch.topics if topic in self._by_topic]
-        for topics in [*literal, *self._patterns.values()]:
-            mask = topics.cover.mask(batch) if topics.groups else None
-            if mask is not None:
-                yield (yield from topics.search(batch, mask.nonzero()[0].astype(I8)))
+        literal = [topic for topic in batch.topics if topic in self._by_topic]
+        for topic, indices in indices_of_topics(batch, literal):
+            topics = self._by_topic.get(topic)
+            if topics is not None:
+                yield (yield from topics.search(batch, indices))
+        for found in self._by_pattern.found(batch.topics):
+            if isinstance(found, int):
+                yield found
+                continue
+            topics, own = found
+            indices = messages_to(batch, own).nonzero()[0].astype(I8)
+            if topics.groups and len(indices):
+                yield (yield from topics.search(batch, indices))

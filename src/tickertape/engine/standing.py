@@ -11,10 +11,11 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from tickertape.batch import MessageBatch, select, split_topics
+from tickertape.batch import MessageBatch, indices_of_topics, select, split_topics
 from tickertape.batch.format import Int64s
-from tickertape.engine.cover import Cover
+from tickertape.engine.cover import Cover, messages_to
 from tickertape.engine.filtered import Filtered, Found, is_indexed
+from tickertape.engine.pattern_topics import ByPattern
 
 
 class Covering(Protocol):
@@ -63,9 +64,11 @@ class Standing(Generic[S, G]):
         """The others."""
         self._filtered: Filtered[G] = Filtered()
         """Those of the others whose filters are in an index."""
-        self._alone: dict[G, None] = {}
-        """Those that are asked one by one."""
         self._count = 0
+        self._alone: dict[str, dict[G, None]] = {}
+        """Those that are asked one by one, by their topic."""
+        self._by_pattern: ByPattern[dict[G, None]] = ByPattern()
+        """Those too, by the pattern of their topics."""
 
     def __bool__(self) -> bool:
         return bool(self._by_topic or self._groups)
@@ -91,8 +94,10 @@ class Standing(Generic[S, G]):
             group = groups[key] = self._make(cover)
             if is_indexed(cover):
                 self._filtered.add(group)
-            elif groups is self._groups:
-                self._alone[group] = None
+            elif cover.pattern is not None:
+                self._by_pattern.setdefault(cover.pattern, dict)[group] = None
+            elif groups is self._groups and cover.literal is not None:
+                self._alone.setdefault(cover.literal, {})[group] = None
         if sub not in group.subs:
             self._count += 1
             group.subs[sub] = None
@@ -110,8 +115,19 @@ class Standing(Generic[S, G]):
             del groups[key]
             if is_indexed(group.cover):
                 self._filtered.discard(group)
-            else:
-                self._alone.pop(group, None)
+            elif groups is self._groups:
+                self._discard_alone(group)
+
+    def _discard_alone(self, group: G) -> None:
+        pattern, literal = group.cover.pattern, group.cover.literal
+        if pattern is not None:
+            del self._by_pattern[pattern][group]
+            if not self._by_pattern[pattern]:
+                del self._by_pattern[pattern]
+        elif literal is not None:
+            del self._alone[literal][group]
+            if not self._alone[literal]:
+                del self._alone[literal]
 
     def take_filtered(self) -> list[Standing[S, G]]:
         """Those whose filters are in an index stand here no more, but in one of these: those of one topic in
@@ -135,12 +151,11 @@ class Standing(Generic[S, G]):
         return self._groups, cover.key
 
     def wants(self, batch: MessageBatch) -> bool:
-        """Whether somebody here covers a topic of a batch."""
-        return any(
-            topic in self._by_topic
-            or self._filtered.covers(topic)
-            or any(group.cover.covers(topic) for group in self._alone)
-            for topic in batch.topics
+        """Whether somebody here may cover a topic of a batch. No pattern is searched for: that takes long."""
+        return (
+            any(topic in self._by_topic or topic in self._alone for topic in batch.topics)
+            or self._by_pattern.may_fit(batch.topics)
+            or self._filtered.may_cover(batch.topics)
         )
 
     def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Offer[G]]:
@@ -162,10 +177,17 @@ class Standing(Generic[S, G]):
             for number, group in enumerate(found.groups):
                 if group.subs:
                     yield _of(batch, group, found.of(number))
-        for group in list(self._alone):
-            mask = group.cover.mask(batch)
-            if mask is not None:
-                yield from _of_group(batch, group, mask.nonzero()[0])
+        for topic, indices in indices_of_topics(batch, [t for t in batch.topics if t in self._alone]):
+            for group in [*self._alone.get(topic, ())]:
+                yield from _of_group(batch, group, indices)
+        for matched in self._by_pattern.found(batch.topics):
+            if isinstance(matched, int):
+                yield Offer(None, None, matched)
+                continue
+            groups, own = matched
+            indices = messages_to(batch, own).nonzero()[0]
+            for group in [*groups]:
+                yield from _of_group(batch, group, indices)
 
 
 def _is_whole(group: Group[Any]) -> bool:

@@ -51,13 +51,15 @@ class BadPattern(ValueError):
 class Pattern:
     """An accepted expression."""
 
-    __slots__ = ("_match", "states", "text")
+    __slots__ = ("_match", "size", "states", "text")
 
-    def __init__(self, text: str, match: Callable[[bytes], Any], states: int) -> None:
+    def __init__(self, text: str, match: Callable[[bytes], Any], states: int, size: int) -> None:
         self.text = text
         self._match = match
         self.states = states
         """How many states a search may need: what it costs when a text drives it through all of them."""
+        self.size = size
+        """Instructions of its program: what each byte may cost a search for several patterns at once."""
 
     def search(self, text: str) -> bool:
         """Whether a match begins anywhere in `text`."""
@@ -75,7 +77,7 @@ def compile_pattern(text: str) -> Pattern:
     strict.log_errors = False
     strict.max_mem = pattern_program_bytes_max
     try:
-        re2.compile(text, strict)
+        program = re2.compile(text, strict)
     except re2.error as error:
         raise _refused(text, error) from None
     _check_depth(text)
@@ -85,7 +87,7 @@ def compile_pattern(text: str) -> Pattern:
     matcher = re2.Set.SearchSet(options)
     matcher.Add(text)
     matcher.Compile()
-    return Pattern(text, matcher.Match, states)
+    return Pattern(text, matcher.Match, states, program.programsize)
 
 
 def _check_depth(text: str) -> None:

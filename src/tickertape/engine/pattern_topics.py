@@ -1,0 +1,314 @@
+"""Owns the patterns of topics of an instance, and which of them a topic fits.
+
+Patterns stand in columns that are searched together, and what was found is remembered for everybody, within
+one bound. Must never look at more than a bounded piece of many topics between two yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import islice
+from operator import or_
+from typing import Final, Generic, TypeVar
+from weakref import WeakValueDictionary, ref
+
+import numpy as np
+
+from tickertape.base.limits import (
+    filter_piece_bytes_max,
+    pattern_answer_bytes,
+    pattern_answers_bytes_max,
+    pattern_set_max,
+    pattern_set_size_max,
+    pattern_set_young_max,
+)
+from tickertape.batch.format import Bools
+from tickertape.filter import Pattern, compile_topic_pattern
+from tickertape.filter.pattern_set import PatternSet
+
+_ASK_BYTES: Final = 1024
+"""What asking a column of one topic counts, in bytes looked at, and each of its characters."""
+_CHARACTER_BYTES: Final = 64
+_GATHER_BYTES: Final = filter_piece_bytes_max
+"""What making a set of patterns counts."""
+_PIECE_BYTES: Final = filter_piece_bytes_max // 4
+_PIECE_TOPICS: Final = 1024
+_UNKNOWN: Final = -1
+_COLUMNS_TRIED: Final = 8
+_KNOWN_AT_ONCE: Final = 64
+"""So many answers are looked for to know whether a batch concerns anybody."""
+_TOPIC_BYTES: Final = 8
+"""What finding an answer counts that is remembered."""
+
+
+class TopicPattern:
+    """A pattern; it stands in its column for as long as somebody holds it."""
+
+    __slots__ = ("__weakref__", "bit", "column")
+
+    def __init__(self, pattern: Pattern, column: _Column) -> None:
+        self.column = column
+        self.bit = column.add(self, pattern)
+        """Which bit of an answer is its own."""
+
+    def fits(self, topic: str) -> bool:
+        """Whether a topic fits it."""
+        return bool(self.column.answer(topic) >> self.bit & 1)
+
+
+class PatternTopics:
+    """All patterns of an instance."""
+
+    def __init__(self) -> None:
+        self.remembered_bytes_max = pattern_answers_bytes_max
+        self.remembered_bytes = 0
+        """What the answers that are remembered take."""
+        self.searches = 0
+        """How often a topic was searched for one pattern, or for some together."""
+        self.work = 0
+        """What searching for them took so far, as bytes looked at."""
+        self.gone: list[tuple[_Column, int]] = []
+        """Columns and bits of patterns that nobody holds any more."""
+        self._patterns: WeakValueDictionary[str, TopicPattern] = WeakValueDictionary()
+        self._columns: dict[_Column, None] = {}
+        self._roomy: dict[_Column, None] = {}
+        """Those that may have room."""
+
+    def __len__(self) -> int:
+        self.take_out()
+        return sum(map(len, self._columns))
+
+    def pattern(self, text: str) -> TopicPattern:
+        """The pattern `text`. Raises `BadTopic`."""
+        found = self._patterns.get(text)
+        if found is None:
+            compiled = compile_topic_pattern(text)
+            self.take_out()
+            found = self._patterns[text] = TopicPattern(compiled, self._column_for(compiled))
+        return found
+
+    def _column_for(self, pattern: Pattern) -> _Column:
+        for column in [*islice(reversed(self._roomy), _COLUMNS_TRIED)]:
+            if column.has_room_for(pattern):
+                return column
+            if column.is_full:
+                del self._roomy[column]
+        column = _Column(self)
+        self._columns[column] = self._roomy[column] = None
+        return column
+
+    def take_out(self) -> None:
+        """Take out patterns that nobody holds any more. They are let go at any moment, so this is done when
+        no column is being looked at."""
+        while self.gone:
+            column, bit = self.gone.pop()
+            column.remove(bit)
+            if len(column):
+                self._roomy[column] = None
+            else:
+                del self._columns[column]
+                self._roomy.pop(column, None)
+
+    def remember(self, topic: str) -> int:
+        """An answer about a topic is to be remembered: forget all others if that is too much. Returns what it
+        takes."""
+        wanted = pattern_answer_bytes + topic.__sizeof__()
+        if self.remembered_bytes + wanted > self.remembered_bytes_max:
+            for column in self._columns:
+                column.forget()
+        self.remembered_bytes += wanted
+        return wanted
+
+
+class _Column:
+    """Up to `pattern_set_max` patterns, of up to `pattern_set_size_max` together unless it is one. An answer
+    has a bit for each of them."""
+
+    def __init__(self, all: PatternTopics) -> None:
+        self._all = all
+        self._patterns: dict[int, Pattern] = {}
+        """By their bit."""
+        self._held: dict[int, ref[TopicPattern]] = {}
+        self._size = 0
+        self._young: dict[int, Pattern] = {}
+        """Those that are asked one by one until they are enough."""
+        self._set: PatternSet | None = None
+        self._set_bits: list[int] = []
+        """What each pattern of the set makes of an answer: nothing, for those that were taken out."""
+        self._answers: dict[str, int] = {}
+        self._answers_bytes = 0
+
+    # -- patterns -------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def has_room_for(self, pattern: Pattern) -> bool:
+        """Whether one more can be put in."""
+        return len(self._patterns) < pattern_set_max and self._size + pattern.size <= pattern_set_size_max
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is hardly room for any other."""
+        return len(self._patterns) == pattern_set_max or 4 * self._size > 3 * pattern_set_size_max
+
+    def add(self, handle: TopicPattern, pattern: Pattern) -> int:
+        """Put in a pattern; returns its bit."""
+        self.forget()
+        bit = next(bit for bit in range(pattern_set_max) if bit not in self._patterns)
+        self._patterns[bit] = self._young[bit] = pattern
+        self._size += pattern.size
+        gone = self._all.gone
+        self._held[bit] = ref(handle, lambda _: gone.append((self, bit)))
+        return bit
+
+    def remove(self, bit: int) -> None:
+        """Take out a pattern. Answers that are remembered keep its bit until another pattern has it."""
+        self._size -= self._patterns.pop(bit).size
+        del self._held[bit]
+        if self._young.pop(bit, None) is None:
+            self._set_bits = [0 if own == 1 << bit else own for own in self._set_bits]
+            if 2 * self._set_bits.count(0) > len(self._set_bits):
+                self._young = dict(self._patterns)
+                self._set, self._set_bits = None, []
+        if not self._patterns:
+            self.forget()
+
+    # -- answers --------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Remember nothing."""
+        self._all.remembered_bytes -= self._answers_bytes
+        self._answers_bytes = 0
+        self._answers = {}
+
+    def answer(self, topic: str) -> int:
+        """Which of the patterns a topic fits."""
+        found = self._answers.get(topic)
+        if found is None:
+            found = self._search(topic)
+            taken = self._all.remember(topic)  # which may make this one forget
+            self._answers_bytes += taken
+            self._answers[topic] = found
+        return found
+
+    def known(self, topic: str) -> int | None:
+        """The answer when it is remembered."""
+        return self._answers.get(topic)
+
+    def answers(self, topics: Sequence[str]) -> Iterator[int | list[int]]:
+        """What was done, as bytes looked at, in pieces; at last which of the patterns each of some topics
+        fits."""
+        found = [self._answers.get(topic, _UNKNOWN) for topic in topics]
+        done = self._all.work - _TOPIC_BYTES * len(topics)
+        if _UNKNOWN in found:
+            for at, topic in enumerate(topics):
+                if found[at] == _UNKNOWN:
+                    found[at] = self.answer(topic)
+                    if self._all.work - done >= _PIECE_BYTES:
+                        yield self._all.work - done
+                        done = self._all.work
+        yield self._all.work - done
+        yield found
+
+    def _search(self, topic: str) -> int:
+        self._all.take_out()
+        if len(self._young) >= pattern_set_young_max:
+            self._set = PatternSet([*self._patterns.values()])
+            self._set_bits = [1 << bit for bit in self._patterns]
+            self._young = {}
+            self._all.work += _GATHER_BYTES
+        found = 0
+        if self._set is not None:
+            self._all.searches += 1
+            bits = self._set_bits
+            found = reduce(or_, [bits[number] for number in self._set.found(topic)], 0)
+        self._all.searches += len(self._young)
+        self._all.work += (1 + len(self._young)) * (_ASK_BYTES + _CHARACTER_BYTES * len(topic))
+        for bit, pattern in self._young.items():
+            if pattern.search(topic):
+                found |= 1 << bit
+        return found
+
+
+V = TypeVar("V")
+
+
+class _Own(Generic[V]):
+    """Those patterns of a column that have a value."""
+
+    def __init__(self) -> None:
+        self.values: dict[TopicPattern, V] = {}
+        self.bits = 0
+
+
+class ByPattern(Generic[V]):
+    """A value for each of some patterns, which are all of one instance."""
+
+    def __init__(self) -> None:
+        self._columns: dict[_Column, _Own[V]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._columns)
+
+    def __getitem__(self, pattern: TopicPattern) -> V:
+        return self._columns[pattern.column].values[pattern]
+
+    def __delitem__(self, pattern: TopicPattern) -> None:
+        own = self._columns[pattern.column]
+        del own.values[pattern]
+        own.bits ^= 1 << pattern.bit
+        if not own.values:
+            del self._columns[pattern.column]
+
+    def values(self) -> Iterator[V]:
+        """All of them."""
+        for own in self._columns.values():
+            yield from own.values.values()
+
+    def setdefault(self, pattern: TopicPattern, make: Callable[[], V]) -> V:
+        """The value of a pattern, made when it has none."""
+        own = self._columns.setdefault(pattern.column, _Own())
+        if pattern not in own.values:
+            own.values[pattern] = make()
+            own.bits |= 1 << pattern.bit
+        return own.values[pattern]
+
+    def may_fit(self, topics: Sequence[str]) -> bool:
+        """Whether one of `topics` may fit one of the patterns, as far as is known at once."""
+        if len(topics) * len(self._columns) > _KNOWN_AT_ONCE:
+            return True
+        for column, own in self._columns.items():
+            for topic in topics:
+                answer = column.known(topic)
+                if answer is None or answer & own.bits:
+                    return True
+        return False
+
+    def found(self, topics: Sequence[str]) -> Iterator[int | tuple[V, Bools]]:
+        """The value of each pattern that one of `topics` fits, and which of them; between them what was done,
+        as bytes looked at."""
+        done = 0
+        for column, own in [*self._columns.items()]:
+            before: list[tuple[TopicPattern, V]] | None = None
+            answers: list[int] = []
+            fitting = 0
+            for begin in range(0, len(topics), _PIECE_TOPICS):
+                for work in column.answers(topics[begin : begin + _PIECE_TOPICS]):
+                    if isinstance(work, list):
+                        answers += work
+                        fitting |= reduce(or_, set(work), 0)
+                    elif (done := done + work) >= _PIECE_BYTES:
+                        before = before or [*own.values.items()]  # what comes meanwhile has bits of others
+                        yield done
+                        done = 0
+            if not fitting & (own.bits if before is None else -1):
+                continue
+            array = np.array(answers, np.uint64)
+            for pattern, value in before or [*own.values.items()]:
+                if fitting >> pattern.bit & 1:
+                    yield value, (array >> np.uint64(pattern.bit) & np.uint64(1)).astype(np.bool_)
+                    done += _TOPIC_BYTES * len(topics)
+        if done:
+            yield done
