@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tickertape.base import limits
 from tickertape.base.errors import BadFilter
-from tickertape.filter import Context, Filter, compile_filter, verdicts
+from tickertape.filter import Context, Filter, columns, compile_filter, search, verdicts
+from tickertape.filter import index as index_module
 from tickertape.filter.index import FilterIndex
 from tickertape.payload import message_type
 
@@ -157,3 +158,20 @@ def test_so_it_does_when_it_forgets_its_answers_all_the_time(monkeypatch: pytest
     assert limits.index_cells_max > 64
     for seed in range(25):
         _live(seed, "json")
+
+
+@pytest.mark.parametrize("paths", [0, 2, 4])
+def test_so_it_does_when_filters_read_more_fields_than_it_does(
+    paths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "index_paths_max", paths)
+    monkeypatch.setattr(search, "index_values_max", 6)
+    for seed in range(5):
+        _live(seed, "json")
+
+
+@pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix"])
+def test_so_it_does_when_its_readers_are_small(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "paths_per_reader_max", 2)
+    for seed in range(5):
+        _live(seed, kind)

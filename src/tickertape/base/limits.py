@@ -82,6 +82,10 @@ array_text_work: Final = 6
 
 index_piece_messages_max: Final = 1_024
 """Messages that an index of filters looks at in one go."""
+index_values_max: Final = 1 << 18
+"""Values of fields that a search in an index holds at a time: messages times different fields."""
+index_paths_max: Final = 2_048
+"""Different fields that an index reads; a filter with which there would be more is asked by itself."""
 index_terms_max: Final = 8
 """Terms joined by AND up to which an index takes a filter apart; one with more is asked as a whole."""
 index_cells_max: Final = 1 << 22
@@ -394,5 +398,6 @@ assert 2 * rate_tick_seconds <= rate_catch_up_seconds
 assert pattern_set_max <= 64  # an answer about a topic has so many bits
 assert 2 * pattern_set_young_max <= pattern_set_max
 assert 1_000 * (pattern_answer_bytes + 4 * topic_bytes_max) < pattern_answers_bytes_max
+assert paths_per_reader_max <= index_paths_max <= index_values_max // 64
 assert conflation_seconds_min < conflation_seconds_max
 assert 64 * (conflation_entry_bytes + conflation_key_bytes_max) < conflation_held_bytes_max

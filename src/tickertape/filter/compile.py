@@ -99,6 +99,11 @@ class Filter:
         generator = Generator(access)
         return _function(self, generator.yes(self.tree)), generator.names
 
+    @property
+    def is_made(self) -> bool:
+        """Whether its function was made: the first `select` takes longer than others."""
+        return "_select" in self.__dict__
+
     @cached_property
     def _select(self) -> _Select:
         # Made when it is first used: of thousands of filters in an index most are never asked alone.

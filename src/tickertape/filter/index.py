@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from tickertape.base.limits import index_piece_messages_max
+from tickertape.base.limits import index_paths_max, index_piece_messages_max
 from tickertape.filter.columns import Reading
 from tickertape.filter.compile import Context, Filter
 from tickertape.filter.search import Matches, Search, part_of
@@ -41,7 +41,7 @@ class FilterIndex(Generic[K]):
         self._paths: Counter[Path] = Counter()
         self._needs: Counter[str] = Counter()
         self._found = Structures[K]()
-        self._reading: Reading | None = None
+        self._reading = Reading(type)
         self._searching = False
         self._changed: dict[K, None] = {}
 
@@ -91,8 +91,6 @@ class FilterIndex(Generic[K]):
         index meanwhile takes effect when it is over. Raises `RuntimeError` when there is one already."""
         if self._searching:
             raise RuntimeError("the index is being searched")
-        if self._reading is None:
-            self._reading = Reading(self.type, [*self._paths])
         self._searching = True
         try:
             yield Search(self._found, self._reading)
@@ -124,17 +122,23 @@ class FilterIndex(Generic[K]):
     def _insert(self, filter: Filter) -> Entry[K]:
         entry: Entry[K] = Entry(filter, terms_of(filter.tree))
         self._entries[filter.tree] = entry
+        if self._is_too_much(filter):
+            entry.paths = ()
         self._count(entry, 1)
         found, terms = self._found, entry.terms
         slot = found.slots.add(entry)
-        found.by_paths.setdefault(filter.paths, {})[slot] = None
-        if not filter.paths:
+        found.by_paths.setdefault(entry.paths, {})[slot] = None
+        if not entry.paths:
             if not isinstance(filter.tree, Literal) or filter.select((b"",)):
                 found.everywhere[slot] = None
             return entry
         found.slots.whole[slot] = terms.whole
         self._find(entry)
         return entry
+
+    def _is_too_much(self, filter: Filter) -> bool:
+        """Whether more fields would be read with it than an index reads: then it is asked of each body."""
+        return len(self._paths) + sum(path not in self._paths for path in filter.paths) > index_paths_max
 
     def _find(self, entry: Entry[K]) -> None:
         """Decide by what it is found, and what is left to ask then."""
@@ -158,16 +162,18 @@ class FilterIndex(Generic[K]):
         del self._entries[entry.filter.tree]
         self._count(entry, -1)
         self._found.remove(entry)
+        if entry.paths not in self._found.by_paths:
+            self._reading.forget(entry.paths)
 
     def _count(self, entry: Entry[K], change: int) -> None:
-        before = len(self._paths)
-        for path in entry.filter.paths:
+        for path in entry.paths:
+            if not self._paths[path]:
+                self._reading.add(path)
             self._paths[path] += change
             if not self._paths[path]:
                 del self._paths[path]
+                self._reading.discard(path)
         for name in entry.filter.needs:
             self._needs[name] += change
             if not self._needs[name]:
                 del self._needs[name]
-        if len(self._paths) != before:
-            self._reading = None

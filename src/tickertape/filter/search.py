@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from tickertape.base.limits import filter_piece_steps_max
+from tickertape.base.limits import filter_piece_steps_max, index_values_max
 from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.columns import Columns, Reading
 from tickertape.filter.compile import Context, Filter
@@ -22,6 +22,13 @@ K = TypeVar("K")
 
 _NOTHING = np.empty(0, np.int64)
 _CHARACTERS_PER_STEP = 32
+_FIELD_STEPS = 128
+_VALUE_STEPS = 4
+"""What looking for who asks for the values of a field costs, and for each value."""
+_STEPS = 1 << 12
+"""So many are taken before others may have their turn."""
+_MAKING_STEPS = 400
+"""What making the function of a filter costs for each part of it."""
 _EACH_STEPS = 10
 """What asking a filter of one body costs beside its work."""
 
@@ -64,8 +71,17 @@ class Search(Generic[K]):
     def look_at(self, bodies: Sequence[bytes], context: Context | None, begin: int) -> Iterator[int]:
         """Look at a piece of at most `index_piece_messages_max` bodies, the first of which has the index
         `begin`; yields what was done since it yielded last, in steps, beside reading the bodies once."""
-        columns = self._reading.columns(bodies)
-        yield len(bodies)
+        some = max(index_values_max // max(len(self._reading), 1), 1)
+        if len(bodies) <= some:
+            yield from self._look_at(bodies, context, begin)
+            return
+        for low in range(0, len(bodies), some):
+            piece = range(low, min(low + some, len(bodies)))
+            part = None if context is None else part_of(context, piece)
+            yield from self._look_at(bodies[piece.start : piece.stop], part, begin + low)
+
+    def _look_at(self, bodies: Sequence[bytes], context: Context | None, begin: int) -> Iterator[int]:
+        columns = yield from self._reading.columns(bodies)
         places = np.arange(len(bodies)) if columns.readable is None else columns.readable.nonzero()[0]
         self._codes.clear()
         self._bad.clear()
@@ -118,8 +134,7 @@ class Search(Generic[K]):
     def _regular(self, columns: Columns, count: int) -> Generator[int, None, Pairs]:
         """Slots and places of what the terms leave."""
         found = self._found
-        by_value = self._by_values(columns)
-        yield count * len(found.equalities) + len(by_value[0])
+        by_value = yield from self._by_values(columns, count)
 
         def narrow(slots: Int64s, inside: Bools) -> None:
             self._narrow(slots, inside, columns)
@@ -146,11 +161,16 @@ class Search(Generic[K]):
                 slots, at, asked = slots[keep], at[keep], asked[keep]
         return slots, at
 
-    def _by_values(self, columns: Columns) -> Pairs:
-        pairs = [
-            equalities.found(columns.values(path), columns.costly)
-            for path, equalities in self._found.equalities.items()
-        ]
+    def _by_values(self, columns: Columns, count: int) -> Generator[int, None, Pairs]:
+        pairs: list[Pairs] = []
+        steps = 0
+        for path, equalities in self._found.equalities.items():
+            pairs.append(equalities.found(columns.values(path), columns.costly))
+            steps += _FIELD_STEPS + _VALUE_STEPS * count + len(pairs[-1][0])
+            if steps >= _STEPS:
+                yield steps
+                steps = 0
+        yield steps
         if not pairs:
             return _NOTHING, _NOTHING
         slots = np.concatenate([slots for slots, _ in pairs])
@@ -224,6 +244,8 @@ class Search(Generic[K]):
         for low, high in pairwise([0, *edges, len(slots)] if len(slots) else ()):
             slot = int(slots[low])
             one = self._filter(slot)
+            if not one.is_made:
+                steps += _MAKING_STEPS * one.work
             some = max(filter_piece_steps_max // (one.work + _EACH_STEPS), 1)
             for begin in range(low, high, some):
                 own = at[begin : min(begin + some, high)]

@@ -21,10 +21,12 @@ _NONE = -1
 class Entry(Generic[K]):
     """One filter, for everybody who has it."""
 
-    __slots__ = ("_keys_now", "conditions", "filter", "found_by", "keys", "row", "slot", "terms")
+    __slots__ = ("_keys_now", "conditions", "filter", "found_by", "keys", "paths", "row", "slot", "terms")
 
     def __init__(self, filter: Filter, terms: Terms) -> None:
         self.filter = filter
+        self.paths = filter.paths
+        """The fields that the index reads for it; none when it reads them itself."""
         self.terms = terms
         self.keys: dict[K, None] = {}
         self._keys_now: tuple[K, ...] | None = None

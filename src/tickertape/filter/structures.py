@@ -38,7 +38,7 @@ class Structures(Generic[K]):
         self.always: dict[int, None] = {}
         """Slots of filters that are asked of every body that can be read."""
         self.everywhere: dict[int, None] = {}
-        """Those that read nothing of a body."""
+        """Those that read nothing of a body, or by themselves."""
         self.by_paths: dict[tuple[Path, ...], dict[int, None]] = {}
         """All slots by the fields that they read."""
         self._family_numbers: dict[tuple[tuple[Side, ...], bool], int] = {}
@@ -88,10 +88,10 @@ class Structures(Generic[K]):
     def remove(self, entry: Entry[K]) -> None:
         """It is found no more; its slot is free."""
         slot, slots = entry.slot, self.slots
-        same = self.by_paths[entry.filter.paths]
+        same = self.by_paths[entry.paths]
         del same[slot]
         if not same:
-            del self.by_paths[entry.filter.paths]
+            del self.by_paths[entry.paths]
         self.always.pop(slot, None)
         self.everywhere.pop(slot, None)
         self.several -= len(entry.found_by) > 1

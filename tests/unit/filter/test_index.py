@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
 
-from tickertape.base.limits import filter_piece_steps_max, index_piece_messages_max
+from tickertape.base.limits import filter_piece_steps_max, index_piece_messages_max, index_values_max
 from tickertape.filter import Context, Filter, compile_filter
+from tickertape.filter import index as index_module
+from tickertape.filter.columns import Columns, Reading
 from tickertape.filter.index import FilterIndex
 from tickertape.payload import message_type
 
@@ -172,6 +175,60 @@ def test_more_fields_than_one_reader_takes_are_read_by_several() -> None:
     assert _found(_index(*texts), _bodies({"f3": 3, "f299": 299}, {"f200": 200})) == {
         "/f3 = 3": [0], "/f200 = 200": [1], "/f299 = 299": [0],
     }  # fmt: skip
+
+
+def _wide(number: int) -> str:
+    return " OR ".join(f"/f{number}_{field} = 1" for field in range(90))
+
+
+def test_a_filter_more_leaves_the_readers_of_others_as_they_are() -> None:
+    index = _index(*map(_wide, range(9)))
+    assert _found(index, _bodies({"f4_7": 1}, {"f8_89": 1})) == {_wide(4): [0], _wide(8): [1]}
+    made = index._reading.readers_made
+    assert made == 4  # of 256 fields each
+    index.add("more", _filter(_wide(9)))
+    assert _found(index, _bodies({"f9_0": 1})) == {"more": [0]}
+    assert index._reading.readers_made <= made + 2
+    for number in range(8):
+        index.discard(_wide(number))
+    assert _found(index, _bodies({"f8_0": 1, "f9_0": 1, "f1_0": 1})) == {_wide(8): [0], "more": [0]}
+    assert len(index._reading) == 180
+    assert sum(len(reader.paths) for reader in index._reading._readers) <= 360
+
+
+def test_many_fields_of_many_bodies_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+    read = Reading.columns
+
+    def reading(self: Reading, bodies: Sequence[bytes]) -> Generator[int, None, Columns]:
+        held.append(len(bodies) * len(self))
+        return read(self, bodies)
+
+    index = _index(*map(_wide, range(12)))
+    index.match(_bodies({}))  # makes the functions of the filters, which takes long for each
+    monkeypatch.setattr(Reading, "columns", reading)
+    bodies = _bodies(*[{f"f{number % 12}_3": 1} for number in range(400)])
+    with index.search() as search:
+        steps = list(search.look_at(bodies, None, 0))
+        assert [len(own) for _, own in search.matches()] == [34] * 4 + [33] * 8
+    assert max(held) <= index_values_max
+    assert len(held) == 2
+    assert max(steps) < filter_piece_steps_max + 2_000
+    assert sum(steps) > 12 * 90 * 400
+
+
+def test_filters_that_read_too_many_fields_are_asked_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "index_paths_max", 200)
+    index = _index(*map(_wide, range(5)))
+    bodies = [*_bodies(*[{f"f{number}_3": 1} for number in range(5)]), b"{"]
+    matches = index.match(bodies)
+    assert {key: own.tolist() for key, own in matches} == {_wide(number): [number] for number in range(5)}
+    assert (len(index._reading), matches.unreadable) == (180, 1)
+    for number in (0, 4):
+        index.discard(_wide(number))
+    index.add("new", _filter(_wide(6)))
+    assert len(index._reading) == 180
+    assert _found(index, _bodies({"f6_1": 1}, {"f2_0": 1})) == {"new": [0], _wide(2): [1]}
 
 
 def test_what_changes_during_a_search_takes_effect_after_it() -> None:
