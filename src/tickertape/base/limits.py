@@ -91,6 +91,8 @@ index_terms_max: Final = 8
 index_cells_max: Final = 1 << 22
 """Answers that an index remembers for the conditions on one field, one byte each; for more than
 `index_cells_max / index_piece_messages_max` conditions, `index_piece_messages_max` for each of them."""
+index_memory_bytes_max: Final = 64 * MIB
+"""What the indexes of a process remember of texts and answers, all together; above it they start afresh."""
 index_value_characters_max: Final = 256
 """Longest text for which answers are remembered from one look to the next."""
 
@@ -399,5 +401,6 @@ assert pattern_set_max <= 64  # an answer about a topic has so many bits
 assert 2 * pattern_set_young_max <= pattern_set_max
 assert 1_000 * (pattern_answer_bytes + 4 * topic_bytes_max) < pattern_answers_bytes_max
 assert paths_per_reader_max <= index_paths_max <= index_values_max // 64
+assert 8 * index_cells_max <= index_memory_bytes_max
 assert conflation_seconds_min < conflation_seconds_max
 assert 64 * (conflation_entry_bytes + conflation_key_bytes_max) < conflation_held_bytes_max

@@ -17,6 +17,7 @@ from tickertape.filter.columns import Columns, Reading
 from tickertape.filter.compile import Context, Filter
 from tickertape.filter.intervals import Pairs
 from tickertape.filter.structures import Structures
+from tickertape.filter.verdicts import Met
 
 K = TypeVar("K")
 
@@ -66,7 +67,7 @@ class Search(Generic[K]):
         self._unreadable = 0
         self._bad: set[int] = set()
         """Places in the piece of bodies that some filter could not read."""
-        self._codes: dict[int, Int64s] = {}
+        self._met: dict[int, Met] = {}
 
     def look_at(self, bodies: Sequence[bytes], context: Context | None, begin: int) -> Iterator[int]:
         """Look at a piece of at most `index_piece_messages_max` bodies, the first of which has the index
@@ -83,7 +84,7 @@ class Search(Generic[K]):
     def _look_at(self, bodies: Sequence[bytes], context: Context | None, begin: int) -> Iterator[int]:
         columns = yield from self._reading.columns(bodies)
         places = np.arange(len(bodies)) if columns.readable is None else columns.readable.nonzero()[0]
-        self._codes.clear()
+        self._met.clear()
         self._bad.clear()
         pairs: list[Pairs] = []
         aside = set() if columns.readable is None else set((~columns.readable).nonzero()[0].tolist())
@@ -152,9 +153,9 @@ class Search(Generic[K]):
             asked = tables[slots]
             for table in _different(asked):
                 which = (asked == table).nonzero()[0]
-                values, codes = self._coded(table, columns)
+                values, met = self._met_of(table, columns)
                 passed = yield from found.tables[table].test(
-                    rows_of[slots[which]], at[which], values, codes, columns.costly
+                    rows_of[slots[which]], at[which], values, met, columns.costly
                 )
                 keep = np.ones(len(slots), np.bool_)
                 keep[which[~passed]] = False
@@ -196,13 +197,13 @@ class Search(Generic[K]):
     def _by_condition(
         self, table: int, rows: dict[int, dict[int, None]], columns: Columns
     ) -> Generator[int, None, list[Pairs]]:
-        values, codes = self._coded(table, columns)
+        values, met = self._met_of(table, columns)
         numbers = np.fromiter(rows, np.int64, len(rows))
         counts = np.fromiter(map(len, rows.values()), np.int64, len(rows))
         slots = np.fromiter(chain.from_iterable(rows.values()), np.int64, int(counts.sum()))
         begins = counts.cumsum() - counts
         pairs: list[Pairs] = []
-        for which, at in (yield from self._found.tables[table].found(numbers, values, codes, columns.costly)):
+        for which, at in (yield from self._found.tables[table].found(numbers, values, met, columns.costly)):
             each = counts[which]
             ends = each.cumsum()
             within = np.arange(int(each.sum())) - np.repeat(ends - each, each)
@@ -216,15 +217,15 @@ class Search(Generic[K]):
             for table in _different(asked):
                 which = (asked == table).nonzero()[0]
                 part = inside[which]
-                self._found.tables[table].strike(rows_of[slots[which]], self._coded(table, columns)[1], part)
+                self._found.tables[table].strike(rows_of[slots[which]], self._met_of(table, columns)[1], part)
                 inside[which] = part
 
-    def _coded(self, table: int, columns: Columns) -> tuple[list[Any], Int64s]:
+    def _met_of(self, table: int, columns: Columns) -> tuple[list[Any], Met]:
         values = columns.values(self._found.table_paths[table])
-        codes = self._codes.get(table)
-        if codes is None:
-            codes = self._codes[table] = self._found.tables[table].columns(values)
-        return values, codes
+        met = self._met.get(table)
+        if met is None:
+            met = self._met[table] = self._found.tables[table].met(values)
+        return values, met
 
     # -- asking filters -------------------------------------------------------------------------------
 

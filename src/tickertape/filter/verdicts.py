@@ -1,13 +1,14 @@
 """Owns the conditions on one field that no dictionary or interval decides, and whether they are true of the
 values met: each is asked once of a value, however many filters and messages have it.
 
-Must never answer of a value that was not asked of it, nor remember more than `index_cells_max` answers.
+Must never answer of a value that was not asked of it, nor remember more than `index_cells_max` answers, or
+texts beyond what all tables may (see remembered.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from tickertape.filter.generate import Generator as Source
 from tickertape.filter.generate import affixes, searching
 from tickertape.filter.operators import affixed, one_of
 from tickertape.filter.patterns import compile_pattern
+from tickertape.filter.remembered import MEMORY, Memory
 from tickertape.filter.resolve import scans
 from tickertape.filter.terms import Equality, Single
 from tickertape.filter.tree import Affix, Field, Like, Node, walk
@@ -32,25 +34,44 @@ _CELLS: Final = 1 << 18
 _STEPS: Final = 1 << 12
 """So many are taken before others may have their turn."""
 _UNKNOWN: Final = -1
+_COLUMNS: Final = 64
+"""That a table has to begin with."""
+_TEXT_BYTES: Final = 104
+"""What remembering a text takes beside it."""
 _META: Final = frozenset("\\^$.|?*+()[]{}")
 _EASY_PART: Final = 64
 _EASY_TEXT: Final = 1_024
 """Up to these lengths the usual search of a text in a text is quick, whatever they are."""
 
 
+class Met(NamedTuple):
+    """The values of a piece in a table."""
+
+    columns: Int64s
+    """Of each value its column."""
+    cells: np.ndarray[Any, np.dtype[np.int8]]
+    """The answers that are known; they stay here when the table forgets them."""
+
+
 class Verdicts:
     """Conditions on one field, a row for each; a column for each value met."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory = MEMORY) -> None:
         self._rows: dict[Node, int] = {}
         self._uses: list[int] = []
         self._conditions: list[Single | Equality | None] = []
         self._tests: list[Test | None] = []
         self._steps: list[int] = []
         self._free: list[int] = []
-        self._cells = np.full((8, 64), _UNKNOWN, np.int8)
+        self._cells = np.full((8, _COLUMNS), _UNKNOWN, np.int8)
         self._columns: dict[str, int] = {}
-        self._next = 0
+        """Of the texts that are remembered; columns of other values come behind those."""
+        self._texts_bytes = 0
+        self._passing = 0
+        """Columns of the last piece behind those that are remembered."""
+        self._told_bytes = 0
+        self._memory = memory
+        self._salt = memory.enter(self)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -99,34 +120,64 @@ class Verdicts:
 
     # -- values ---------------------------------------------------------------------------------------
 
-    def columns(self, values: Sequence[Any]) -> Int64s:
-        """The columns of a piece's `values`; they hold until the next piece is asked for."""
-        known = self._columns
-        if self._next + len(values) > self._cells.shape[1]:
+    def met(self, values: Sequence[Any]) -> Met:
+        """A piece's `values`; the answers hold until the next piece is asked for."""
+        kept = self._columns
+        if self._passing:
+            self._cells[:, len(kept) : len(kept) + self._passing] = _UNKNOWN
+            self._passing = 0
+        if len(kept) + len(values) > self._cells.shape[1]:
             self._make_room(len(values))
-        found = [known.get(value, -1) if value.__class__ is str else -1 for value in values]
-        if -1 in found:
-            for at, column in enumerate(found):
-                if column < 0:
-                    value = values[at]
-                    short = value.__class__ is str and len(value) <= index_value_characters_max
-                    found[at] = column = known.get(value, self._next) if short else self._next
-                    if column == self._next:
-                        self._next += 1
-                        if short:
-                            known[value] = column
-        return np.array(found, np.int64)
+            kept = self._columns
+        found = [kept.get(value, -1) if value.__class__ is str else -1 for value in values]
+        if -1 not in found:
+            return Met(np.array(found, np.int64), self._cells)
+        for at, column in enumerate(found):
+            if column < 0:
+                found[at] = self._column_of(values[at])
+        columns = np.array(found, np.int64)
+        passing = (columns < 0).nonzero()[0]
+        self._passing = len(passing)
+        columns[passing] = np.arange(len(kept), len(kept) + len(passing))
+        met = Met(columns, self._cells)
+        remembered = self.remembered_bytes
+        if remembered > self._told_bytes:
+            self._memory.grown(remembered - self._told_bytes)
+            self._told_bytes = self.remembered_bytes
+        return met
+
+    def _column_of(self, value: Any) -> int:
+        """The column of a value that is remembered, or is from now on; -1 for others."""
+        if value.__class__ is not str or len(value) > index_value_characters_max:
+            return -1
+        column = self._columns.get(value, -1)
+        if column < 0 and self._memory.is_met_again(self._salt, value):
+            column = self._columns[value] = len(self._columns)
+            self._texts_bytes += value.__sizeof__() + _TEXT_BYTES
+        return column
+
+    @property
+    def remembered_bytes(self) -> int:
+        """What `forget` gives back."""
+        return self._texts_bytes + self._cells.nbytes - len(self._cells) * _COLUMNS
+
+    def forget(self) -> None:
+        """Remember nothing; what was given for a piece holds on."""
+        self._empty(len(self._cells), _COLUMNS)
+
+    def _empty(self, rows: int, columns: int) -> None:
+        self._cells = np.full((rows, columns), _UNKNOWN, np.int8)
+        self._columns = {}
+        self._texts_bytes = self._passing = self._told_bytes = 0
 
     def _make_room(self, wanted: int) -> None:
         rows, columns = self._cells.shape
         most = max(index_cells_max // rows, index_piece_messages_max)
-        while columns < self._next + wanted and columns < most:
+        wanted_columns = len(self._columns) + wanted
+        while columns < wanted_columns and columns < most:
             columns = min(2 * columns, most)
-        if columns < self._next + wanted:
-            self._columns.clear()
-            self._next = 0
-            columns = max(columns, wanted)
-            self._cells = np.full((rows, columns), _UNKNOWN, np.int8)
+        if columns < wanted_columns:
+            self._empty(rows, max(columns, wanted))
         else:
             self._resize(rows, columns)
 
@@ -134,10 +185,7 @@ class Verdicts:
         before = self._cells
         most = max(index_cells_max // rows, index_piece_messages_max)
         if columns > most:
-            columns = most
-            self._columns.clear()
-            self._next = 0
-            self._cells = np.full((rows, columns), _UNKNOWN, np.int8)
+            self._empty(rows, most)
             return
         self._cells = np.full((rows, columns), _UNKNOWN, np.int8)
         self._cells[: before.shape[0], : before.shape[1]] = before
@@ -145,7 +193,7 @@ class Verdicts:
     # -- asking ---------------------------------------------------------------------------------------
 
     def found(
-        self, rows: Int64s, values: Sequence[Any], columns: Int64s, costly: set[int]
+        self, rows: Int64s, values: Sequence[Any], met: Met, costly: set[int]
     ) -> Generator[int, None, list[tuple[Int64s, Int64s]]]:
         """Of which of `values` the conditions of `rows` are true: indexes in `rows`, and for each a place,
         rising."""
@@ -153,36 +201,37 @@ class Verdicts:
         some = max(_CELLS // len(values), 1)
         for begin in range(0, len(rows), some):
             part = rows[begin : begin + some]
-            answers = self._cells[part].take(columns, axis=1)
+            answers = met.cells[part].take(met.columns, axis=1)
             if (answers < 0).any():
                 asked, at = (answers < 0).nonzero()
-                yield from self._ask(part[asked], at, values, columns, costly)
-                answers = self._cells[part].take(columns, axis=1)
+                yield from self._ask(part[asked], at, values, met, costly)
+                answers = met.cells[part].take(met.columns, axis=1)
             hits = np.flatnonzero(answers == 1)
             pairs.append((begin + hits // len(values), hits % len(values)))
             yield answers.size // _CELLS_PER_STEP
         return pairs
 
-    def strike(self, rows: Int64s, columns: Int64s, maybe: AnyArray) -> None:
+    @staticmethod
+    def strike(rows: Int64s, met: Met, maybe: AnyArray) -> None:
         """Make False in `maybe`, for each row a place for each column, where it is known not to be true."""
-        maybe &= self._cells[rows].take(columns, axis=1) != 0
+        maybe &= met.cells[rows].take(met.columns, axis=1) != 0
 
     def test(
-        self, rows: Int64s, at: Int64s, values: Sequence[Any], columns: Int64s, costly: set[int]
+        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: Met, costly: set[int]
     ) -> Generator[int, None, Bools]:
         """Whether the condition of a row is true of the value at a place, for many such pairs."""
-        answers = self._cells[rows, columns[at]]
+        answers = met.cells[rows, met.columns[at]]
         unknown = answers < 0
         if unknown.any():
-            yield from self._ask(rows[unknown], at[unknown], values, columns, costly)
-            answers = self._cells[rows, columns[at]]
+            yield from self._ask(rows[unknown], at[unknown], values, met, costly)
+            answers = met.cells[rows, met.columns[at]]
         yield len(rows) // _CELLS_PER_STEP
         return answers == 1  # type: ignore[no-any-return]
 
     def _ask(
-        self, rows: Int64s, at: Int64s, values: Sequence[Any], columns: Int64s, costly: set[int]
+        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: Met, costly: set[int]
     ) -> Generator[int, None, None]:
-        cells, arrays, steps = self._cells, Share(), 0
+        cells, columns, arrays, steps = met.cells, met.columns, Share(), 0
         for row, place in zip(rows.tolist(), at.tolist(), strict=True):
             column = columns[place]
             if cells[row, column] != _UNKNOWN:

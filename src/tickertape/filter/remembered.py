@@ -1,0 +1,75 @@
+"""Owns what all indexes of filters remember of values from one look to the next: how much in all, and which
+values are worth it.
+
+Must never decide an answer: what is forgotten is asked again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import count
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from tickertape.base.limits import index_memory_bytes_max
+
+_MARKS: Final = 1 << 16
+_SPREAD: Final = 0x1E3779B97F4A7C15
+_SALT_MAX: Final = 1 << 62
+
+
+class Table(Protocol):
+    """Something that remembers."""
+
+    @property
+    def remembered_bytes(self) -> int:
+        """What it could give back."""
+
+    def forget(self) -> None:
+        """Give it back."""
+
+
+class Memory:
+    """What some tables remember together: at most `bytes_max`, and a sixteenth more until they are counted
+    again; above it all forget."""
+
+    def __init__(self, bytes_max: int = index_memory_bytes_max) -> None:
+        self.bytes_max = bytes_max
+        self._tables: WeakSet[Table] = WeakSet()
+        self._grown = 0
+        self._marks = array("q", bytes(8 * _MARKS))
+        """Of texts that were met, each in its place until another one has it: no text is kept for its first
+        time, so that texts which come only once are not."""
+        self._numbers = count(1)
+
+    def enter(self, table: Table) -> int:
+        """`table` counts too for as long as it lives; returns what tells its texts from those of others."""
+        self._tables.add(table)
+        return next(self._numbers) * _SPREAD % _SALT_MAX
+
+    def is_met_again(self, salt: int, text: str) -> bool:
+        """Whether a text was met before, as far as is known. Now it was."""
+        mark = hash(text) ^ salt
+        place = mark % _MARKS
+        if self._marks[place] == mark:
+            return True
+        self._marks[place] = mark
+        return False
+
+    def grown(self, by_bytes: int) -> None:
+        """A table remembers so much more. It may have to forget all of it now."""
+        self._grown += by_bytes
+        if self._grown > self.bytes_max // 16:
+            self._grown = 0
+            if self.bytes > self.bytes_max:
+                for table in [*self._tables]:
+                    table.forget()
+
+    @property
+    def bytes(self) -> int:
+        """What is remembered."""
+        return sum(table.remembered_bytes for table in self._tables)
+
+
+MEMORY: Final = Memory()
+"""For all indexes of a process."""
