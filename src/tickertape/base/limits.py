@@ -66,12 +66,13 @@ pattern_program_bytes_max: Final = 512 * KIB
 """Memory that the program of one regular expression may take; classes such as `\\pL` take much of it."""
 pattern_depth_max: Final = 50
 """Groups in groups of one regular expression, parentheses in classes counted too."""
-pattern_positions_max: Final = 2_000
+pattern_positions_max: Final = 1_000
 """Characters and classes of one regular expression, its repetitions written out."""
 pattern_states_max: Final = 600
 """States that the regular expressions of one filter may need together; above it they are refused."""
-pattern_steps_max: Final = 100_000
-"""Work that is spent on finding this out, before the expression is refused."""
+pattern_steps_max: Final = 40_000
+"""Work that is spent on finding this out, for all expressions of a filter together, before it is refused:
+about 10 ms."""
 array_work_max: Final = 8_000
 """What the arrays of one message may cost one filter beyond sets and extremes, in elements sorted or turned
 into texts; a message above it counts as unreadable for this filter."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple, TypeAlias
 
-from tickertape.base.limits import pattern_positions_max
+from tickertape.base.limits import pattern_positions_max, pattern_steps_max
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Code points, both ends included."""
 
+_ATOM_STEPS: Final = 8
 _LAST: Final = 0x10FFFF
 _ANY: Final[Ranges] = ((0, _LAST),)
 _LINE: Final[Ranges] = ((0, 9), (11, _LAST))
@@ -37,7 +38,8 @@ _UNICODE: Final = re.compile(r"[pP](?:\{\^?\w+\}|\w)")
 
 
 class TooLarge(Exception):
-    """The expression has more places for characters than are looked at."""
+    """The expression has more places for characters than are looked at, or it takes too long to look at them;
+    the text says which."""
 
 
 class Part(NamedTuple):
@@ -60,6 +62,8 @@ class Shape:
         self._folded = self._dotall = self._multiline = False
         self.classes: list[Ranges] = []
         self.follow: list[int] = []
+        self.steps = 0
+        """What looking at it took."""
         self.anchored = pattern.startswith(("^", "\\A")) and not _has_bare_bar(pattern)
         """Whether a match can only begin where the text begins."""
         whole = self._alternatives()
@@ -69,7 +73,7 @@ class Shape:
 
     def _place(self, ranges: Ranges) -> Part:
         if len(self.classes) >= pattern_positions_max:
-            raise TooLarge
+            raise TooLarge("the regular expression is too long, its repetitions written out")
         if self._folded:
             ranges = _both_cases(ranges)
         bit = 1 << len(self.classes)
@@ -77,7 +81,17 @@ class Shape:
         self.follow.append(0)
         return Part(False, bit, bit)
 
+    def spend(self, steps: int) -> None:
+        """So much more was done. Raises `TooLarge`."""
+        self.steps += steps
+        if self.steps > pattern_steps_max:
+            raise TooLarge(
+                "the regular expression is too costly: repeat fewer times what may be left out, or less in "
+                "one expression"
+            )
+
     def _link(self, last: int, first: int) -> None:
+        self.spend(last.bit_count())
         while last:
             bit = last & -last
             self.follow[bit.bit_length() - 1] |= first
@@ -166,6 +180,7 @@ class Shape:
         return found
 
     def _atom(self) -> Part:
+        self.spend(_ATOM_STEPS)
         sign = self._text[self._at]
         self._at += 1
         if sign == "(":

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tickertape.base.errors import BadTopic
 from tickertape.base.limits import (
     pattern_depth_max,
     pattern_program_bytes_max,
     pattern_states_max,
-    pattern_steps_max,
     topic_bytes_max,
 )
 from tickertape.base.texts import shown
@@ -51,13 +50,15 @@ class BadPattern(ValueError):
 class Pattern:
     """An accepted expression."""
 
-    __slots__ = ("_match", "size", "states", "text")
+    __slots__ = ("_match", "size", "states", "steps", "text")
 
-    def __init__(self, text: str, match: Callable[[bytes], Any], states: int, size: int) -> None:
+    def __init__(self, text: str, match: Callable[[bytes], Any], costs: Costs, size: int) -> None:
         self.text = text
         self._match = match
-        self.states = states
+        self.states = costs.states
         """How many states a search may need: what it costs when a text drives it through all of them."""
+        self.steps = costs.steps
+        """What finding that out took: about what it takes to compile the pattern."""
         self.size = size
         """Instructions of its program: what each byte may cost a search for several patterns at once."""
 
@@ -83,11 +84,11 @@ def compile_pattern(text: str) -> Pattern:
     _check_depth(text)
     if (at := text.find("\\C")) >= 0:
         raise BadPattern("\\C, a single byte of a character, is not offered", at)
-    states = count_states(text)
+    costs = costs_of(text)
     matcher = re2.Set.SearchSet(options)
     matcher.Add(text)
     matcher.Compile()
-    return Pattern(text, matcher.Match, states, program.programsize)
+    return Pattern(text, matcher.Match, costs, program.programsize)
 
 
 def _check_depth(text: str) -> None:
@@ -121,21 +122,35 @@ def _refused(text: str, error: Exception) -> BadPattern:
     return BadPattern(f"not a regular expression: {shown(reason)[1:-1]}", at)
 
 
-def count_states(text: str) -> int:
-    """How many states a search for `text`, which RE2 accepts, goes through at most, over any texts.
+class Costs(NamedTuple):
+    """What an expression needs."""
 
-    Raises `BadPattern` when these are more than `pattern_states_max`, or it takes too long to find out.
+    states: int
+    """That a search goes through at most, over any texts."""
+    steps: int
+    """That it took to find out."""
+
+
+def costs_of(text: str) -> Costs:
+    """What searches for `text`, which RE2 accepts, need.
+
+    Raises `BadPattern` when these are more than `pattern_states_max` states, or it takes more than
+    `pattern_steps_max` to find out.
     """
     try:
         shape = Shape(text)
-    except TooLarge:
-        raise BadPattern("the regular expression is too long, its repetitions written out", 0) from None
+        return Costs(_count_states(shape), shape.steps)
+    except TooLarge as error:
+        raise BadPattern(str(error), 0) from None
+
+
+def _count_states(shape: Shape) -> int:
     letters = _letters(shape)
     start = 0 if shape.anchored else shape.first
     waiting, seen = [shape.first], {shape.first}
-    steps = 0
     while waiting:
         candidates = waiting.pop()
+        steps = len(letters)
         for places in {candidates & letter for letter in letters}:
             reached = start
             left = places
@@ -147,12 +162,12 @@ def count_states(text: str) -> int:
             if reached not in seen:
                 seen.add(reached)
                 waiting.append(reached)
-        steps += len(letters)
-        if len(seen) > pattern_states_max or steps > pattern_steps_max:
+        if len(seen) > pattern_states_max:
             raise BadPattern(
                 "the regular expression is too costly: a search for it may need more than "
                 f"{pattern_states_max} states; repeat fewer times, or anchor it with ^", 0
             )  # fmt: skip
+        shape.spend(steps)
     return len(seen)
 
 
@@ -164,7 +179,9 @@ def _letters(shape: Shape) -> list[int]:
     columns = [0] * len(edges)
     for place, ranges in enumerate(shape.classes):
         for low, high in ranges:
-            for at in range(index[low], index[high + 1]):
+            begin, end = index[low], index[high + 1]
+            shape.spend(1 + (end - begin) // 4)
+            for at in range(begin, end):
                 columns[at] |= 1 << place
     return list(set(columns))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tickertape.base.errors import BadFilter
-from tickertape.base.limits import filter_text_scans_max, pattern_states_max
+from tickertape.base.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
 from tickertape.filter.elements import Arrays
 from tickertape.filter.functions import FUNCTIONS, MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS, Function, why_not
 from tickertape.filter.generate import Generator, is_condition
@@ -61,12 +61,6 @@ def _check_costs(tree: Node, text: str) -> None:
             raise bad_filter(
                 text, node.at, f"more than {filter_text_scans_max} operators and functions read whole texts"
             )  # fmt: skip
-    states = 0
-    for node in walk(tree):
-        if isinstance(node, Like):
-            states += compile_pattern(node.pattern).states
-            if states > pattern_states_max:
-                raise bad_filter(text, node.pattern_at, "the regular expressions are too costly together")
 
 
 class _Resolver:
@@ -74,6 +68,7 @@ class _Resolver:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._patterns = self._states = self._steps = 0
 
     def _refuse(self, at: int, reason: str) -> BadFilter:
         return bad_filter(self._text, at, reason)
@@ -144,10 +139,18 @@ class _Resolver:
         return node
 
     def _check_pattern(self, node: Like) -> None:
+        """Each pattern is compiled here, so that those of one filter are bounded together before the next."""
         try:
-            compile_pattern(node.pattern)
+            pattern = compile_pattern(node.pattern)
         except BadPattern as error:
             raise self._refuse(self._inside(node.pattern_at, error.at), error.reason) from None
+        self._patterns += 1
+        self._states += pattern.states
+        self._steps += pattern.steps
+        if self._patterns > filter_text_scans_max:
+            raise self._refuse(node.at, f"more than {filter_text_scans_max} operators read whole texts")
+        if self._states > pattern_states_max or self._steps > pattern_steps_max:
+            raise self._refuse(node.pattern_at, "the regular expressions are too costly together")
 
     def _inside(self, literal_at: int, offset: int) -> int:
         """The place in the filter of character `offset` of a literal, whose quotes may be doubled."""

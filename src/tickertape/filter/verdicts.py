@@ -33,6 +33,8 @@ _CELLS_PER_STEP: Final = 64
 _CELLS: Final = 1 << 18
 _STEPS: Final = 1 << 12
 """So many are taken before others may have their turn."""
+_MAKING_STEPS: Final = 1 << 13
+"""What making the test of a condition counts; a regular expression may have to be compiled again."""
 _UNKNOWN: Final = -1
 _COLUMNS: Final = 64
 """That a table has to begin with."""
@@ -236,6 +238,8 @@ class Verdicts:
             column = columns[place]
             if cells[row, column] != _UNKNOWN:
                 continue
+            if self._tests[row] is None:
+                steps += _MAKING_STEPS
             test, value = self._test(row), values[place]
             if arrays or value.__class__ is not str:
                 arrays = Share()

@@ -9,7 +9,7 @@ import pytest
 
 from tickertape.base.errors import BadTopic
 from tickertape.base.limits import pattern_depth_max
-from tickertape.filter.patterns import BadPattern, compile_pattern, compile_topic_pattern, count_states
+from tickertape.filter.patterns import BadPattern, compile_pattern, compile_topic_pattern, costs_of
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_no_pattern_goes_through_more_states_than_are_counted(pattern: str) -> N
     rng = Random(pattern)
     texts = ["".join(rng.choices("abc", k=12)) for _ in range(60)]
     # One more for the text in which a match was already found, one for its end.
-    assert derived(pattern, texts) <= count_states(pattern) + 2
+    assert derived(pattern, texts) <= costs_of(pattern).states + 2
 
 
 def test_patterns_of_topics() -> None:
