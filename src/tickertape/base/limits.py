@@ -66,7 +66,7 @@ pattern_program_bytes_max: Final = 512 * KIB
 """Memory that the program of one regular expression may take; classes such as `\\pL` take much of it."""
 pattern_depth_max: Final = 50
 """Groups in groups of one regular expression, parentheses in classes counted too."""
-pattern_positions_max: Final = 1_000
+pattern_positions_max: Final = 2_000
 """Characters and classes of one regular expression, its repetitions written out."""
 pattern_states_max: Final = 600
 """States that the regular expressions of one filter may need together; above it they are refused."""

@@ -36,6 +36,8 @@ from tickertape.filter.tree import (
     walk,
 )
 
+_PATTERN_STEPS: Final = 150
+"""What a pattern takes beside its steps."""
 _PER_MESSAGE: Final = MESSAGE_FUNCTIONS.keys() | SUBSCRIBER_FUNCTIONS.keys()
 
 
@@ -61,6 +63,12 @@ def _check_costs(tree: Node, text: str) -> None:
             raise bad_filter(
                 text, node.at, f"more than {filter_text_scans_max} operators and functions read whole texts"
             )  # fmt: skip
+    states = 0
+    for node in walk(tree):
+        if isinstance(node, Like):
+            states += compile_pattern(node.pattern).states
+            if states > pattern_states_max:
+                raise bad_filter(text, node.pattern_at, "the regular expressions are too costly together")
 
 
 class _Resolver:
@@ -68,7 +76,8 @@ class _Resolver:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._patterns = self._states = self._steps = 0
+        self._steps = 0
+        """That its patterns took so far."""
 
     def _refuse(self, at: int, reason: str) -> BadFilter:
         return bad_filter(self._text, at, reason)
@@ -139,17 +148,13 @@ class _Resolver:
         return node
 
     def _check_pattern(self, node: Like) -> None:
-        """Each pattern is compiled here, so that those of one filter are bounded together before the next."""
+        """Each pattern is compiled here, so what that takes is bounded for all of a filter together."""
         try:
             pattern = compile_pattern(node.pattern)
         except BadPattern as error:
             raise self._refuse(self._inside(node.pattern_at, error.at), error.reason) from None
-        self._patterns += 1
-        self._states += pattern.states
-        self._steps += pattern.steps
-        if self._patterns > filter_text_scans_max:
-            raise self._refuse(node.at, f"more than {filter_text_scans_max} operators read whole texts")
-        if self._states > pattern_states_max or self._steps > pattern_steps_max:
+        self._steps += _PATTERN_STEPS + pattern.steps
+        if self._steps > pattern_steps_max:
             raise self._refuse(node.pattern_at, "the regular expressions are too costly together")
 
     def _inside(self, literal_at: int, offset: int) -> int:
@@ -221,14 +226,15 @@ def _merged(terms: list[Node]) -> list[Node]:
     for term in terms:
         if isinstance(term, Like):
             found.setdefault(term.operand, []).append(term)
+    # Once for each value: that they cannot be one may take as long to find out as may be.
+    as_one = {operand: _as_one(own) for operand, own in found.items() if len(own) > 1}
     merged: list[Node] = []
     for term in terms:
-        if not isinstance(term, Like) or len(found[term.operand]) == 1:
+        one = as_one.get(term.operand) if isinstance(term, Like) else None
+        if one is None:
             merged.append(term)
-        elif term is found[term.operand][0]:
-            merged.append(_as_one(found[term.operand]) or term)
-        elif _as_one(found[term.operand]) is None:
-            merged.append(term)
+        elif term is found[one.operand][0]:
+            merged.append(one)
     return merged
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadFilter
-from tickertape.base.limits import pattern_states_max
+from tickertape.base.limits import pattern_states_max, pattern_steps_max
 from tickertape.filter import Context, compile_filter
+from tickertape.filter.expressions import Shape
+from tickertape.filter.patterns import compile_pattern
 from tickertape.filter.show import show
 from tickertape.filter.tree import Literal
 from tickertape.payload import message_type
@@ -159,6 +162,40 @@ def test_patterns_together_are_bounded() -> None:
         compile_filter(" AND ".join(texts), JSON)
     assert refused.value.position > 0
     assert pattern_states_max < 3 * 256
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/a LIKE '" + "(a?)" * 400 + "'",
+        " AND ".join(f"/a LIKE '(a?){{{n}}}'" for n in range(200, 150, -1)),
+        " AND ".join(f"/a LIKE '.{{{n}}}'" for n in range(200, 150, -1)),
+        " AND ".join(f"'{n}' LIKE '(a?){{{n}}}'" for n in range(200, 50, -1)),
+        " OR ".join(f"/a LIKE '(^|$){{{n}}}'" for n in range(900, 850, -1)),
+        " OR ".join(f"/a LIKE '{chr(97 + n % 26)}.{{{n % 5}}}{n}'" for n in range(120)),
+        "/a LIKE '^" + "".join(f"[^{chr(200 + n)}]" for n in range(300)) + "'",
+    ],
+)
+def test_what_patterns_take_to_compile_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the filter is accepted or not."""
+    spent: list[int] = []
+    spend = Shape.spend
+
+    def counting(self: Shape, steps: int) -> None:
+        spent.append(steps)
+        spend(self, steps)
+
+    monkeypatch.setattr(Shape, "spend", counting)
+    compile_pattern.cache_clear()
+    with suppress(BadFilter):
+        compile_filter(text, JSON)
+    assert 0 < sum(spent) < 3 * pattern_steps_max
+
+
+def test_many_short_patterns_are_accepted() -> None:
+    names = " OR ".join(f"/a LIKE 'name{n}'" for n in range(100))
+    found = compile_filter(names, JSON)
+    assert found.select([b'{"a":"name77"}', b'{"a":"nam77"}', b'{"a":"xname1y"}']) == [0, 2]
 
 
 def test_deep_and_wide_filters_that_are_accepted_can_be_made_and_run() -> None:
