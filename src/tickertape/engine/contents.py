@@ -28,6 +28,8 @@ class Contents:
     def __init__(self, topic_types: Mapping[str, str]) -> None:
         self.surroundings = Surroundings(topic_types)
         self.conflation_memory = ConflationMemory()
+        self.compiled = 0
+        """How often something was compiled so far, or refused then: each may take milliseconds."""
         self._patterns = PatternTopics()
         self._covers: WeakValueDictionary[Hashable, Cover] = WeakValueDictionary()
 
@@ -48,6 +50,7 @@ class Contents:
         """What conflates messages of `cover`. Raises `BadOption` for a key that they cannot have."""
         keys = None
         if conflation.fields:
+            self.compiled += 1
             keys = Keys(conflation.fields, self.surroundings, self._expected(cover))
         return Conflating(conflation, keys, cover.content, self.conflation_memory)
 
@@ -64,6 +67,7 @@ class Contents:
         fits = None
         if topic == CONTROL_TOPIC:
             raise BadTopic(f"{shown(topic)} is the server's own: nobody subscribes to it")
+        self.compiled += filter is not None or select is not None or is_pattern(topic)
         if is_pattern(topic):
             if len(topic.encode()) > topic_bytes_max:
                 raise BadTopic(

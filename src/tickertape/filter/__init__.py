@@ -5,8 +5,8 @@ Must never know a topic's configuration, a subscription or a peer: it is given t
 
 from __future__ import annotations
 
-from tickertape.filter.compile import Context, Filter, compile_filter
+from tickertape.filter.compile import Context, Filter, compile_filter, prepare
 from tickertape.filter.patterns import Pattern, compile_topic_pattern
 from tickertape.filter.tree import Node
 
-__all__ = ["Context", "Filter", "Node", "Pattern", "compile_filter", "compile_topic_pattern"]
+__all__ = ["Context", "Filter", "Node", "Pattern", "compile_filter", "compile_topic_pattern", "prepare"]

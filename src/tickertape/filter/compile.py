@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, TypeAlias
 
 from tickertape.base.errors import BadFilter, BadPath
@@ -19,9 +19,11 @@ from tickertape.filter.parse import parse
 from tickertape.filter.places import bad_filter
 from tickertape.filter.resolve import resolve, scans
 from tickertape.filter.tree import Call, Field, Literal, Node, fields, walk
+from tickertape.payload import message_type
 from tickertape.payload.paths import Path
 from tickertape.payload.types import FieldReader, MessageType, Unreadable
 
+_TREES_KEPT: Final = 16
 _SCAN_WORK: Final = 50
 """What reading a whole text counts as, in parts of a filter."""
 
@@ -126,12 +128,24 @@ def compile_filter(text: str, type: MessageType) -> Filter:
     Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
     long for a message; and when it reads fields that the type does not have.
     """
-    written = parse(text)
-    tree = resolve(written, text)
+    written, tree = _trees(text)
     try:
         return Filter(text, tree, written, type)
     except BadPath as error:
         raise _bad_path(text, tree, type, error) from None
+
+
+@lru_cache(maxsize=_TREES_KEPT)
+def _trees(text: str) -> tuple[Node, Node]:
+    """What a filter says as it was written, and with constants worked out; the same for all types, and for
+    all topics that somebody asks for with one filter."""
+    written = parse(text)
+    return written, resolve(written, text)
+
+
+def prepare() -> None:
+    """Do what the first filter would have to wait for: import the parser and the search, read the grammar."""
+    compile_filter("/a LIKE '^b' AND /c > 1", message_type("json")).select([b"{}"])
 
 
 def _bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFilter:

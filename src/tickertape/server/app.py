@@ -22,6 +22,7 @@ import uvloop
 from tickertape.base.errors import JournalError, TickertapeError, WrongJournal
 from tickertape.base.limits import connections_max, drain_idle_seconds
 from tickertape.base.version import __version__
+from tickertape.filter import prepare
 from tickertape.journal.reached import END_FILE
 from tickertape.server.admin.server import AdminServer, admin_server
 from tickertape.server.config import Config
@@ -127,6 +128,8 @@ async def _serve(
     _tell_start(config, connections)
     _tell_ready(opened, config, uris, admin, recovery_seconds)
     ready(uris, admin.url if admin is not None else None)
+    # Beside the event loop: the first filter would keep everybody waiting for a quarter of a second.
+    prepared = loop.run_in_executor(None, prepare)
     if admin is not None:
         admin.start()
     try:
@@ -135,6 +138,7 @@ async def _serve(
         await asyncio.wait((stopping, watching), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         watching.cancel()
+        await prepared
         event("drain", connections=len(instance.peers))
         ended_by = await _end(instance, servers, config)
     finally:

@@ -27,7 +27,7 @@ from tickertape.base.limits import (
     receive_buffer_bytes,
     step_bytes_max,
 )
-from tickertape.base.ports import Buffer
+from tickertape.base.ports import Buffer, Now
 from tickertape.engine.effects import (
     Close,
     DiskJob,
@@ -51,6 +51,7 @@ from tickertape.engine.effects import (
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.jobs import Job, RetireSegments, WriteCommit
 from tickertape.journal.reading import ReadRequest
+from tickertape.server.command_turns import CommandTurns
 from tickertape.server.disk_thread import DiskThread
 from tickertape.server.events import event
 from tickertape.server.inbound import Inbound
@@ -65,7 +66,7 @@ _STALLED: Final = (
     f"a large frame did not come on for {inbound_stall_seconds_max:g} seconds "
     "while others waited for the memory that it holds"
 )
-_OF_THE_ENGINE: Final[tuple[PauseReason, ...]] = get_args(PauseReason)
+_OF_THE_ENGINE: Final[tuple[str, ...]] = (*get_args(PauseReason), "turns")
 """Reasons of the engine not to read from a connection: then it is not the peer that stands still."""
 _LATE_SECONDS_MAX: Final = 1.0
 """A timer that fires later than this says that the server itself stood still."""
@@ -109,6 +110,7 @@ class Instance:
             self._spill.start(self._spill_answers)
         self._outgoing: dict[int, list[Buffer]] = {}
         """What the effects of one flush want written, by connection."""
+        self._turns = CommandTurns(self._take, lambda: self.broker.contents.compiled, self._read_for_turns)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._working = False
@@ -143,14 +145,23 @@ class Instance:
         """What a connection's bytes meant."""
         now = clock()
         for incoming in events:
-            if isinstance(incoming, Received):
-                self.broker.received(conn, incoming.command, incoming.batch, now)
-            else:
-                self.broker.violated(conn, incoming.error)
+            self._turns.came(conn, incoming, now)
             if self._peers[conn].takes_logon:
                 # The limits for strangers fall with the logon, which may share its bytes with what follows.
                 self.flush()
         self.flush()
+
+    def _take(self, conn: int, incoming: Received | Violation, now: Now) -> None:
+        if isinstance(incoming, Received):
+            self.broker.received(conn, incoming.command, incoming.batch, now)
+        else:
+            self.broker.violated(conn, incoming.error)
+
+    def _read_for_turns(self, conn: int, enabled: bool) -> None:
+        peer = self._peers.get(conn)
+        if peer is not None:
+            peer.read(enabled=enabled, why="turns")
+            self.inbound.excuse(conn, time.monotonic())
 
     def disconnected(self, conn: int) -> None:
         """The connection is gone."""
@@ -159,6 +170,7 @@ class Instance:
             self.empty.set()
         if peer.logon_timer is not None:
             peer.logon_timer.cancel()
+        self._turns.drop(conn)
         self.broker.disconnected(conn)
         _tell_end(conn, peer)
         self.large_frame_ended(conn)
@@ -258,7 +270,7 @@ class Instance:
             self._write()
         finally:
             self._flushing = False
-        if self.broker.has_work and not self._working:
+        if (self.broker.has_work or self._turns.has_work) and not self._working:
             self._working = True
             self._loop.call_soon(self._work)
         self._set_timer()
@@ -367,7 +379,9 @@ class Instance:
 
     def _work(self) -> None:
         self._working = False
-        self.broker.work(clock())
+        now = clock()
+        self._turns.step(now)
+        self.broker.work(now)
         self.flush()
 
     # -- time -----------------------------------------------------------------------------------------
