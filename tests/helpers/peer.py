@@ -5,6 +5,7 @@ Must never put right what it was told to send.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from types import TracebackType
@@ -63,6 +64,14 @@ class Peer:
             while not self._said:
                 assert self._read(), f"the server closed; it said {said}"
             said.append(self._said.popleft())
+        return said
+
+    def heard(self) -> list[Command]:
+        """What has come by now."""
+        while select.select([self._socket], [], [], 0)[0] and self._read():
+            pass
+        said = list(self._said)
+        self._said.clear()
         return said
 
     def until_closed(self) -> list[Command]:

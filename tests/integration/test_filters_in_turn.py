@@ -1,0 +1,31 @@
+"""One client that brings a crowd of filters at once: everybody else is served between them."""
+
+from __future__ import annotations
+
+from tests.helpers.peer import Peer, frame
+from tickertape.testing import running_server
+from tickertape.wire.commands import Ack, Flush, Subscribe
+
+FILTERS = 60
+
+
+def _subscribe(number: int) -> bytes:
+    text = " OR ".join(f"/f{number}_{field} = 1" for field in range(60))
+    return frame(Subscribe(id=number, sub_id=f"s{number}", topic="t", filter=text, credit=1000))
+
+
+def _ids(said: list[object]) -> list[int]:
+    return [command.id for command in said if isinstance(command, Ack) and not command.code]
+
+
+def test_others_are_served_between_the_filters_of_one_client() -> None:
+    with running_server() as server, Peer(server.uri, "many") as many, Peer(server.uri, "other") as other:
+        many.send(b"".join(map(_subscribe, range(1, FILTERS + 1))) + frame(Flush(id=1_000)))
+        answered = _ids([*many.until(Ack)])
+        other.send(frame(Flush(id=7)))
+        assert _ids([*other.until(Ack)]) == [7]
+        answered += _ids([*many.heard()])
+        assert 0 < len(answered) < FILTERS, "the other one waited for all of them"
+        while answered[-1] != 1_000:
+            answered += _ids([*many.until(Ack)])
+        assert answered == [*range(1, FILTERS + 1), 1_000]
