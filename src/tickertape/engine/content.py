@@ -134,15 +134,19 @@ class Content:
 
     def by_type(self, batch: MessageBatch, indices: Int64s) -> list[tuple[str, Int64s]]:
         """The messages `indices` by the types of their topics."""
-        names = [self._surroundings.type_of(topic) for topic in batch.topics]
-        if batch.topic_index is None or len(set(names)) == 1:
-            return [(names[0], indices)]
+        type_of, topics = self._surroundings.type_of, batch.topics
+        if batch.topic_index is None:
+            return [(type_of(topics[0]), indices)]
         numbers = batch.topic_index[indices]
-        found = [
-            (name, indices[np.isin(numbers, [n for n, other in enumerate(names) if other == name])])
-            for name in dict.fromkeys(names)
+        # Not all topics of the batch: each of thousands may be asked about here by itself.
+        names = {number: type_of(topics[number]) for number in np.unique(numbers).tolist()}
+        different = dict.fromkeys(names.values())
+        if len(different) == 1:
+            return [(name, indices) for name in different]
+        return [
+            (name, indices[np.isin(numbers, [n for n, other in names.items() if other == name])])
+            for name in different
         ]
-        return [(name, which) for name, which in found if len(which)]
 
 
 def bodies_of(batch: MessageBatch, which: Int64s) -> list[bytes]:

@@ -23,6 +23,8 @@ K = TypeVar("K")
 
 _NOTHING = np.empty(0, np.int64)
 _CHARACTERS_PER_STEP = 32
+_LOOK_STEPS = 1 << 12
+"""What looking at a piece costs, however few bodies it has."""
 _FIELD_STEPS = 128
 _VALUE_STEPS = 4
 """What looking for who asks for the values of a field costs, and for each value."""
@@ -82,6 +84,7 @@ class Search(Generic[K]):
             yield from self._look_at(bodies[piece.start : piece.stop], part, begin + low)
 
     def _look_at(self, bodies: Sequence[bytes], context: Context | None, begin: int) -> Iterator[int]:
+        yield _LOOK_STEPS
         columns = yield from self._reading.columns(bodies)
         places = np.arange(len(bodies)) if columns.readable is None else columns.readable.nonzero()[0]
         self._met.clear()

@@ -13,6 +13,7 @@ from tickertape.base.errors import BadTopic
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine import pattern_topics
 from tickertape.engine.pattern_topics import ByPattern, PatternTopics, TopicPattern
+from tickertape.engine.surroundings import Surroundings
 from tickertape.filter import compile_topic_pattern, pattern_set
 from tickertape.filter.pattern_set import PatternSet
 from tickertape.wire.commands import Publish
@@ -172,3 +173,30 @@ def test_the_subscriptions_of_a_pattern_share_what_is_known_of_it() -> None:
     everything = world.broker.contents._patterns
     assert (len(everything), everything.searches) == (1, 2)  # of t1, and of the server's own topic
     assert [len(reader.heard[name]) for name in "abc"] == [5, 4, 5]
+
+
+def test_filters_on_thousands_of_topics_are_searched_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = EngineWorld(3, recorded=frozenset({"rec"}))
+    publisher, reader = world.connect("publisher"), world.connect("reader")
+    for number in range(150):
+        reader.subscribe(f"s{number}", f"t{number}", filter="/n = 1")
+    asked: list[str] = []
+    type_of = Surroundings.type_of
+
+    def noting(self: Surroundings, topic: str) -> str:
+        asked.append(topic)
+        return type_of(self, topic)
+
+    monkeypatch.setattr(Surroundings, "type_of", noting)
+    for turn in range(1, 3):
+        builder = BatchBuilder()
+        for number in range(300):
+            builder.add(f"t{number}", b'{"n":1}')
+        batch = MessageBatch.parse(builder.build(0, first_sequence=0).encode())
+        asked.clear()
+        publisher.send(Publish(frame=turn, sequenced=False), batch)
+        assert world.broker.has_work
+        assert len(asked) < 50
+        world.settle()
+        assert len(asked) < 1_000  # not 150 * 300
+    assert [len(reader.heard[f"s{number}"]) for number in range(150)] == [2] * 150
