@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tickertape as tt
 from tests.helpers.peer import Peer, frame
+from tests.helpers.wire import batch_of
 from tickertape.testing import running_server
-from tickertape.wire.commands import Ack, Flush, Subscribe
+from tickertape.wire.commands import Ack, Flush, Publish, Subscribe
 
 FILTERS = 60
 
@@ -29,3 +31,14 @@ def test_others_are_served_between_the_filters_of_one_client() -> None:
         while answered[-1] != 1_000:
             answered += _ids([*many.until(Ack)])
         assert answered == [*range(1, FILTERS + 1), 1_000]
+
+
+def test_what_was_published_behind_filters_is_recorded_though_its_connection_has_gone() -> None:
+    with running_server() as server:
+        with Peer(server.uri, "hasty") as hasty:
+            frames = [_subscribe(number) for number in range(1, 11)]
+            frames += [frame(Publish(frame=number), batch_of()) for number in (1, 2)]
+            hasty.send(b"".join(frames))
+        with tt.Client("reader", server.uri) as client:
+            stream = client.bookmark_subscribe("orders", tt.EPOCH)
+            assert [len(stream.get(timeout=30).data) for _ in range(2)] == [20, 20]

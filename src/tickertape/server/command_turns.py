@@ -70,8 +70,11 @@ class CommandTurns:
         if waited and not waiting:
             self._read(conn, True)
 
-    def drop(self, conn: int) -> None:
-        """The connection is gone."""
+    def drop(self, conn: int) -> list[Incoming]:
+        """The connection is gone; what came from it and was not taken."""
         waiting = self._waiting.get(conn)
-        if waiting is not None:
-            waiting.clear()
+        if waiting is None:
+            return []
+        left = [*waiting]
+        waiting.clear()
+        return left

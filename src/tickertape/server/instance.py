@@ -58,6 +58,7 @@ from tickertape.server.inbound import Inbound
 from tickertape.server.listener import Peer
 from tickertape.server.opening import Opened, clock
 from tickertape.server.readers import Readers
+from tickertape.wire.commands import Publish
 from tickertape.wire.connection import Received, Violation
 
 _CLOSE_SECONDS_MAX: Final = 5.0
@@ -170,7 +171,9 @@ class Instance:
             self.empty.set()
         if peer.logon_timer is not None:
             peer.logon_timer.cancel()
-        self._turns.drop(conn)
+        for incoming in self._turns.drop(conn):
+            if isinstance(incoming, Received) and isinstance(incoming.command, Publish):
+                self._take(conn, incoming, clock())  # it came: whoever hung up may count on it
         self.broker.disconnected(conn)
         _tell_end(conn, peer)
         self.large_frame_ended(conn)

@@ -84,8 +84,9 @@ def test_nothing_is_taken_of_a_connection_that_is_gone() -> None:
     world = World()
     for number in range(3):
         world.came(1, number, compiles=True)
-    world.turns.drop(1)
-    world.turns.drop(2)
+    left = [incoming.command for incoming in world.turns.drop(1) if isinstance(incoming, Received)]
+    assert [command.id for command in left if isinstance(command, Subscribe)] == [1, 2]
+    assert world.turns.drop(2) == []
     world.turns.step(NOW)
     assert (world.taken, world.turns.has_work) == ([(1, 0)], False)
 
