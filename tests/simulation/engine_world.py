@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.simulation.journal_world import drive, read_log
-from tickertape.base.errors import TickertapeError
+from tickertape.base.errors import JournalError, TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch, select
@@ -423,8 +423,11 @@ class EngineWorld:
         self.broker.read_done(read.token, self._bytes(read.request), self.now())
         self.collect()
 
-    def _bytes(self, request: ReadRequest) -> Buffer:
-        handle = self.disk.open(segment_path(request.segment), write=False)
+    def _bytes(self, request: ReadRequest) -> Buffer | TickertapeError:
+        try:
+            handle = self.disk.open(segment_path(request.segment), write=False)
+        except OSError as error:  # retention has removed it
+            return JournalError(f"a segment could not be read: {error}")
         try:
             return request.read(partial(self.disk.read, handle))
         finally:

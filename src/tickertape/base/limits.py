@@ -216,7 +216,7 @@ tail_cache_bytes: Final = 16 * MIB
 retention_check_seconds: Final = 60.0
 """How often it is looked whether segments are to be removed, when nothing else is a reason to."""
 retention_retry_seconds: Final = 1.0
-"""When a removal that a search of a start point is in the way of is looked at again."""
+"""When a removal that something brief is in the way of is looked at again."""
 retention_segments_max: Final = 16
 """Segments that are removed at a time; the next ones follow at once."""
 retained_segments_min: Final = 3

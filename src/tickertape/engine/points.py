@@ -1,8 +1,9 @@
 """Owns where a bookmark subscription begins and ends: from the value a client sent to positions and log
 times.
 
-Must never start silently elsewhere than asked: the answer says whether the bookmark was found. What each
-value means stands in docs/reference/behaviours.md, 1 to 6.
+Must never start silently elsewhere than asked: the answer says whether the bookmark was found. What retention
+removes during a search counts as removed before it. What each value means stands in
+docs/reference/behaviours.md, 1 to 6.
 """
 
 from __future__ import annotations
@@ -76,6 +77,12 @@ def resolve(
             f"the bookmark at the end of the range is not in the log: {_named(point.end)}; "
             "where to stop is unknown"
         )
+    view = journal.view
+    if extent.start < view.first_position:  # retention went on while the end was looked up
+        of_epoch = not_found == "epoch" and not extent.found
+        if not (of_epoch or isinstance(point.begin, Epoch | AtTime)):
+            raise expired("the begin of the range", view.retired, view.first)
+        extent = extent._replace(start=view.first_position)
     return extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))
 
 
@@ -113,7 +120,7 @@ def _positions(
 ) -> Generator[ReadRequest | None, Buffer, list[int]]:
     """Where those are that the log has. With `earliest` (the first of them counts) none may have expired,
     else not all."""
-    positions: list[int] = []
+    found: dict[Bookmark, int] = {}
     gone: list[Bookmark] = []
     for number, bookmark in enumerate(bookmarks, 1):
         if number % _BOOKMARKS_AT_A_TIME == 0:
@@ -123,7 +130,12 @@ def _positions(
             continue
         position = yield from find_bookmark(journal.view, bookmark.publisher, bookmark.sequence)
         if position is not None:
-            positions.append(position)
+            found[bookmark] = position
+        elif is_expired(journal.view.retired, bookmark):
+            gone.append(bookmark)
+    # Retention may have gone on since an earlier one was found.
+    gone += [bookmark for bookmark, position in found.items() if position < journal.view.first_position]
+    positions = [position for position in found.values() if position >= journal.view.first_position]
     if gone and (earliest or not positions):
         what = f"the bookmark {_named(AtBookmarks(tuple(gone)))}"
         raise expired(what, journal.view.retired, journal.view.first)

@@ -2,7 +2,7 @@
 
 Must never run more than `searches_per_connection_max` for one connection, look up more bookmarks at a time
 than their bounds, or go on for a connection that is gone. Who asks for many is not read from until they are
-found.
+found. A search holds nothing back from retention: it finds what the log has when it ends.
 """
 
 from __future__ import annotations
@@ -102,12 +102,6 @@ class Searches:
                 self._budget.forget(search)
 
     @property
-    def oldest(self) -> Session | None:
-        """Whose search has been under way for longest; None when there is none."""
-        first = next(iter(self._by_conn.values()), None)
-        return next(iter(first)).session if first else None
-
-    @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return bool(self._ready)
@@ -122,8 +116,9 @@ class Searches:
     def _advance(self, search: _Search, data: Buffer | TickertapeError | None) -> None:
         try:
             if isinstance(data, TickertapeError):
-                raise data
-            request = next(search.steps) if data is None else search.steps.send(data)
+                request = search.steps.throw(data)  # it knows whether it still needs what cannot be read
+            else:
+                request = next(search.steps) if data is None else search.steps.send(data)
         except StopIteration as done:
             extent: Extent = done.value
             self._finished(search)

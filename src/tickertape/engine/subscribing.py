@@ -119,11 +119,7 @@ class Subscribing:
         return self._held.get(conn, _NOTHING)
 
     def oldest_needed(self) -> Pin | None:
-        """What of the log subscriptions and searches still need: the one farthest behind."""
-        searching = self.searches.oldest
-        if searching is not None:  # wherever it finds its place
-            first = self._journal.view.first_position
-            return Pin(first, f"a search of client {shown(searching.name)}", brief=True)
+        """What of the log subscriptions still need: the one farthest behind."""
         oldest: Subscription | None = None
         for held in self._held.values():
             for sub in held.recorded.values():

@@ -1,7 +1,8 @@
 """Owns finding a position in the log by bookmark or by time.
 
-Each search is a generator: it yields `ReadRequest`s, is sent the bytes, and returns the position. Must never
-guess: a bookmark that no persisted message has is None.
+Each search is a generator: it yields `ReadRequest`s, is sent the bytes (or thrown the error), and returns the
+position. Must never guess: a bookmark that no persisted message has is None. Segments may be removed between
+two reads: what is found is what the log has at the end of the search.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from tickertape.base.errors import JournalCorrupt
+from tickertape.base.errors import JournalCorrupt, TickertapeError
 from tickertape.base.limits import commit_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
@@ -54,8 +55,17 @@ def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
     """Position of the persisted message with this publisher and sequence; None when the log has none."""
     damaged: list[JournalCorrupt] = []
     for segment in reversed(view.segments):
+        if not view.has(segment):
+            break  # retention went on meanwhile
         for place in segment.index.places_of_publisher(publisher, sequence):
-            position = yield from _in_place(view, segment, place, publisher, sequence, damaged)
+            try:
+                position = yield from _in_place(view, segment, place, publisher, sequence, damaged)
+            except TickertapeError:
+                if view.has(segment):
+                    raise
+                position = None
+            if not view.has(segment):
+                break
             if position is not None:
                 return position
     if damaged:
@@ -136,20 +146,35 @@ def find_time(view: LogView, micros: int, *, inclusive: bool) -> Search:
 
     The persisted end when there is none. Log time never goes back, so this is a search."""
     after = micros if inclusive else micros + 1
-    segment = next((s for s in view.segments if s.index.blocks and s.timestamp >= after), None)
-    if segment is None:
-        return view.end_position
+    while True:
+        segment = next((s for s in view.segments if s.index.blocks and s.timestamp >= after), None)
+        if segment is None:
+            return view.end_position
+        try:
+            position = yield from _time_from(view, segment, after)
+        except TickertapeError:
+            if view.has(segment):
+                raise
+        else:
+            if view.has(segment):
+                return position
+        # retention has removed the segment meanwhile: once more, in what is left
+
+
+def _time_from(view: LogView, segment: LogSegment, after: int) -> Search:
+    """Position of the first message from `segment` on that is stamped at `after` or later."""
     block = segment.index.block_of_time(after)
     reader = LogReader(view, max(segment.index.positions[block], segment.first_position))
-    while True:
+    while view.has(segment):
         step = reader.poll()
         if step is None:
-            return view.end_position
+            break
         parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
         for part in parts:
             stamps = part.batch.timestamps
             if int(stamps[-1]) >= after:
                 return part.first_position + int(np.searchsorted(stamps, after))
+    return view.end_position
 
 
 def fold_topic(

@@ -207,6 +207,10 @@ class LogView:
             return self.segments[0]
         return None
 
+    def has(self, segment: LogSegment) -> bool:
+        """Whether it is still part of the log: retention has not removed it."""
+        return segment.number in self._by_number
+
     def after(self, segment: LogSegment) -> LogSegment | None:
         """The segment that follows."""
         return self._by_number.get(segment.number + 1)
