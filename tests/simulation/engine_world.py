@@ -171,8 +171,7 @@ class Peer:
     def _delivered(self, sub_id: str, batch: MessageBatch) -> None:
         batch.verify()
         if batch.cost > self.credit[sub_id] - self.outstanding[sub_id]:
-            assert batch.count == 1, "beyond its credit"
-            assert self.outstanding[sub_id] == 0, "beyond its credit"
+            assert (batch.count, self.outstanding[sub_id]) == (1, 0), "beyond its credit"
             self.world.counts["oversized message"] += 1
         self.outstanding[sub_id] += batch.cost
         self.owed_credit[sub_id] += batch.cost
