@@ -60,6 +60,59 @@ def test_a_rate_in_bytes_counts_bodies() -> None:
     assert 97 <= len(peer.heard["s"]) <= 105
 
 
+def _tenth(world: EngineWorld, pad: int) -> Peer:
+    """A log of 1,500 messages of which every tenth has `"k": 1`."""
+    publisher = world.connect("publisher")
+    for start in range(0, 1_500, 250):
+        publisher.publish(
+            "t",
+            [
+                b'{"k": %d, "pad": "%s", "n": %d}' % (number % 10 == 1, b"z" * pad, number)
+                for number in range(start, start + 250)
+            ],
+        )
+        world.settle()
+    return publisher
+
+
+@pytest.mark.parametrize("ids", [("s",), ("s", "other")])
+def test_exact_14_a_rate_counts_what_a_content_filter_lets_pass(ids: tuple[str, ...]) -> None:
+    world = EngineWorld(18)
+    publisher = _tenth(world, 10)
+    peer = world.connect("reader")
+    for sub_id in ids:
+        peer.subscribe(sub_id, "t", bookmark="0", filter="/k = 1", options="pause,rate=100", credit=1 << 24)
+    world.settle()
+    peer.resume(*ids)
+    _run(world, 1.0, tick=0.005)
+    for sub_id in ids:
+        assert 95 <= len(peer.heard[sub_id]) <= 106, sub_id
+    _run(world, 0.7, tick=0.005)
+    for sub_id in ids:
+        assert _numbers(peer, sub_id) == list(range(1, 1_500, 10))
+        assert peer.marks[sub_id] == ["completed after 150"]
+    publisher.publish("t", [b'{"k": %d, "n": %d}' % (number % 10 == 1, number) for number in range(1_000)])
+    _run(world, 0.5, tick=0.005)
+    for sub_id in ids:
+        assert 195 <= len(peer.heard[sub_id]) <= 210, "at the end of the log too"
+
+
+@pytest.mark.parametrize("ids", [("s",), ("s", "other")])
+def test_exact_14_a_rate_in_bytes_counts_what_a_select_list_leaves(ids: tuple[str, ...]) -> None:
+    world = EngineWorld(19)
+    _tenth(world, 1_000)
+    peer = world.connect("reader")
+    for sub_id in ids:
+        peer.subscribe(sub_id, "t", bookmark="0", options="pause,rate=1KB,select=[-/,+/k]", credit=1 << 24)
+    world.settle()
+    peer.resume(*ids)
+    _run(world, 1.0, tick=0.005)
+    for sub_id in ids:
+        bodies = [heard.body for heard in peer.heard[sub_id]]
+        assert set(map(len, bodies)) == {len(b'{"k":1}')}
+        assert 950 <= sum(map(len, bodies)) <= 1_150, sub_id
+
+
 @pytest.mark.parametrize(("rate", "factor"), [("2x", 2.0), ("0.5X", 0.5)])
 def test_a_multiple_keeps_the_recorded_gaps(rate: str, factor: float) -> None:
     world = EngineWorld(5)
@@ -162,6 +215,51 @@ def test_exact_18_at_the_end_of_the_log_the_interval_runs_on_the_clock() -> None
     publisher.publish("t", [b'{"k": 1, "n": 9}'])
     _run(world, 1.1)
     assert _numbers(peer) == [3, 9]
+
+
+def test_exact_18_recorded_time_first_and_the_clock_from_the_hand_over_on() -> None:
+    world = EngineWorld(20)
+    publisher = world.connect("publisher")
+    _publish(world, publisher, "t", [0.4] * 10)  # recorded over 4 s
+    world.wake(30.0)
+    publisher.publish("t", [b'{"k": 0, "n": 10}'])
+    world.settle()
+    peer = world.connect("reader")
+    begun = world.mono
+    peer.subscribe("s", "t", bookmark="0", options="conflation=1s", credit=1 << 20)
+    world.settle()
+    # An interval of a second takes in what was recorded in it, though all of it comes at once.
+    assert world.mono - begun < 0.5
+    assert _numbers(peer) == [2, 5, 8, 9, 10]
+    assert peer.marks["s"] == ["completed after 5"]
+    # From here on it is the clock that ends an interval, with nothing more recorded.
+    publisher.publish("t", [b'{"k": 0, "n": 11}'])
+    _run(world, 0.3)
+    publisher.publish("t", [b'{"k": 0, "n": 12}'])
+    _run(world, 0.6)
+    assert _numbers(peer) == [2, 5, 8, 9, 10]
+    _run(world, 0.2)
+    assert _numbers(peer) == [2, 5, 8, 9, 10, 12]
+    came = world.mono
+    publisher.publish("t", [b'{"k": 0, "n": 13}'])
+    _run(world, 1.1)
+    assert _numbers(peer)[-1] == 13
+    # the wall clock of this world runs faster than its monotonic one
+    assert 0.8 <= peer.stamps["s"][-1][0] - came <= 1.05
+
+
+def test_exact_18_what_is_held_at_the_hand_over_is_released_by_the_clock() -> None:
+    world = EngineWorld(21)
+    world.broker.journal.view.tail_bytes_max = 1
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    _publish(world, publisher, "t", [0.4] * 5)
+    peer.subscribe("s", "t", bookmark="0", options="conflation=1s", credit=1 << 20)
+    _publish(world, publisher, "t", [0.0])  # behind where `completed` is, its interval is open
+    begun = world.mono
+    assert _numbers(peer) == [2, 4]
+    _run(world, 1.2)
+    assert _numbers(peer) == [2, 4, 0]
+    assert 0.8 <= peer.stamps["s"][-1][0] - begun <= 1.05
 
 
 def test_what_is_held_does_not_wake_the_engine_again_and_again_while_the_disk_writes() -> None:

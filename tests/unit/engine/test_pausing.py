@@ -116,6 +116,28 @@ def test_exact_16_only_those_at_one_place_and_one_rate_are_combined() -> None:
     assert _bodies(peer.heard["now"]) == [1000]
 
 
+@pytest.mark.parametrize("commands", [1, 2])
+def test_exact_16_only_those_of_one_resume_command_are_combined(commands: int) -> None:
+    world, _, peer = _world(300)
+    world.broker.journal.view.tail_bytes_max = 1
+    ids = ("a", "b")
+    for number, sub_id in enumerate(ids):
+        peer.subscribe(sub_id, f"t{number}", bookmark="0", options="pause", credit=1 << 20)
+    world.settle()
+    if commands == 1:
+        peer.resume(*ids)
+    else:
+        for sub_id in ids:
+            peer.resume(sub_id)
+    world.settle()
+    for number, sub_id in enumerate(ids):
+        assert _bodies(peer.heard[sub_id]) == list(range(number, 300, 3))
+    by_sequence = [sequence for _, _, sequence in peer.order]
+    combined = commands == 1
+    assert bool(world.counts["frames for several"]) is combined
+    assert (by_sequence == sorted(by_sequence)) is combined
+
+
 def test_replays_at_one_rate_are_combined_and_both_keep_it() -> None:
     world, _, peer = _world(400, topics=2)
     for number in range(2):
