@@ -9,7 +9,9 @@ import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
+from tests.helpers.relay import Relay
 from tickertape.testing.server import wait_until
+from tickertape.wire.commands import Pause, Resume
 
 FILTER = "/wanted = 1"
 PASSES = b'{"wanted": 1, "filter": "/wanted = 1"}'
@@ -91,6 +93,43 @@ def test_exact_17_lists_are_one_command_and_an_unknown_id_changes_nothing(
     nothing_comes(client, *streams)
     client.resume("a", "b")
     assert [take(stream, 1) for stream in streams] == [["2"], ["2"]]
+
+
+def test_exact_17_each_list_is_one_command_on_the_wire(front: Front, uri: str, name: str, topic: str) -> None:
+    ids = tuple(f"s{number}" for number in range(20))
+    with Relay(uri) as relay:
+        client = front.connect(name, relay.uri)
+        for sub_id in ids:
+            client.bookmark_subscribe(topic, tt.NOW, sub_id=sub_id)
+        client.pause(*ids)
+        client.resume(*reversed(ids))
+        asked = [command for command in relay.asked if isinstance(command, Pause | Resume)]
+    assert [(type(command), command.sub_ids) for command in asked] == [(Pause, ids), (Resume, ids[::-1])]
+
+
+def test_exact_17_what_is_under_way_at_a_pause_still_arrives(
+    front: Front, client: tt.Client, uri: str, name: str, topic: str
+) -> None:
+    with Relay(uri) as relay:
+        reader = front.connect(f"{name} reads", relay.uri)
+        stream = reader.bookmark_subscribe(topic, tt.NOW, sub_id="s")
+        relay.hold()
+        client.publish_batch(topic, [b"%d" % number for number in range(100)])
+        client.publish_flush()
+        wait_until(lambda: relay.delivered == 100, 10)  # sent, and not arrived
+        pausing = threading.Thread(target=reader.pause, args=("s",))
+        pausing.start()
+        wait_until(lambda: any(isinstance(command, Pause) for command in relay.asked), 10)
+        relay.release()
+        pausing.join(10)
+        assert not pausing.is_alive()
+        client.publish_batch(topic, [b"%d" % number for number in range(100, 200)])
+        client.publish_flush()
+        assert take(stream, 100) == [str(number) for number in range(100)]
+        nothing_comes(reader, stream)
+        assert relay.delivered == 100
+        reader.resume("s")
+        assert take(stream, 100) == [str(number) for number in range(100, 200)]
 
 
 def test_a_subscribe_pauses_and_resumes_as_in_the_reference(client: tt.Client, topic: str) -> None:
