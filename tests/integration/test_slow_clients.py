@@ -4,7 +4,6 @@ when they wake up they have missed nothing."""
 from __future__ import annotations
 
 import re
-import socket
 import threading
 import time
 from pathlib import Path
@@ -14,15 +13,11 @@ from click.testing import CliRunner
 
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of
-from tests.helpers.peer import frame
+from tests.helpers.stalled import SECONDS, Stalled
 from tickertape.base.limits import MIB, outbox_bytes_max
 from tickertape.batch import batch_from_bodies
 from tickertape.cli.group import cli
 from tickertape.testing import RunningServer, running_server, wait_until
-from tickertape.wire.commands import PREFACE, Deliver, Logon, Subscribe
-from tickertape.wire.connection import Connection, Received
-
-SECONDS = 60.0
 
 pytestmark = pytest.mark.slow
 
@@ -33,39 +28,6 @@ topic = []
 memory_limit = "40MB"
 connection_limit = "1MB"
 """
-
-
-class Stalled:
-    """A subscriber that reads nothing until it is told to."""
-
-    def __init__(self, uri: str, name: str) -> None:
-        host, port = uri.removeprefix("tcp://").split(":")
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        self._socket.settimeout(SECONDS)
-        self._socket.connect((host, int(port)))
-        self._wire = Connection("client")
-        self._wire.logged_on()
-        subscribe = Subscribe(id=1, sub_id="s", topic="u", credit=1 << 30)
-        self._socket.sendall(PREFACE + frame(Logon(name=name)) + frame(subscribe))
-
-    def takes(self, bodies: list[bytes]) -> bool:
-        """Whether these are what comes."""
-        came = 0
-        while came < len(bodies):
-            data = self._socket.recv(1 << 18)
-            assert data, "the server closed"
-            for event in self._wire.feed(data):
-                assert isinstance(event, Received), event
-                if isinstance(event.command, Deliver) and event.batch is not None:
-                    got = event.batch.bodies_list()
-                    if got != bodies[came : came + len(got)]:
-                        return False
-                    came += len(got)
-        return True
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class Live(threading.Thread):
@@ -109,7 +71,7 @@ def test_100_stalled_and_10_reading_subscribers(full: bool) -> None:
         for client in lagging:
             client.connect()
         streams = [client.subscribe("u") for client in lagging]
-        stalled = [Stalled(server.uri, f"stalled-{number}") for number in range(90)]
+        stalled = [Stalled(server.uri, f"stalled-{number}", "u") for number in range(90)]
         wait_until(lambda: stats_of(server).subscription_count == 110, SECONDS)
         before = stats_of(server).memory.anonymous_bytes
         for reader in live:
@@ -168,7 +130,7 @@ def test_nothing_of_what_waits_on_disk_survives_a_run_and_the_log_is_not_touched
     config = tmp_path / "c.toml"
     config.write_text(f'[instance]\ndrain_timeout = "0s"\n{_CONFIG}')
     with running_server(tmp_path / "data", config) as server:
-        stalled = Stalled(server.uri, "stalled")
+        stalled = Stalled(server.uri, "stalled", "u")
         wait_until(lambda: stats_of(server).subscription_count == 1, SECONDS)
         _spilled(server)
         assert _files(tmp_path / "data")

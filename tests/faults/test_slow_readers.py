@@ -1,0 +1,141 @@
+"""R14: subscribers that stall cost bounded memory, delay nobody, and get everything when they wake up."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.bench.server import anonymous_bytes
+from tests.bench.stage import workers
+from tests.helpers.admin import stats_of
+from tests.helpers.stalled import SECONDS, Stalled
+from tickertape.base.limits import MIB, outbox_bytes_max
+from tickertape.testing import RunningServer, running_server, wait_until
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "live": {"bookmark": "0|1|", "options": "live"},
+    "replay": {"bookmark": "0"},
+    "plain without credit": {"credit": 200_000},
+    "live without credit": {"bookmark": "0|1|", "options": "live", "credit": 200_000},
+}
+"""What those that stall ask for. The last two are held up before their socket is full."""
+UNRECORDED = ("plain", "plain without credit")
+ROUNDS = 3
+
+
+class Load(NamedTuple):
+    """How much is asked of a server."""
+
+    stalled: int
+    live: int
+    per_second: int
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        """How many are published."""
+        return int(self.per_second * self.seconds)
+
+
+@contextlib.contextmanager
+def stalling(server: RunningServer, count: int, *, recorded: bool) -> Iterator[dict[str, list[Stalled]]]:
+    """So many subscribers that read nothing, of every kind that there can be."""
+    kinds = [kind for kind in KINDS if recorded or kind in UNRECORDED]
+    found: dict[str, list[Stalled]] = {kind: [] for kind in kinds}
+    try:
+        for number in range(count):
+            kind = kinds[number % len(kinds)]
+            found[kind].append(Stalled(server.uri, f"stalled-{number}", "paced", **KINDS[kind]))
+        wait_until(lambda: stats_of(server).subscription_count == count, SECONDS)
+        yield found
+    finally:
+        for stalled in found.values():
+            for one in stalled:
+                one.close()
+
+
+def run(server: RunningServer, load: Load) -> tuple[float, int]:
+    """Publish at the rate of the load; the delay of delivery to those who read, in microseconds at p99, and
+    how much the server's memory grew at most."""
+    with workers(
+        ("listeners", server.uri, "paced", load.live, load.messages),
+        ("paced", server.uri, "paced", load.messages, load.per_second),
+    ) as (listeners, paced):
+        before = highest = anonymous_bytes(server.pid)
+        listeners.tell()
+        paced.tell()
+        end = time.monotonic() + load.seconds
+        while time.monotonic() < end:
+            highest = max(highest, anonymous_bytes(server.pid))
+            time.sleep(0.05)
+        paced.answer()
+        delay = float(listeners.answer())
+    return delay, max(highest, anonymous_bytes(server.pid)) - before
+
+
+def wake(stalled: Stalled, count: int, *, recorded: bool) -> None:
+    """It takes what it has not taken: everything, once, in order."""
+    last = moment = 0
+    for batch in stalled.batches(count):
+        moments = [int(body[:20]) for body in batch.bodies_list()]
+        assert moments == sorted(moments)
+        assert moments[0] >= moment
+        moment = moments[-1]
+        if recorded:
+            first = batch.sequence(0)
+            assert last in (0, first - 1)
+            last = batch.sequence(batch.count - 1)
+            assert last - first == batch.count - 1
+
+
+def server_of(directory: Path, *, recorded: bool) -> contextlib.AbstractContextManager[RunningServer]:
+    config = "" if recorded else '[[journal.topic]]\nname = "other"\n'
+    return running_server(directory, config=config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_stalled_subscribers_cost_bounded_memory_and_get_everything(
+    tmp_path: Path, recorded: bool, full: bool
+) -> None:
+    load = Load(100, 10, 20_000, 60.0) if full else Load(15, 2, 4_000, 1.5)
+    with (
+        server_of(tmp_path / "data", recorded=recorded) as server,
+        stalling(server, load.stalled, recorded=recorded) as stalled,
+    ):
+        delay, grown = run(server, load)
+        print(f"delay at p99 {delay:,.0f} us, grown by {grown / MIB:.1f} MiB")
+        assert grown <= load.stalled * outbox_bytes_max + 64 * MIB
+        stats = stats_of(server)
+        assert stats.totals.ended == {}
+        if recorded:
+            assert stats.slow_clients.live_fallbacks >= len(stalled["live without credit"])
+        for kind in stalled.values():
+            for one in kind[:2]:
+                wake(one, load.messages, recorded=recorded)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("recorded", [True, False])
+def test_stalled_subscribers_delay_nobody(tmp_path: Path, recorded: bool) -> None:
+    """At p99 delivery takes at most twice as long; with and without them in turn, the best of each, since
+    others use the machine too."""
+    load = Load(100, 10, 20_000, 10.0)
+    alone: list[float] = []
+    beside: list[float] = []
+    for number in range(ROUNDS):
+        for delays, count in ((alone, 0), (beside, load.stalled)):
+            with (
+                server_of(tmp_path / f"{number} {count}", recorded=recorded) as server,
+                stalling(server, count, recorded=recorded),
+            ):
+                delays.append(run(server, load)[0])
+    print(f"p99 in us: alone {alone}, beside {load.stalled} stalled {beside}")
+    assert min(beside) <= 2 * min(alone), (alone, beside)
