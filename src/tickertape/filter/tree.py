@@ -29,6 +29,18 @@ class Node:
         return ()
 
 
+@dataclass(frozen=True, slots=True)
+class Unary(Node):
+    """Any part with one operand."""
+
+    operand: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """The operand."""
+        return (self.operand,)
+
+
 # -- values -------------------------------------------------------------------------------------------
 
 
@@ -70,15 +82,8 @@ class Arithmetic(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Negative(Node):
+class Negative(Unary):
     """`- operand`."""
-
-    operand: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand."""
-        return (self.operand,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +144,12 @@ class In(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Like(Node):
+class Like(Unary):
     """`operand LIKE 'pattern'`; the pattern is searched for anywhere."""
 
-    operand: Node
     pattern: str
     pattern_at: int = field(compare=False)
     """Where the pattern's literal begins in the text of the filter."""
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand."""
-        return (self.operand,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,39 +167,18 @@ class Affix(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull(Node):
+class IsNull(Unary):
     """`operand IS NULL`; `IS NOT NULL` is a `Not` of it."""
 
-    operand: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand."""
-        return (self.operand,)
-
 
 @dataclass(frozen=True, slots=True)
-class IsNan(Node):
+class IsNan(Unary):
     """`operand IS NAN`."""
 
-    operand: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand."""
-        return (self.operand,)
-
 
 @dataclass(frozen=True, slots=True)
-class Not(Node):
+class Not(Unary):
     """`NOT operand`, and the `NOT` of `NOT IN`, `NOT LIKE`, `NOT BETWEEN` and the like."""
-
-    operand: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand."""
-        return (self.operand,)
 
 
 @dataclass(frozen=True, slots=True)
