@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
 from tests.helpers.relay import Relay
+from tickertape.base.options import format_options
 from tickertape.testing.server import wait_until
 from tickertape.wire.commands import Pause, Resume
 
@@ -351,12 +353,50 @@ def test_a_replay_goes_on_as_its_flag_says(client: tt.Client, topic: str, flag: 
     assert [take(stream, 1) for stream in (keyword, option)] == [["2"], ["2"]]
 
 
-def test_what_is_of_a_replay_is_refused_without_one(client: tt.Client, topic: str) -> None:
-    for option in ("rate=10", "pause", "fully_durable"):
+@pytest.mark.parametrize(
+    "asked",
+    [{"rate": 10}, {"rate": "2x", "rate_max_gap": "1s"}, {"pause": True}, {"fully_durable": True}],
+)
+def test_what_is_of_a_replay_is_refused_without_one(
+    client: tt.Client, topic: str, asked: dict[str, Any]
+) -> None:
+    options = format_options({name: None if value is True else str(value) for name, value in asked.items()})
+    for more in (asked, {"options": options}):
         with pytest.raises(tt.BadOption, match="needs a bookmark"):
-            client.subscribe(topic, options=option)
+            client.subscribe(topic, **more)
     with pytest.raises(tt.BadOption, match="bookmark_not_found needs a bookmark"):
         client.subscribe(topic, bookmark_not_found="now")
+
+
+def test_every_call_takes_what_its_subscription_may_ask_for(client: tt.Client, topic: str) -> None:
+    client.publish_batch(topic, [b"1", b"2"])
+    client.publish_flush()
+    rated = client.subscribe(topic, bookmark=tt.EPOCH, rate="2000x", rate_max_gap=1, fully_durable=True)
+    live = client.subscribe(topic, bookmark=tt.EPOCH, live=True)
+    paused = client.subscribe(topic, bookmark=tt.EPOCH, pause=True, sub_id="paused")
+    assert [take(stream, 2) for stream in (rated, live)] == [["1", "2"]] * 2
+    nothing_comes(client, paused)
+    client.resume("paused")
+    assert take(paused, 2) == ["1", "2"]
+    assert texts(client.replay(topic, live=True)) == ["1", "2"]
+    assert texts(client.replay(topic, fully_durable=True)) == ["1", "2"]
+    waits = client.replay(topic, pause=True, sub_id="s")
+    nothing_comes(client, waits)
+    instead = client.replay(topic, sub_id="s", replace=True)
+    assert (texts(waits), waits.end_reason) == ([], "replaced")
+    assert texts(instead) == ["1", "2"]
+
+
+def test_the_rate_of_a_replay_is_changed_where_it_stands(client: tt.Client, topic: str) -> None:
+    client.publish_batch(topic, [b"%d" % number for number in range(2_000)])
+    client.publish_flush()
+    slow = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s", rate=10)
+    assert take(slow, 1) == ["0"]
+    with pytest.raises(tt.BadOption, match="no rate"):
+        client.subscribe(topic, sub_id="s", replace=True, rate="fast")
+    fast = client.subscribe(topic, sub_id="s", replace=True, rate=1_000_000)
+    begun = ["0", *texts(slow)]
+    assert begun + take(fast, 2_000 - len(begun)) == [str(number) for number in range(2_000)]
 
 
 def test_a_filter_is_passed_on(client: tt.Client, topic: str) -> None:

@@ -42,40 +42,35 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         sub_id: str | None = None,
         on_message: Handler | None = None,
         bookmark: StartPoint | None = None,
-        timestamp: bool = False,
-        bookmark_not_found: str = "fail",
+        rate: Rate | None = None,
+        rate_max_gap: Interval | None = None,
         conflation: Interval | None = None,
         conflation_key: Fields | None = None,
+        pause: bool = False,
+        timestamp: bool = False,
+        live: bool = False,
+        fully_durable: bool = False,
+        bookmark_not_found: str = "fail",
         select: Fields | None = None,
         replace: bool = False,
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
-        """Receive what is published to `topic` from now on; with `bookmark` it is a bookmark subscription.
+        """Receive what is published to `topic` from now on, or as `bookmark_subscribe`, which tells about
+        `bookmark`, `rate`, `rate_max_gap`, `pause`, `live`, `fully_durable`, `bookmark_not_found`.
 
         `topic`: a name, or a pattern (RE2, with one of `* + ? [ ] ( ) { } ^ $ \\ |` in it) for all topics
-        that it is found in: `"^orders/"`.
-        `filter`: only messages whose content passes it, such as `"/symbol = 'IBM' AND /price > 10"`.
-        `sub_id`: its id on this connection; one is made up when it is None.
-        `on_message`: called with each message, one after the other, on the receive thread (blocking client)
-        or in a task of the event loop (asyncio client, where it may be a coroutine function); the stream
-        returned then gives no messages.
-        `timestamp`: messages show when the server accepted them. `bookmark_not_found`: what happens when
-        the log does not hold the bookmark: `"fail"` (default), `"now"` or `"epoch"`.
+        that it is found in: `"^orders/"`. `filter`: only messages whose content passes it. `sub_id`: its id
+        on this connection; one is made up when it is None. `timestamp`: messages show when they were
+        accepted. `on_message`: called with each message, one after the other, on the receive thread (blocking
+        client) or in a task of the event loop (asyncio client, where it may be a coroutine function).
         `conflation`: at most one message of a key in an interval (seconds or text), the last one; the key is
         the topic, or the fields of `conflation_key`. `select`: which fields are sent: `["-/", "+/symbol"]`.
-        `replace`: take the place of the subscription `sub_id`, at once and exactly: nothing is lost, nothing
-        comes twice. The old stream keeps what it has and ends with the reason `replaced`; what was accepted
-        for it before and is on its way comes to the new one first. When this is refused, the old one goes on.
-        Without such a subscription it begins one.
-        `options`: the option string of the reference, e.g. `"bookmark,timestamp"`; what is a keyword too must
-        not be in both.
-        `depth`: credit, in bytes or text (`"2MB"`): how much may wait here for the application. `timeout`:
-        for the server's answer, in seconds. Raises `BadTopic`, `BadFilter`, `BadOption`, `BadBookmark`,
-        `BookmarkUnknown`, `BookmarkExpired` (retention has removed it, whatever `bookmark_not_found` says;
-        its `available` is the first bookmark that is there), `TopicNotRecorded`, `SubscriptionExists`,
-        `TimedOut`, `Disconnected`, `Closed`.
+        `replace`: take the place of `sub_id`: nothing is lost or comes twice. The old stream keeps what it
+        has and ends as `replaced`; when this is refused it goes on. `options`: the option string of the
+        reference; what is a keyword too must not be in both. `depth`: credit, in bytes or text (`"2MB"`).
+        Raises `BadTopic`, `BadFilter`, `BadOption`, `SubscriptionExists`, `TimedOut`, `Disconnected`, ...
         """
         request = make_request(
             topic,
@@ -87,8 +82,13 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
             given={
                 "timestamp": timestamp,
                 "bookmark_not_found": not_found_given(bookmark_not_found),
+                "rate": rate,
+                "rate_max_gap": rate_max_gap,
                 "conflation": conflation,
                 "conflation_key": conflation_key,
+                "pause": pause,
+                "live": live,
+                "fully_durable": fully_durable,
                 "select": select,
                 "replace": replace,
             },
@@ -122,15 +122,16 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
 
         `bookmark`: `EPOCH`, `NOW`, `MOST_RECENT` (EPOCH while there is no bookmark store), a bookmark or a
         list of them, a timestamp (`YYYYmmddTHHMMSS[Z]` or `datetime`; starts strictly after it), or a range
-        such as
-        `[20261120T090000:20261120T100000)`, which ends the stream at its stop.
+        such as `[20261120T090000:20261120T100000)`, which ends the stream at its stop.
         `rate`: how fast at most, as long as it lasts: messages a second (a number), payload bytes a second
         (`"500KB"`) or a multiple of the original pace (`"2x"`); of what passes the filter. `rate_max_gap`:
         the longest wait of a multiple between two messages, in seconds or text. `pause`: begin, but send
         nothing before `resume`. `live`: once it has caught up, deliver before messages are on disk.
         `fully_durable`: deliver only what all synchronous destinations have; without one it changes nothing.
-        Intervals of `conflation` are those of the recorded time while it replays. The rest is as in
-        `subscribe`.
+        `bookmark_not_found`: where to begin when the log does not hold the bookmark: `"fail"` (default),
+        `"now"` or `"epoch"`. Intervals of `conflation` are of the recorded time while it replays. The rest is
+        as in `subscribe`; raises `BadBookmark`, `BookmarkUnknown`, `BookmarkExpired` (retention has removed
+        it; its `available` is the first bookmark that is there) and `TopicNotRecorded` too.
         """
         request = make_request(
             topic,
@@ -166,9 +167,13 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         rate_max_gap: Interval | None = None,
         conflation: Interval | None = None,
         conflation_key: Fields | None = None,
+        pause: bool = False,
         timestamp: bool = True,
+        live: bool = False,
+        fully_durable: bool = False,
         bookmark_not_found: str = "fail",
         select: Fields | None = None,
+        replace: bool = False,
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
@@ -194,7 +199,11 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
                 "rate_max_gap": rate_max_gap,
                 "conflation": conflation,
                 "conflation_key": conflation_key,
+                "pause": pause,
+                "live": live,
+                "fully_durable": fully_durable,
                 "select": select,
+                "replace": replace,
             },
             until_caught_up=True,
         )
