@@ -162,7 +162,35 @@ def listeners(uri: str, topic: str, clients: str, count: str) -> None:
         print(f"{percentile(delays, 0.99):.0f}", flush=True)
 
 
-WORKERS = {worker.__name__: worker for worker in (paced, listen, replays, symbols, mixed, listeners)}
+def takers(uri: str, topic: str, clients: str, count: str) -> None:
+    """So many clients that take `count` messages each through batches, so that they keep up with every rate;
+    say the delay of the first message of each batch, its highest of a hundred, in microseconds."""
+    delays: list[float] = []
+
+    def take(stream: tt.MessageStream) -> None:
+        left = int(count)
+        for batch in stream.batches(FLUSH_SECONDS):
+            delay = (time.monotonic_ns() - int(bytes(batch.body(0)[:20]))) / 1e3
+            delays.extend([delay] * len(batch))
+            left -= len(batch)
+            if left <= 0:
+                break
+
+    with contextlib.ExitStack() as stack:
+        threads = []
+        for number in range(int(clients)):
+            client = stack.enter_context(tt.Client(f"{_name()}-{number}", uri))
+            threads.append(threading.Thread(target=take, args=(client.subscribe(topic),), daemon=True))
+        _go()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10 * FLUSH_SECONDS)
+            assert not thread.is_alive(), "not everything came"
+        print(f"{percentile(delays, 0.99):.0f}", flush=True)
+
+
+WORKERS = {worker.__name__: worker for worker in (paced, listen, replays, symbols, mixed, listeners, takers)}
 
 if __name__ == "__main__":
     WORKERS[sys.argv[1]](*sys.argv[2:])

@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """What those that stall ask for. The last two are held up before their socket is full."""
 UNRECORDED = ("plain", "plain without credit")
-ROUNDS = 3
+ROUNDS = 5
 
 
 class Load(NamedTuple):
@@ -64,18 +64,18 @@ def run(server: RunningServer, load: Load) -> tuple[float, int]:
     """Publish at the rate of the load; the delay of delivery to those who read, in microseconds at p99, and
     how much the server's memory grew at most."""
     with workers(
-        ("listeners", server.uri, "paced", load.live, load.messages),
+        ("takers", server.uri, "paced", load.live, load.messages),
         ("paced", server.uri, "paced", load.messages, load.per_second),
-    ) as (listeners, paced):
+    ) as (takers, paced):
         before = highest = anonymous_bytes(server.pid)
-        listeners.tell()
+        takers.tell()
         paced.tell()
         end = time.monotonic() + load.seconds
         while time.monotonic() < end:
             highest = max(highest, anonymous_bytes(server.pid))
             time.sleep(0.05)
         paced.answer()
-        delay = float(listeners.answer())
+        delay = float(takers.answer())
     return delay, max(highest, anonymous_bytes(server.pid)) - before
 
 
@@ -125,17 +125,18 @@ def test_stalled_subscribers_cost_bounded_memory_and_get_everything(
 @pytest.mark.full
 @pytest.mark.parametrize("recorded", [True, False])
 def test_stalled_subscribers_delay_nobody(tmp_path: Path, recorded: bool) -> None:
-    """At p99 delivery takes at most twice as long; with and without them in turn, the best of each, since
-    others use the machine too."""
+    """At p99 delivery takes at most twice as long as without them. Others use the machine too: of the rounds,
+    each with and without them in turn, the second best is judged."""
     load = Load(100, 10, 20_000, 10.0)
-    alone: list[float] = []
-    beside: list[float] = []
+    ratios: list[float] = []
     for number in range(ROUNDS):
-        for delays, count in ((alone, 0), (beside, load.stalled)):
+        delays = {}
+        for count in (0, load.stalled):
             with (
                 server_of(tmp_path / f"{number} {count}", recorded=recorded) as server,
                 stalling(server, count, recorded=recorded),
             ):
-                delays.append(run(server, load)[0])
-    print(f"p99 in us: alone {alone}, beside {load.stalled} stalled {beside}")
-    assert min(beside) <= 2 * min(alone), (alone, beside)
+                delays[count] = run(server, load)[0]
+        ratios.append(delays[load.stalled] / delays[0])
+        print(f"p99 alone {delays[0]:,.0f} us, beside {load.stalled} stalled {delays[load.stalled]:,.0f} us")
+    assert sorted(ratios)[1] <= 2, ratios

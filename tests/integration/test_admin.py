@@ -106,6 +106,35 @@ def test_who_lags_and_is_blocked_is_seen(server: RunningServer, client: tt.Clien
     wait_until(lambda: only(stats_of(server).sessions[0].subscriptions).caught_up, SECONDS)
 
 
+def test_what_a_subscription_asked_for_is_seen(server: RunningServer, client: tt.Client) -> None:
+    client.bookmark_subscribe("orders", tt.EPOCH, sub_id="rated", rate="2x", rate_max_gap="1m", pause=True)
+    client.bookmark_subscribe("orders", tt.EPOCH, sub_id="conflated", conflation="250ms", filter="/a = 1")
+    client.bookmark_subscribe("orders", tt.NOW, sub_id="live", live=True)
+    client.subscribe("prices", sub_id="unrecorded")
+    together = ["one", "two", "three"]
+    for sub_id in together:  # without credit for what comes they stay behind, together
+        client.bookmark_subscribe("orders", tt.EPOCH, sub_id=sub_id, pause=True, depth=100)
+    client.resume(*together)
+    ends = [client.subscribe("orders").sub_id for _ in range(2)]
+
+    def states() -> dict[str, SubscriptionState]:
+        return {state.sub_id: state for state in stats_of(server).sessions[0].subscriptions}
+
+    wait_until(lambda: all(states()[sub_id].caught_up for sub_id in ("live", *ends)), SECONDS)
+    wait_until(lambda: all(states()[sub_id].blocked for sub_id in together), SECONDS)
+    seen = states()
+    assert seen["rated"].rate == "2 times the original pace, gaps of 60 s at most"
+    assert (seen["rated"].paused, seen["rated"].reads_with) == (True, 0)
+    assert (seen["conflated"].conflation_seconds, seen["conflated"].filter) == (0.25, "/a = 1")
+    assert [sub_id for sub_id, state in seen.items() if state.live] == ["live"]
+    assert [seen[sub_id].reads_with for sub_id in together] == [2, 2, 2]
+    assert [seen[sub_id].reads_with for sub_id in ends] == [1, 1]
+    assert seen["unrecorded"].reads_with is None
+    assert {(seen[sub_id].rate, seen[sub_id].conflation_seconds) for sub_id in ("live", *ends)} == {
+        (None, None)
+    }
+
+
 def test_refusals_and_ends_are_counted(server: RunningServer, client: tt.Client) -> None:
     before = stats_of(server).totals
     with pytest.raises(tt.TickertapeError):

@@ -104,3 +104,8 @@ class Conflating:
         if self._over:
             return int(self._over[0].positions[self.sent])
         return self._conflater.held_position
+
+    @property
+    def interval_seconds(self) -> float:
+        """How long an interval is."""
+        return self._conflater.interval_micros / 1e6

@@ -65,6 +65,11 @@ class Pace:
     max_gap: float | None = None
     """Seconds of waiting in the replay; None = as long as the pace says."""
 
+    def __str__(self) -> str:
+        return (
+            str(self.rate) if self.max_gap is None else f"{self.rate}, gaps of {self.max_gap:.12g} s at most"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Conflation:

@@ -20,6 +20,7 @@ from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.backlog import LiveSubscription
 from tickertape.engine.cover import Cover
 from tickertape.engine.delivery import Delivery
+from tickertape.engine.dispatcher import Dispatcher
 from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.engine.session import Session
 from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
@@ -291,6 +292,14 @@ def _filter(cover: Cover) -> str | None:
     return None if cover.content is None else cover.content.filter
 
 
+def _reads_with(delivery: Delivery, sub: Subscription) -> int:
+    """At the end of the log with it, behind it at its place, or resumed together with it."""
+    if isinstance(sub.place, Dispatcher):
+        return len(sub.place) - 1
+    cursor = delivery.cursors._of.get(sub)
+    return 0 if cursor is None else len(cursor.subs) - 1
+
+
 def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionState:
     caught_up = delivery.caught_up(sub)
     # At the end its own position is not moved by what is of other topics.
@@ -300,6 +309,10 @@ def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionSt
         topic=sub.cover.topic,
         filter=_filter(sub.cover),
         paused=sub.paused,
+        rate=None if sub.pace is None else str(sub.pace),
+        conflation_seconds=None if sub.conflating is None else sub.conflating.interval_seconds,
+        live=sub.live,
+        reads_with=_reads_with(delivery, sub),
         recorded=True,
         position=position,
         lag_messages=max(end - position, 0),
@@ -316,6 +329,10 @@ def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
         topic=sub.cover.topic,
         filter=_filter(sub.cover),
         paused=False,
+        rate=None,
+        conflation_seconds=None,
+        live=False,
+        reads_with=None,
         recorded=False,
         position=None,
         lag_messages=None,

@@ -119,6 +119,15 @@ class SubscriptionState(msgspec.Struct, kw_only=True):
     topic: str
     filter: str | None
     paused: bool
+    rate: str | None
+    """How fast it is delivered at most, in words; None without a bound."""
+    conflation_seconds: float | None
+    """Interval of its conflation; None without one."""
+    live: bool
+    """It is sent what is accepted before that is persisted, once it has caught up."""
+    reads_with: int | None
+    """Other subscriptions for which the log is read once with it; at the end of the log all who stand there.
+    None when the topic is not recorded."""
     recorded: bool
     position: int | None
     """Position of the next message that is considered for it; None when the topic is not recorded."""
