@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import tickertape as tt
 from tests.bench.server import anonymous_bytes
 from tests.bench.stage import workers
 from tests.helpers.admin import stats_of
@@ -27,6 +28,8 @@ KINDS: dict[str, dict[str, Any]] = {
 """What those that stall ask for. The last two are held up before their socket is full."""
 UNRECORDED = ("plain", "plain without credit")
 ROUNDS = 5
+BEFORE = 50_000
+"""Messages published before, so that who stalls stands still: its socket and its outbox are full."""
 
 
 class Load(NamedTuple):
@@ -43,16 +46,32 @@ class Load(NamedTuple):
         return int(self.per_second * self.seconds)
 
 
+def publish_before(server: RunningServer) -> None:
+    """As the measured ones are: each body begins with the moment at which it was published."""
+    with tt.Client("before", server.uri, timeout=SECONDS) as client:
+        for _ in range(0, BEFORE, 500):
+            client.publish_batch("paced", [b"%020d" % time.monotonic_ns() + bytes(180)] * 500)
+        client.publish_flush(level="processed")
+
+
 @contextlib.contextmanager
 def stalling(server: RunningServer, count: int, *, recorded: bool) -> Iterator[dict[str, list[Stalled]]]:
-    """So many subscribers that read nothing, of every kind that there can be."""
+    """So many subscribers that read nothing, of every kind that there can be; all of them stand still."""
     kinds = [kind for kind in KINDS if recorded or kind in UNRECORDED]
     found: dict[str, list[Stalled]] = {kind: [] for kind in kinds}
+
+    def stand_still() -> bool:
+        sessions = [one for one in stats_of(server).sessions if one.client.startswith("stalled-")]
+        blocked = [state.blocked for session in sessions for state in session.subscriptions]
+        return len(blocked) == count and all(blocked)
+
     try:
         for number in range(count):
             kind = kinds[number % len(kinds)]
             found[kind].append(Stalled(server.uri, f"stalled-{number}", "paced", **KINDS[kind]))
         wait_until(lambda: stats_of(server).subscription_count == count, SECONDS)
+        publish_before(server)
+        wait_until(stand_still, SECONDS)
         yield found
     finally:
         for stalled in found.values():
@@ -118,7 +137,7 @@ def test_stalled_subscribers_cost_bounded_memory_and_get_everything(
             assert stats.slow_clients.live_fallbacks >= len(stalled["live without credit"])
         for kind in stalled.values():
             for one in kind[:2]:
-                wake(one, load.messages, recorded=recorded)
+                wake(one, BEFORE + load.messages, recorded=recorded)
 
 
 @pytest.mark.slow
