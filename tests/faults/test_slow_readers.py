@@ -100,17 +100,18 @@ def run(server: RunningServer, load: Load) -> tuple[float, int]:
 
 def wake(stalled: Stalled, count: int, *, recorded: bool) -> None:
     """It takes what it has not taken: everything, once, in order."""
-    last = moment = 0
+    last: dict[int, int] = {}
+    moment = 0
     for batch in stalled.batches(count):
         moments = [int(body[:20]) for body in batch.bodies_list()]
         assert moments == sorted(moments)
         assert moments[0] >= moment
         moment = moments[-1]
         if recorded:
-            first = batch.sequence(0)
-            assert last in (0, first - 1)
-            last = batch.sequence(batch.count - 1)
-            assert last - first == batch.count - 1
+            for index in range(batch.count):
+                publisher, sequence = batch.publisher(index), batch.sequence(index)
+                assert sequence == last.get(publisher, sequence - 1) + 1
+                last[publisher] = sequence
 
 
 def server_of(directory: Path, *, recorded: bool) -> contextlib.AbstractContextManager[RunningServer]:

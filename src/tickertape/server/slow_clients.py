@@ -31,7 +31,8 @@ NO_AGE: Final = "none"
 
 
 class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What may wait for clients that do not take what they subscribed to and the log does not have."""
+    """What may wait for clients that do not take what they subscribed to and the log does not have, and how
+    long: that holds for `live` subscriptions to what it has, too."""
 
     memory_limit: int = slow_memory_bytes_default
     """Bytes, all connections together."""
@@ -42,7 +43,7 @@ class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
     directory: str | None = None
     """None: `spill` below the data directory."""
     age_limit: float | None = None
-    """Seconds; None: as long as it likes."""
+    """Seconds for which something may wait, or a `live` subscription be behind; None: as long as it likes."""
 
     @property
     def limits(self) -> SlowLimits:
