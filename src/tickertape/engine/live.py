@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from tickertape.base.limits import outbox_bytes_max
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.engine.dispatcher import Dispatcher, Hands
@@ -106,7 +107,8 @@ class LiveEnd:
 
     def join(self, sub: Subscription, now: float) -> bool:
         """Send what is accepted and not persisted to one that was sent everything persisted, and let it stand
-        here; False when it cannot take all of that."""
+        here; False when it cannot take all of that, or it is more than a connection may queue: this is tried
+        again when more is persisted."""
         fell_back = self._behind_since.pop(sub, None) is not None
         if self._join(sub, now):
             return True
@@ -118,8 +120,11 @@ class LiveEnd:
     def _join(self, sub: Subscription, now: float) -> bool:
         if self._known_from is None or sub.position < self._known_from or not sub.session.writable:
             return False
+        sent = 0
         for part in self._parts:
             for raw in selections([part], sub.cover):
+                if sent >= outbox_bytes_max:
+                    return False  # first what it was given is to be written
                 piece, content = raw, sub.cover.content
                 low = raw.index_at(sub.position)
                 if content is not None and raw.batch is not None and low < raw.count:
@@ -130,6 +135,7 @@ class LiveEnd:
                 sub.position = max(sub.position, share.next)
                 if share.batch is not None:
                     self._hands.deliver(sub, share.batch, share.next, None)
+                    sent += share.batch.nbytes
                 if sub.position < piece.end:
                     return False
         self.dispatcher.join(sub)

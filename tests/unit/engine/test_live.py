@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.base.limits import outbox_bytes_max
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.wire.commands import Ack
 
@@ -104,6 +105,37 @@ def test_exact_19_who_falls_back_before_the_sync_is_ended_by_age_too() -> None:
         settle()
     assert peer.goodbye is not None
     assert peer.goodbye.code == "slow_client"
+
+
+def test_who_comes_back_is_given_no_more_at_once_than_a_connection_may_queue() -> None:
+    world = EngineWorld(6)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=1 << 28)
+    world.settle()
+    world.broker.blocked(peer.conn)
+    size = 100_000
+    for number in range(60):  # accepted, and not persisted
+        publisher.publish("a", [b"%d" % number + b" " * size])
+        while world.broker.has_work:
+            world.work()
+    assert _bodies(peer) == []
+    world.broker.writable(peer.conn)
+    steps = 0
+    while len(peer.heard["s"]) < 60:
+        before = len(peer.heard["s"])
+        if world.broker.has_work or world.reads:
+            world.run_read() if world.reads else world.work()
+        else:
+            world.run_job()
+        assert (len(peer.heard["s"]) - before) * size <= 2 * outbox_bytes_max
+        steps += len(peer.heard["s"]) > before
+    assert steps >= 3
+    assert _bodies(peer) == list(range(60))
+    world.settle()
+    publisher.publish("a", [b"60"])
+    while world.broker.has_work:
+        world.work()
+    assert _bodies(peer)[-1] == 60, "it has come back"
 
 
 @pytest.mark.parametrize(
