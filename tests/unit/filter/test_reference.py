@@ -9,6 +9,7 @@ import pytest
 
 from tickertape.base.errors import BadFilter
 from tickertape.filter import compile_filter
+from tickertape.filter.functions import _NOT_HERE as REFUSED
 from tickertape.filter.functions import FUNCTIONS
 from tickertape.payload import message_type
 
@@ -39,6 +40,14 @@ def test_every_function_is_on_the_page_with_its_meaning() -> None:
         name: meaning for name, meaning in rows.items() if meaning not in {"true", "false", "unknown"}
     }
     assert functions == {name: function.doc for name, function in FUNCTIONS.items()}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_is_not_offered_is_refused_as_the_page_says(name: str) -> None:
+    (told,) = re.findall(r"^Not offered, .*(?:\n.+)*$", PAGE, re.MULTILINE)
+    assert f"`{name}`" in told or REFUSED[name].startswith("aggregates")
+    with pytest.raises(BadFilter, match=f"{name} cannot be used: {re.escape(REFUSED[name])}"):
+        compile_filter(f"{name}(/a) = 1", JSON)
 
 
 def test_the_mistake_reads_as_shown() -> None:
