@@ -10,7 +10,10 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
+import tracemalloc
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -25,30 +28,65 @@ CASES = 2000
 """Runs of the cheapest target; a costly one has fewer."""
 FULL_FACTOR = 50
 COVERAGE_SECONDS = 30
+SECONDS_MAX = 0.05
+"""Time of the processor that one input may take."""
+BYTES_MAX = 16 << 20
+"""Memory that one input may take; measured for one in `MEASURED`, because measuring slows everything."""
+MEASURED = 8
 
 
 def cases(name: str, *, full: bool) -> int:
     return max(CASES // TARGETS[name].cost, 20) * (FULL_FACTOR if full else 1)
 
 
+def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
+    """Good input with mutations; most with their checksums put right."""
+    target = TARGETS[name]
+    seeds = target.seeds()
+    rng = Random(f"{name} {seed}")
+    for _ in range(count):
+        data = mutated(rng.choice(seeds), seeds, target.words, rng)
+        yield target.mend(data) if rng.random() < 0.8 else data
+
+
+def seconds_of(run: Callable[[bytes], str], data: bytes) -> float:
+    begin = time.thread_time()
+    run(data)
+    return time.thread_time() - begin
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_nothing_but_what_is_allowed_comes_of_bad_input(name: str, full: bool) -> None:
     target = TARGETS[name]
-    seeds = target.seeds()
-    rng = Random(f"{name} 1")
     outcomes: Counter[str] = Counter()
-    for number in range(cases(name, full=full)):
-        data = mutated(rng.choice(seeds), seeds, target.words, rng)
-        if rng.random() < 0.8:
-            data = target.mend(data)
+    for number, data in enumerate(inputs(name, 1, cases(name, full=full))):
+        begin = time.thread_time()
         try:
             outcomes[target.run(data)] += 1
+            # The first of all makes what the others use; what is slow by itself is slow again.
+            if time.thread_time() - begin > SECONDS_MAX:
+                assert min(seconds_of(target.run, data) for _ in range(3)) <= SECONDS_MAX
         except BaseException:
             print(f"case {number} of {name}: bytes.fromhex({data.hex()!r})")
             raise
     assert len(outcomes) > 1, "what it makes is neither all good nor all hopeless"
     assert max(outcomes.values()) < 0.98 * outcomes.total()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_no_input_takes_much_memory(name: str, full: bool) -> None:
+    run = TARGETS[name].run
+    tracemalloc.start()
+    try:
+        for data in inputs(name, 2, max(cases(name, full=full) // MEASURED, 10)):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            run(data)
+            assert tracemalloc.get_traced_memory()[1] - before <= BYTES_MAX, data.hex()
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
