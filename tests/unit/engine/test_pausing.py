@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tickertape.base.limits import combined_subscriptions_max
 from tickertape.wire.commands import Ack
 
 
@@ -136,6 +137,26 @@ def test_exact_16_only_those_of_one_resume_command_are_combined(commands: int) -
     combined = commands == 1
     assert bool(world.counts["frames for several"]) is combined
     assert (by_sequence == sorted(by_sequence)) is combined
+
+
+def test_exact_16_more_than_a_frame_is_for_go_on_in_groups_of_their_own() -> None:
+    world = EngineWorld(12)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    count = combined_subscriptions_max + 20
+    for number in reversed(range(count)):
+        publisher.publish(f"t{number}", [b"%d" % number])
+    world.settle()
+    ids = [f"s{number}" for number in range(count)]
+    for number, sub_id in enumerate(ids):
+        peer.subscribe(sub_id, f"t{number}", bookmark="0", options="pause")
+    world.broker.journal.view.tail_bytes_max = 1
+    world.settle()
+    peer.resume(*ids)
+    world.settle()
+    assert all(len(peer.heard[sub_id]) == 1 for sub_id in ids)
+    for group in (ids[:combined_subscriptions_max], ids[combined_subscriptions_max:]):
+        by_sequence = [sequence for sub_id, _, sequence in peer.order if sub_id in set(group)]
+        assert by_sequence == sorted(by_sequence)
 
 
 def test_replays_at_one_rate_are_combined_and_both_keep_it() -> None:
