@@ -127,10 +127,11 @@ def wake(stalled: Stalled, count: int, *, recorded: bool) -> None:
         assert moments[0] >= moment
         moment = moments[-1]
         if recorded:
-            for index in range(batch.count):
-                publisher, sequence = batch.publisher(index), batch.sequence(index)
-                assert sequence == last.get(publisher, sequence - 1) + 1
-                last[publisher] = sequence
+            assert not batch.has_sequences, "the publishers leave out none"
+            for number in range(batch.run_count):
+                run = batch.run(number)
+                assert run.first_sequence == last.get(run.publisher, run.first_sequence - 1) + 1
+                last[run.publisher] = run.first_sequence + run.message_count - 1
 
 
 def server_of(directory: Path, *, recorded: bool) -> contextlib.AbstractContextManager[RunningServer]:

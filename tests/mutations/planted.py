@@ -257,6 +257,20 @@ MUTATIONS: Final = (
         (_RETENTION,),
     ),
     Mutation(
+        "a search cannot read what retention has removed meanwhile",
+        "journal/lookup.py",
+        "                if view.has(segment):\n                    raise\n                position = None",
+        "                raise",
+        ("unit/engine/test_retaining_and_searches.py",),
+    ),
+    Mutation(
+        "a live subscription that comes back is given all that is not persisted at once",
+        "engine/live.py",
+        "if sent >= outbox_bytes_max:",
+        "if sent < 0:",
+        ("unit/engine/test_live.py",),
+    ),
+    Mutation(
         "who has many bookmarks looked up is read from all the same",
         "engine/searches.py",
         "        if self._crowded(session.conn):\n            self._pauses.pause",
