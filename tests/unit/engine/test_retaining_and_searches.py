@@ -77,6 +77,39 @@ def test_a_search_holds_nothing_back_and_finds_what_is_left(in_time: bool) -> No
     assert world.broker.subscribing.budget.held_bytes == 0
 
 
+@pytest.mark.parametrize("form", ["{first},{late}", "[{first}:{late}]", "[{time}:{late}]", "[0:{late}]"])
+def test_what_was_found_and_is_removed_before_the_search_ends_counts_as_gone(form: str) -> None:
+    world, peer = world_of(HOUR)
+    for _ in range(2):  # the last commit alone is in memory
+        peer.publish("t", [world.rng.randbytes(300)] * 2)
+        world.settle()
+    segments = world.broker.journal.view.segments
+    found = [
+        (at, heard) for at, heard in sorted(world.positions().items()) if at >= segments[-1].first_position
+    ]
+    assert len(found) > 4
+    late = f"{found[1][1].publisher}|{found[1][1].sequence}|"
+    time = format_timestamp(segments[0].timestamp - 1)
+    reader = world.connect("reader")
+    bookmark = form.format(first=f"{PUB}|1|", late=late, time=time)
+    command = reader.subscribe("s", "t", bookmark=bookmark, credit=9_000)
+    if not form.startswith("[0"):
+        (read,) = world.reads
+        assert read.request.segment == 1
+        world.run_read()
+    (read,) = world.reads
+    assert read.request.segment == segments[-1].number, "the begin is found, the end is looked up"
+    _remove_before_the_reads(world)
+    world.settle()
+    answer = reader.answers[command]
+    assert isinstance(answer, Ack)
+    if "{first}" in form:
+        assert answer.code == "bookmark_expired"
+        assert reader.heard["s"] == []
+    else:
+        assert (answer.code, reader.heard["s"]) == ("", [heard for _, heard in found[:2]])
+
+
 def test_searches_without_end_hold_nothing_back() -> None:
     world = EngineWorld(
         3, segment_bytes=SEGMENT_BYTES, retention=RetentionPolicy(size_bytes=4 * SEGMENT_BYTES)
