@@ -161,8 +161,8 @@ MUTATIONS: Final = (
     Mutation(
         "who joins the shared end is given the commit at the seam again",
         "engine/dispatcher.py",
-        " and sub.session.writable and sub.position <= part.first_position:",
-        " and sub.session.writable:",
+        "        if not part.first_position < sub.position < part.end_position:",
+        "        if sub.place is self:",
         (_HANDOVER,),
     ),
     Mutation(

@@ -14,7 +14,7 @@ from tickertape.base.limits import outbox_bytes_max, routes_per_frame_max
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
-from tickertape.engine.cursor import Cursor
+from tickertape.engine.cursor import Cursor, Looked, Taking
 from tickertape.engine.routed import routed
 from tickertape.engine.selection import Selection
 from tickertape.engine.subscription import Subscription
@@ -36,10 +36,16 @@ class Offered(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """Which messages are for a subscription."""
+    """Which messages are for a subscription: those of a taking from `begin` on, and before the limit."""
 
     sub: Subscription
+    taking: Taking
+    begin: int
     indices: Int64s
+
+    def before(self, limit: int) -> _Share:
+        """Only what comes before message `limit`."""
+        return self._replace(indices=self.indices[: int(self.indices.searchsorted(limit))])
 
 
 def together(cursor: Cursor, now: Now) -> Offered:
@@ -51,16 +57,28 @@ def together(cursor: Cursor, now: Now) -> Offered:
         return _reach(cursor, raw, raw.count, Offered([], 0, False, None))
     costs = message_costs(batch)
     high = min(low + max(int(costs[low:].cumsum().searchsorted(outbox_bytes_max, "right")), 1), batch.count)
-    filtered = [sub.cover.content for sub in cursor.subs if sub.cover.content is not None]
-    if filtered:  # each of them looks at the stretch
-        reach = min([content.reach(batch, low) for content in filtered])
-        high = min(high, low + max((reach - low) // len(filtered), 1))
+    looked, looked_at = cursor.looked, 0
+    if looked is not None and looked.raw is raw and looked.low <= low < looked.high:
+        high = min(high, looked.high)  # at a pace a stretch is taken in many steps
+    else:
+        looked = None
+        filtered = [sub.cover.content for sub in cursor.subs if sub.cover.content is not None]
+        if filtered:  # each of them looks at the stretch
+            reach = min([content.reach(batch, low) for content in filtered])
+            high = min(high, low + max((reach - low) // len(filtered), 1))
     for sub in cursor.subs:
         high = sub.clip(raw, low, high)
-    shares = [_Share(sub, _wanted(sub, batch, low, high)) for sub in cursor.subs]
+    if looked is None:
+        looked = Looked(raw, low, high, [_taking(sub, batch, low, high) for sub in cursor.subs])
+        cursor.looked = looked
+        looked_at = (int(batch.offsets[high]) - int(batch.offsets[low])) * len(filtered)
+    shares = []
+    for sub, taking in zip(cursor.subs, looked.takings, strict=True):
+        begin = int(taking.indices.searchsorted(low))
+        shares.append(_Share(sub, taking, begin, taking.indices[begin:]).before(high))
     limit, at = high, None
     for share in shares:
-        reached, later = _limit(share, batch, costs, high, now)
+        reached, later = _limit(share, costs, high, now)
         limit = min(limit, reached)
         if later is not None and reached == limit:
             at = later
@@ -68,14 +86,12 @@ def together(cursor: Cursor, now: Now) -> Offered:
     while limit > low + 1 and _routes(shares, limit) > routes_per_frame_max:
         limit = low + (limit - low) // 2
         blocked, at = False, None
-    shares = [_Share(sub, indices[: int(indices.searchsorted(limit))]) for sub, indices in shares]
-    looked_at = (int(batch.offsets[high]) - int(batch.offsets[low])) * len(filtered)
+    shares = [share.before(limit) for share in shares]
     some = [share for share in shares if len(share.indices)]
     frames = [_frame(some, batch, costs, raw.position(limit))] if some else []
-    for share in shares:
-        if len(share.indices) and share.sub.pacer is not None:
-            chosen = select(batch, share.indices)
-            share.sub.pacer.sent(chosen, 0, chosen.count, now.mono)
+    for sub, taking, begin, indices in some:
+        if sub.pacer is not None and taking.chosen is not None:
+            sub.pacer.sent(taking.chosen, begin, begin + len(indices), now.mono)
     spent = looked_at + sum(frame[1].nbytes for frame in frames)
     return _reach(cursor, raw, limit, Offered(frames, spent, blocked, at))
 
@@ -94,29 +110,29 @@ def _reach(cursor: Cursor, raw: Selection, limit: int, offered: Offered) -> Offe
     return offered
 
 
-def _wanted(sub: Subscription, batch: MessageBatch, low: int, high: int) -> Int64s:
+def _taking(sub: Subscription, batch: MessageBatch, low: int, high: int) -> Taking:
     """Which messages of `[low, high)` are for it."""
     mask = sub.cover.mask(batch)
     if mask is None or sub.not_before is not None:
-        return np.empty(0, np.int64)
+        return Taking(np.empty(0, np.int64), None)
     indices: Int64s = mask[low:high].nonzero()[0] + low
     content = sub.cover.content
-    return indices if content is None else content.passing(batch, indices)
+    if content is not None:
+        indices = content.passing(batch, indices)
+    return Taking(indices, select(batch, indices) if sub.pacer is not None and len(indices) else None)
 
 
-def _limit(
-    share: _Share, batch: MessageBatch, costs: Int64s, high: int, now: Now
-) -> tuple[int, float | None]:
+def _limit(share: _Share, costs: Int64s, high: int, now: Now) -> tuple[int, float | None]:
     """Before which message its credit and pace end, `high` when they do not; and when its pace goes on."""
-    sub, indices = share
+    sub, taking, begin, indices = share
     if not len(indices):
         return high, None
     fitting = int(costs[indices].cumsum().searchsorted(sub.allowance.credit, "right"))
     if not fitting and sub.allowance.credit >= sub.allowance.window:
         fitting = 1  # nothing is outstanding: then one message may exceed the credit
     at = None
-    if sub.pacer is not None:
-        allowed, at = sub.pacer.allowed(select(batch, indices), 0, len(indices), now.mono)
+    if sub.pacer is not None and taking.chosen is not None:
+        allowed, at = sub.pacer.allowed(taking.chosen, begin, begin + len(indices), now.mono)
         if allowed > fitting:
             at = None
         fitting = min(fitting, allowed)
@@ -127,9 +143,9 @@ def _limit(
 
 def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int) -> Frame:
     lengths = lengths_of(batch.offsets)
-    for sub, indices in shares:
+    for sub, _, _, indices in shares:
         sub.told = after
         sub.spend_of(len(indices), int(lengths[indices].sum()), int(costs[indices].sum()))
-    counts = np.array([len(indices) for _, indices in shares])
-    routes = np.concatenate([indices for _, indices in shares])
-    return routed(batch, [sub.sub_id for sub, _ in shares], counts, routes, after)
+    counts = np.array([len(share.indices) for share in shares])
+    routes = np.concatenate([share.indices for share in shares])
+    return routed(batch, [share.sub.sub_id for share in shares], counts, routes, after)

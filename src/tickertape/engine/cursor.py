@@ -6,17 +6,41 @@ Must never read for who is paused, or keep what was read when it is told to let 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import Int64s
 from tickertape.engine.cover import Cover
 from tickertape.engine.read_ahead import ReadAhead
+from tickertape.engine.selection import Selection
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.journal.reader import LogReader
 
 
+class Taking(NamedTuple):
+    """What of a stretch is for one of several."""
+
+    indices: Int64s
+    chosen: MessageBatch | None
+    """These messages, where the pace looks at them; None where there is no pace, or no message."""
+
+
+class Looked(NamedTuple):
+    """What of a stretch is for each of several."""
+
+    raw: Selection
+    low: int
+    high: int
+    """It is of the messages `[low, high)` of `raw`."""
+    takings: list[Taking]
+    """In the order in which they stand in the cursor."""
+
+
 class Cursor:
     """A place in the log, and who is there. Everybody in it has considered the same messages."""
 
-    __slots__ = ("ahead", "queued", "reader", "reading", "session", "starved", "subs")
+    __slots__ = ("ahead", "looked", "queued", "reader", "reading", "session", "starved", "subs")
 
     def __init__(self, subs: list[Subscription]) -> None:
         self.subs = subs
@@ -30,6 +54,8 @@ class Cursor:
         """Credit does not reach for the next message: nothing is read until more is granted."""
         self.ahead = ReadAhead()
         """What was read and is not yet taken, bounded by one read."""
+        self.looked: Looked | None = None
+        """What was looked at last, for several."""
 
     @property
     def position(self) -> int:
@@ -64,4 +90,5 @@ class Cursor:
     def let_go(self) -> None:
         """Forget what was read and is not taken: it is read again."""
         self.ahead.clear()
+        self.looked = None
         self.reader = None

@@ -195,6 +195,11 @@ class Cursors:
             and not cursor.starved
         )
 
+    def reads_with(self, sub: Subscription) -> int:
+        """How many others were resumed together with it and read the log with it."""
+        cursor = self._of.get(sub)
+        return 0 if cursor is None else len(cursor.subs) - 1
+
     def blocked(self, sub: Subscription) -> bool:
         """Whether there is more for it than its credit or its connection takes."""
         cursor = self._of.get(sub)

@@ -6,6 +6,9 @@ import pytest
 
 from tests.simulation.engine_world import EngineWorld, Heard, Peer
 from tickertape.base.limits import combined_subscriptions_max
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import Int64s
+from tickertape.engine.content import Content
 from tickertape.wire.commands import Ack
 
 
@@ -237,3 +240,29 @@ def test_a_paused_subscription_vanishes_with_its_connection() -> None:
     world.broker.disconnected(peer.conn)
     again = world.connect("reader")
     assert _answer(again, again.resume("s")).code == "subscription_unknown"
+
+
+def test_those_who_go_together_at_a_pace_look_at_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+    before = Content.passing
+
+    def passing(self: Content, batch: MessageBatch, indices: Int64s) -> Int64s:
+        nonlocal looked_at
+        looked_at += len(indices)
+        return before(self, batch, indices)
+
+    monkeypatch.setattr(Content, "passing", passing)
+    world = EngineWorld(12)
+    publisher = world.connect("publisher")
+    publisher.publish("t", [b'{"k":%d}' % (number % 10) for number in range(1000)])
+    world.settle()
+    peer = world.connect("reader")
+    for sub_id in ("a", "b"):
+        peer.subscribe(sub_id, "t", bookmark="0", filter="/k = 1", options="pause,rate=100", credit=1 << 20)
+    world.settle()
+    peer.resume("a", "b")
+    for _ in range(700):
+        world.settle()
+        world.wake(0.002)
+    assert len(peer.heard["a"]) == len(peer.heard["b"]) == 100
+    assert looked_at <= 2 * 1000 + 200

@@ -296,8 +296,7 @@ def _reads_with(delivery: Delivery, sub: Subscription) -> int:
     """At the end of the log with it, behind it at its place, or resumed together with it."""
     if isinstance(sub.place, Dispatcher):
         return len(sub.place) - 1
-    cursor = delivery.cursors._of.get(sub)
-    return 0 if cursor is None else len(cursor.subs) - 1
+    return delivery.cursors.reads_with(sub)
 
 
 def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionState:
