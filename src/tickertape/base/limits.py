@@ -121,7 +121,10 @@ client_name_bytes_max: Final = 256
 refused_per_command_messages_max: Final = 10_000
 """Messages that one `Rejected` names; more of one frame are named by several."""
 topic_names_bytes_max: Final = 192 * KIB
-"""What the names of the recorded and of the validated topics may take together in the answer to a logon."""
+"""What the names and patterns of the recorded topics and the names of the validated ones may take together in
+the answer to a logon."""
+recorded_patterns_max: Final = 64
+"""Patterns that say what is recorded: a topic that was not seen before may be searched for each of them."""
 subscription_id_bytes_max: Final = 256
 subscriptions_per_connection_max: Final = 10_000
 """Subscriptions that one connection may hold; the next one is refused."""

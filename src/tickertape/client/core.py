@@ -389,10 +389,11 @@ class ClientCore:
         if self.logged_on is not None or self._connection is None:
             raise BadCommand("the server answered the logon twice")
         self._connection.logged_on()
+        self.publishing.recording.told(command.recorded, command.validated)
         self.logged_on = command
         self.displaced = None
         token, self._logon_token = self._logon_token, None
-        self.publishing.logged_on(command.last_persisted, command.recorded, now, command.validated)
+        self.publishing.logged_on(command.last_persisted, now)
         self._effects.append(Resolve(token, command))
 
     def _deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:

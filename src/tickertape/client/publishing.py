@@ -11,7 +11,7 @@ is announced in `unfinished`; what is then left is put right by `interrupted`, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -71,7 +71,8 @@ class Publishing:
         self._recorded = Lane()
         self._unrecorded = Lane()
         self._lanes: dict[str, Lane] = {}
-        self._recording = Recording()
+        self.recording = Recording()
+        """What the server said about topics."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._frame = 0
         self._sent_sequence = 0
@@ -247,14 +248,11 @@ class Publishing:
     def _connected(self) -> bool:
         return self._refusal is None
 
-    def logged_on(
-        self, last_persisted: int, recorded: Iterable[str] | None, now: Now, validated: Iterable[str] = ()
-    ) -> None:
+    def logged_on(self, last_persisted: int, now: Now) -> None:
         """A new connection is ready: discard what is persisted, resend the rest in order.
 
         When another process published under this name, what is held stays as it is: see `taken_over`.
         """
-        self._recording.told(recorded, validated)
         self._lanes.clear()
         self._close_run()
         if self._recorded.count:
@@ -337,7 +335,7 @@ class Publishing:
     def _find_lane(self, topic: str) -> Lane:
         check_topic(topic)
         self.check_taken_over()
-        recorded = topic in self._recording
+        recorded = topic in self.recording
         if self._refusal is not None:
             stored = recorded and self._recorded.sequenced and not isinstance(self._refusal, Closed)
             if not stored:
@@ -422,11 +420,11 @@ class Publishing:
         self._taken_over = taken_over(self._name, store.held(), self._sent_sequence, last)
         if self._taken_over is not None:
             return
-        store.discard(self._recording.last_certain(store.held(), last))
+        store.discard(self.recording.last_certain(store.held(), last))
         if last >= lane.base:
             lane.base = first_sequence(last, now)
         for stored in list(store.held()):
-            apart = self._recording.unrecorded(stored.batch)
+            apart = self.recording.unrecorded(stored.batch)
             if apart is None:
                 self._transmit(lane, stored)
             else:

@@ -6,15 +6,15 @@ Must never be asked about a name that was not checked: here it is only compared.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.base.names import is_pattern
+from tickertape.base.errors import BadCommand, BadTopic
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.publish_store.protocol import Stored
+from tickertape.filter.topic_set import TopicSet
 
 Flags = npt.NDArray[np.bool_]
 """One for each message of a batch."""
@@ -24,20 +24,20 @@ class Recording:
     """Before the first logon every topic counts as recorded."""
 
     def __init__(self) -> None:
-        self._names: frozenset[str] | None = None
-        self._patterns: tuple[re.Pattern[str], ...] = ()
+        self._recorded: TopicSet | None = None
         self._validated: frozenset[str] = frozenset()
 
     def told(self, recorded: Iterable[str] | None, validated: Iterable[str]) -> None:
-        """What the server said: names and patterns that it records, None = all; names that it validates."""
-        names = None if recorded is None else frozenset(recorded)
-        self._names = names
-        self._patterns = tuple(re.compile(name) for name in sorted(names or ()) if is_pattern(name))
+        """What the server said: names and patterns that it records, None = all; names that it validates.
+        Raises `BadCommand` for a pattern that is none: then nothing has changed."""
+        try:
+            self._recorded = None if recorded is None else TopicSet(recorded)
+        except BadTopic as error:
+            raise BadCommand(f"what the server records cannot be told: {error}") from None
         self._validated = frozenset(validated)
 
     def __contains__(self, topic: str) -> bool:
-        names = self._names
-        return names is None or topic in names or any(p.search(topic) for p in self._patterns)
+        return self._recorded is None or topic in self._recorded
 
     def validates(self, topics: Iterable[str]) -> bool:
         """Whether bodies of one of `topics` may be refused."""

@@ -22,6 +22,7 @@ from tickertape.base.errors import (
     SlowClient,
     TickertapeError,
 )
+from tickertape.base.names import is_pattern
 from tickertape.base.ports import Buffer, Now
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
@@ -127,7 +128,7 @@ class Broker:
         self._failed = False
         self.draining = False
         """A clean stop has begun."""
-        self.statistics.name_topics(sorted(recorded or ()))
+        self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
 
     # -- inputs ---------------------------------------------------------------------------------------
 

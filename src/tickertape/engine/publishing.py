@@ -25,6 +25,7 @@ from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, slice_batch
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
 from tickertape.engine.session import Session
+from tickertape.filter import TopicSet
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Command, Persisted, Publish
 
@@ -47,9 +48,10 @@ class Publishing:
     """Takes publish frames into the log and says which acknowledgements are due."""
 
     def __init__(self, journal: Journal, registry: Registry, recorded: frozenset[str] | None) -> None:
+        """`recorded` are names and patterns of topics that the log records, None: all."""
         self._journal = journal
         self._registry = registry
-        self._recorded = recorded
+        self._recorded = None if recorded is None else TopicSet(recorded)
         self.accepted: Callable[[int, MessageBatch, Stamp], None] = _nobody
         """Told of each batch that the log accepted: its first position, and what it is stamped with."""
         self._owed: deque[_Owed] = deque()

@@ -7,6 +7,16 @@ from __future__ import annotations
 
 from tickertape.filter.compile import Context, Filter, compile_filter, prepare
 from tickertape.filter.patterns import Pattern, compile_topic_pattern
+from tickertape.filter.topic_set import TopicSet
 from tickertape.filter.tree import Node
 
-__all__ = ["Context", "Filter", "Node", "Pattern", "compile_filter", "compile_topic_pattern", "prepare"]
+__all__ = [
+    "Context",
+    "Filter",
+    "Node",
+    "Pattern",
+    "TopicSet",
+    "compile_filter",
+    "compile_topic_pattern",
+    "prepare",
+]

@@ -23,15 +23,16 @@ from tickertape.base.limits import (
     segment_bytes_min,
     topic_names_bytes_max,
 )
-from tickertape.base.names import check_client_name, check_topic, is_pattern
+from tickertape.base.names import check_client_name
 from tickertape.base.texts import shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.address import parse_admin, parse_listen
-from tickertape.server.document import Node, Place, Problem, Problems, is_utf8, read_document
+from tickertape.server.document import Node, Place, Problem, Problems, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
-from tickertape.server.section import MISSING, Section
+from tickertape.server.section import MISSING, Section, kind_of, text_of
 from tickertape.server.slow_clients import SlowClientsConfig, read_slow_clients
+from tickertape.server.topic_names import read_name, read_recorded
 
 SyncName = Literal["always", "interval", "never"]
 
@@ -54,7 +55,6 @@ SECTIONS_LATER: Final = (
 INSTANCE_LATER: Final = ("group", "user")
 TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "slow_client", "tls")
 JOURNAL_LATER: Final = ("archive", "compression", "replication")
-TOPIC_LATER: Final = ("filter", "key", "expiration", "pattern")
 
 _NAME_OVERHEAD_BYTES: Final = 3
 """What a name takes beside its text in the answer to a logon."""
@@ -99,7 +99,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     retain_size: int | None = None
     """Bytes that the files of the log may take before the oldest are removed; None: any."""
     topics: list[str] | None = None
-    """Literal names of the recorded topics; None: every topic."""
+    """Names and patterns of the recorded topics; None: every topic."""
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,7 +298,6 @@ def _journal(section: Section) -> JournalConfig:
         section.problem("retain_size", f"is at least {least:,} bytes: {what}, not {retain_size:,}")
     topics = section.tables("topic")
     section.finish()
-    taken: set[str] = set()
     return JournalConfig(
         sync=sync,
         sync_interval=interval,
@@ -306,7 +305,7 @@ def _journal(section: Section) -> JournalConfig:
         create=create,
         retain=retain,
         retain_size=retain_size,
-        topics=None if topics is None else [_name(topic, taken) for topic in topics],
+        topics=None if topics is None else read_recorded(topics),
     )
 
 
@@ -332,49 +331,23 @@ def _topics(root: Section) -> list[TopicConfig]:
     for section in root.tables("topic") or []:
         kind = section.value("message_type", _message_type, MESSAGE_TYPES[0])
         validate = section.value("validate", _flag, False)
-        topics.append(TopicConfig(name=_name(section, taken), message_type=kind, validate=validate))
+        topics.append(TopicConfig(name=read_name(section, taken), message_type=kind, validate=validate))
     return topics
 
 
-def _name(section: Section, taken: set[str]) -> str:
-    """The `name` of a topic's table, the last of its keys to be read; each name once."""
-    section.not_built(*TOPIC_LATER)
-    name = section.required("name", _topic, "")
-    section.finish()
-    if name in taken:
-        section.problem("name", f"{shown(name)} is given twice")
-    elif name:
-        taken.add(name)
-    return name
-
-
 # -- values -------------------------------------------------------------------------------------------
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ConfigurationError(f"is text in quotes, not {_kind(value)}")
-    if not is_utf8(value):
-        raise ConfigurationError(f"{shown(value)} is not text in UTF-8")
-    return value
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return "a table" if isinstance(value, dict) else "a list"
-    return shown(str(value).lower() if isinstance(value, bool) else str(value)).strip("'")
 
 
 def _flag(value: Any) -> bool:
     # As text too, because that is all that ${VAR} can give.
     flag = {"true": True, "false": False}.get(value) if isinstance(value, str) else value
     if not isinstance(flag, bool):
-        raise ConfigurationError(f"is true or false, not {_kind(value)}")
+        raise ConfigurationError(f"is true or false, not {kind_of(value)}")
     return flag
 
 
 def _instance_name(value: Any) -> str:
-    name = _text(value)
+    name = text_of(value)
     try:
         check_client_name(name)
     except BadName:
@@ -385,27 +358,27 @@ def _instance_name(value: Any) -> str:
 
 
 def _directory(value: Any) -> str:
-    path = _text(value)
+    path = text_of(value)
     if not path or "\0" in path:
         raise ConfigurationError(f"is the path of a directory, not {shown(path)}")
     return path
 
 
 def _listen(value: Any) -> str:
-    parse_listen(_text(value))
+    parse_listen(text_of(value))
     return cast("str", value)
 
 
 def _admin_listen(value: Any) -> str | None:
     if value != ADMIN_OFF:
-        parse_admin(_text(value))
+        parse_admin(text_of(value))
     return cast("str", value)
 
 
 def _one_of(value: Any, names: Sequence[str]) -> None:
     if value not in names:
         allowed = ", ".join(f'"{name}"' for name in names)
-        raise ConfigurationError(f"is one of {allowed}, not {_kind(value)}")
+        raise ConfigurationError(f"is one of {allowed}, not {kind_of(value)}")
 
 
 def _sync(value: Any) -> SyncName:
@@ -425,45 +398,35 @@ def _level(value: Any) -> Level:
 
 def _seconds(value: Any) -> float:
     if isinstance(value, dict | list):
-        raise ConfigurationError(f'is a time such as 1 (seconds) or "500ms", not {_kind(value)}')
+        raise ConfigurationError(f'is a time such as 1 (seconds) or "500ms", not {kind_of(value)}')
     return parse_interval(value)
 
 
 def _sync_interval(value: Any) -> float:
     seconds = _seconds(value)
     if seconds < SYNC_INTERVAL_MIN:
-        raise ConfigurationError(f"is at least 1 ms, not {_kind(value)}")
+        raise ConfigurationError(f"is at least 1 ms, not {kind_of(value)}")
     return seconds
 
 
 def _retain(value: Any) -> float:
     seconds = _seconds(value)
     if seconds <= 0:
-        raise ConfigurationError(f'is above 0, such as "7d" (without it all is kept), not {_kind(value)}')
+        raise ConfigurationError(f'is above 0, such as "7d" (without it all is kept), not {kind_of(value)}')
     return seconds
 
 
 def _size(value: Any) -> int:
     if isinstance(value, dict | list):
-        raise ConfigurationError(f'is a size such as "256MB", not {_kind(value)}')
+        raise ConfigurationError(f'is a size such as "256MB", not {kind_of(value)}')
     return parse_size(value)
 
 
 def _segment_size(value: Any) -> int:
     size = _size(value)
     if size < segment_bytes_min:
-        raise ConfigurationError(f"is at least {segment_bytes_min // MIB}MB, not {_kind(value)}")
+        raise ConfigurationError(f"is at least {segment_bytes_min // MIB}MB, not {kind_of(value)}")
     return size
-
-
-def _topic(value: Any) -> str:
-    name = _text(value)
-    if is_pattern(name):
-        raise ConfigurationError(
-            f"{shown(name)} is a pattern, and patterns are not built yet; name each topic"
-        )
-    check_topic(name)
-    return name
 
 
 def _message_type(value: Any) -> str:

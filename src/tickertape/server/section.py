@@ -8,9 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from tickertape.base.errors import UsageError
+from tickertape.base.errors import ConfigurationError, UsageError
 from tickertape.base.texts import shown
-from tickertape.server.document import KEY_CHARACTERS_MAX, UNUSABLE, Node, Place, Problem, Problems, shown_key
+from tickertape.server.document import (
+    KEY_CHARACTERS_MAX,
+    UNUSABLE,
+    Node,
+    Place,
+    Problem,
+    Problems,
+    is_utf8,
+    shown_key,
+)
 
 MISSING: Final = "is missing here"
 """The text of a problem that a broken line beside it may explain."""
@@ -112,3 +121,19 @@ def _close_match(word: str, words: list[str]) -> str:
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word.lower(), words, n=1)), "")
+
+
+def text_of(value: Any) -> str:
+    """`value`, which is text. Raises `ConfigurationError`."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"is text in quotes, not {kind_of(value)}")
+    if not is_utf8(value):
+        raise ConfigurationError(f"{shown(value)} is not text in UTF-8")
+    return value
+
+
+def kind_of(value: Any) -> str:
+    """`value` as a problem shows what it is not."""
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return shown(str(value).lower() if isinstance(value, bool) else str(value)).strip("'")

@@ -135,7 +135,7 @@ class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     publisher: Count
     last_persisted: Count
     recorded: tuple[str, ...] | None = None
-    """The recorded topics, or None when every topic is."""
+    """Names and patterns of the recorded topics, or None when every topic is."""
     validated: tuple[str, ...] = ()
     """The topics that can refuse a message for its body."""
 

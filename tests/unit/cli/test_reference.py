@@ -91,7 +91,7 @@ def test_the_example_of_the_page_is_in_order(tmp_path: Path) -> None:
     )
     assert problems == []
     assert config is not None
-    assert config.journal.topics == ["orders"]
+    assert config.journal.topics == ["orders", "^fills/"]
 
 
 def test_examples_of_the_help_parse() -> None:

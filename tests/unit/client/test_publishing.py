@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.client.peer import FRESH, START, Peer, bodies
 from tickertape.base.errors import (
+    BadCommand,
     BadTopic,
     Closed,
     Disconnected,
@@ -18,7 +19,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import batch_bytes_target, foreign_sequences_max, message_bytes_max
 from tickertape.base.names import publisher_id
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.effects import FailedWrite, Resolve, Room
+from tickertape.client.effects import FailedWrite, Hangup, Resolve, Room
 from tickertape.client.publish_store import MemoryPublishStore, Stored
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 
@@ -151,6 +152,14 @@ def test_unrecorded_topics_travel_apart_and_unsequenced() -> None:
     ]
     assert bodies(frames) == [[b"1"], [b"tick"], [b"2"], [b"tock"]]
     assert [batch.run(0).publisher for _, batch in frames] == [ME, 0, ME, 0]
+
+
+def test_a_pattern_of_recorded_topics_that_is_none_ends_the_connection() -> None:
+    peer = Peer().connect(recorded=("orders", "(?=a)"))
+    (hangup,) = peer.took(Hangup)
+    assert isinstance(hangup.error, BadCommand)
+    assert "look-ahead" in str(hangup.error)
+    assert peer.core.logged_on is None
 
 
 def test_exact_07_the_answer_to_an_unrecorded_publish_settles_no_earlier_recorded_one() -> None:

@@ -79,7 +79,7 @@ def test_topics_beyond_the_bound_are_summed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_topics_of_the_configuration_are_there_from_the_start() -> None:
-    world = EngineWorld(5, recorded=frozenset({"orders", "fills"}))
+    world = EngineWorld(5, recorded=frozenset({"orders", "fills", "^fx/"}))
     world.connect("publisher").publish("orders", [b"1"])
     world.settle()
     topics = world.broker.statistics.topics

@@ -8,7 +8,11 @@ from textwrap import dedent
 import pytest
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.limits import configuration_bytes_max, include_depth_max, included_files_max
+from tickertape.base.limits import (
+    configuration_bytes_max,
+    include_depth_max,
+    included_files_max,
+)
 from tickertape.server.config import (
     Config,
     Instance,
@@ -152,7 +156,7 @@ def test_what_is_given_is_checked_too() -> None:
     ]
 
 
-PATTERN = "'^orders/' is a pattern, and patterns are not built yet; name each topic"
+PATTERN = "'^orders/' is a pattern: write pattern = ... for it"
 
 
 # -- variables and includes ---------------------------------------------------------------------------
@@ -365,8 +369,8 @@ TAKES = "instance, transport, journal, topic, slow_clients, admin, logging, incl
             ],
         ),
         (
-            "[[journal.topic]]\npattern = '^orders/'\n",
-            ["2: journal.topic.pattern: is not built yet; take it out"],
+            "[[topic]]\npattern = '^orders/'\n",
+            ["2: topic.pattern: is not built yet; take it out"],
         ),
         (
             "[[topic]]\nname = 'a'\nmessage_type = 'xml'\n",

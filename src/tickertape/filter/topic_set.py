@@ -1,0 +1,48 @@
+"""Owns sets of topics: those of some names, and those that some patterns fit.
+
+Must never give two answers about one topic: the server and each of its clients ask here which topics the log
+records. What it remembers of the topics it was asked about is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tickertape.base.limits import pattern_topics_kept_max
+from tickertape.base.names import is_pattern
+from tickertape.filter.patterns import BadPattern, Pattern, compile_pattern, compile_topic_pattern
+
+
+class TopicSet:
+    """The topics that `names` name or fit: one with a character of a pattern is a pattern, searched for
+    anywhere in a topic. Raises `BadTopic` for a pattern that is not accepted."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        names = sorted(set(names))
+        self.literals = frozenset(name for name in names if not is_pattern(name))
+        self._patterns = _joined([name for name in names if is_pattern(name)])
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, topic: object) -> bool:
+        if topic in self.literals:
+            return True
+        if not self._patterns or not isinstance(topic, str):
+            return False
+        known = self._known.get(topic)
+        if known is None:
+            known = any(pattern.search(topic) for pattern in self._patterns)
+            if len(self._known) >= pattern_topics_kept_max:
+                self._known.clear()
+            self._known[topic] = known
+        return known
+
+
+def _joined(texts: list[str]) -> list[Pattern]:
+    """The patterns `texts`, as one where that is not too costly: a topic is searched once for all of them."""
+    patterns = [compile_topic_pattern(text) for text in texts]
+    if len(patterns) > 1:
+        try:
+            return [compile_pattern("|".join(f"(?:{text})" for text in texts))]
+        except BadPattern:
+            pass  # each for itself
+    return patterns

@@ -1,0 +1,81 @@
+"""Topics that are recorded by a pattern: published, replayed, refused and counted like those with a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.engine_world import EngineWorld
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.journal.format import CONTROL_TOPIC
+from tickertape.wire.commands import Ack, Publish
+
+RECORDED = frozenset({"orders", "^fx/", "control$"})
+
+
+def test_a_client_is_told_names_and_patterns() -> None:
+    peer = EngineWorld(1, recorded=RECORDED).connect("p")
+    assert peer.logged_on is not None
+    assert peer.logged_on.recorded == ("^fx/", "control$", "orders")
+
+
+def test_what_a_pattern_fits_is_recorded_and_replayed_and_nothing_else() -> None:
+    world = EngineWorld(2, recorded=RECORDED)
+    publisher, reader = world.connect("p"), world.connect("r")
+    for topic in ("fx/eur", "orders", "my/fx/eur"):
+        publisher.publish(topic, [topic.encode()], sequenced=topic != "my/fx/eur")
+    world.settle()
+    assert [heard.topic for heard in world.log()] == ["fx/eur", "orders"]
+    answers = [
+        reader.subscribe(f"s{n}", topic, bookmark="0") for n, topic in enumerate(("fx/eur", "my/fx/eur"))
+    ]
+    world.settle()
+    codes = [ack.code for n in answers if isinstance(ack := reader.answers[n], Ack)]
+    assert codes == ["", "topic_not_recorded"]
+    assert [heard.body for heard in reader.heard["s0"]] == [b"fx/eur"]
+
+
+def test_the_servers_own_topic_is_not_among_them() -> None:
+    world = EngineWorld(3, recorded=frozenset({".*"}))
+    assert world.broker.subscribing._publishing.is_recorded("anything")
+    assert not world.broker.subscribing._publishing.is_recorded(CONTROL_TOPIC)
+
+
+def test_recorded_by_pattern_and_unrecorded_topics_do_not_share_a_frame() -> None:
+    world = EngineWorld(4, recorded=RECORDED)
+    peer = world.connect("p")
+    builder = BatchBuilder()
+    builder.add("fx/eur", b"1")
+    builder.add("elsewhere", b"2")
+    peer.frames += 1
+    peer.send(Publish(frame=1, sequenced=False), MessageBatch.parse(builder.build(0).encode()))
+    world.settle()
+    assert world.broker.statistics.refused == {"bad_topic": 1}
+    assert not world.log()
+
+
+@pytest.mark.parametrize("pattern", ["^fx/", "e+"])
+def test_a_plain_subscription_by_pattern_is_given_both_kinds(pattern: str) -> None:
+    world = EngineWorld(5, recorded=RECORDED)
+    publisher, reader = world.connect("p"), world.connect("r")
+    reader.subscribe("s", pattern)
+    world.settle()
+    for topic in ("fx/eur", "elsewhere", "orders"):
+        publisher.publish(topic, [b"1"], sequenced=topic != "elsewhere")
+    world.settle()
+    topics = {heard.topic for heard in reader.heard["s"]}
+    assert topics == ({"fx/eur"} if pattern == "^fx/" else {"fx/eur", "elsewhere", "orders"})
+
+
+def test_they_are_counted_as_recorded_once_they_are_used() -> None:
+    world = EngineWorld(6, recorded=RECORDED)
+    assert list(world.broker.statistics.topics) == ["orders"]
+    publisher = world.connect("p")
+    publisher.publish("fx/eur", [b"1"])
+    publisher.publish("elsewhere", [b"1"], sequenced=False)
+    world.settle()
+    topics = world.broker.statistics.topics
+    assert {name: topic.recorded for name, topic in topics.items()} == {
+        "orders": True,
+        "fx/eur": True,
+        "elsewhere": False,
+    }

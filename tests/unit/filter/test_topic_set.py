@@ -1,0 +1,56 @@
+"""Sets of topics: names, patterns, both, and what is remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import BadTopic
+from tickertape.base.limits import pattern_topics_kept_max
+from tickertape.filter import TopicSet, compile_topic_pattern
+
+TOPICS = ["orders", "orders/ny", "fx/eur/spot", "fx/eur/forward", "FX/eur", "my orders", "", "fx"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [],
+        ["orders"],
+        ["^orders/"],
+        ["orders", "^fx/.*/spot$"],
+        ["^fx|ny$", "(?i)^fx", "s$", "orders"],
+        ["(?:a{5}){9}b|spot", "(?:b{5}){9}c|ny"],
+    ],
+)
+def test_a_topic_is_in_it_when_a_name_or_a_pattern_says_so(names: list[str]) -> None:
+    topics = TopicSet(names)
+    patterns = [compile_topic_pattern(name) for name in names if not name.isalpha()]
+    for topic in TOPICS * 2:
+        assert (topic in topics) == (topic in names or any(p.search(topic) for p in patterns))
+
+
+def test_patterns_that_are_too_costly_together_are_searched_one_by_one() -> None:
+    names = [f"{letter}.{{8}}{letter}" for letter in "abcdefgh"]
+    topics = TopicSet(names)
+    assert len(topics._patterns) > 1
+    assert "xxa12345678a" in topics
+    assert "h12345678h" in topics
+    assert "h12345678a" not in topics
+
+
+def test_one_pattern_in_force_does_not_change_another() -> None:
+    topics = TopicSet(["(?i)^fx", "^orders$"])
+    assert "FX" in topics
+    assert "ORDERS" not in topics
+
+
+def test_what_is_no_pattern_is_refused() -> None:
+    with pytest.raises(BadTopic, match=r"look-ahead"):
+        TopicSet(["orders", "(?=a)"])
+
+
+def test_what_it_remembers_is_bounded() -> None:
+    topics = TopicSet(["^a"])
+    for number in range(pattern_topics_kept_max + 10):
+        assert f"a{number}" in topics
+        assert len(topics._known) <= pattern_topics_kept_max
