@@ -203,3 +203,23 @@ def test_subscribers_have_no_more_time_than_the_configuration_gives() -> None:
         server.start()
         with tt.Client("reader", server.uri, timeout=SECONDS) as reader:
             assert len(list(reader.replay("orders"))) == 3_000
+
+
+def test_exact_18_what_conflation_holds_back_comes_before_the_goodbye() -> None:
+    config = '[[journal.topic]]\npattern = "^log/"\n'
+    with running_server(config=config) as server, tt.Client("c", server.uri, timeout=SECONDS) as client:
+        keyed = "conflation=1h,conflation_key=[/k]"
+        streams = [
+            client.subscribe("/a$", options=keyed),  # recorded and unrecorded topics
+            client.bookmark_subscribe("log/a", tt.EPOCH, options=keyed),
+        ]
+        for number in range(4):
+            client.publish("log/a", {"k": number % 2, "n": number})
+            client.publish("live/a", {"k": number % 2, "n": number})
+        client.publish_flush()
+        os.kill(server.pid, signal.SIGTERM)
+        heard = [sorted((m.topic, m.json()["n"]) for m in stream) for stream in streams]
+        assert heard == [
+            [("live/a", 2), ("live/a", 3), ("log/a", 2), ("log/a", 3)],
+            [("log/a", 2), ("log/a", 3)],
+        ]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tickertape.base.limits import block_bytes_max, block_pieces_max, block_seconds_max
 from tickertape.batch import merge
 from tickertape.engine.allowance import Allowance
+from tickertape.engine.conflating import Conflating
 from tickertape.engine.cover import Cover
 from tickertape.engine.pieces import Piece, Pieces, owned
 from tickertape.engine.session import Session
@@ -169,8 +170,10 @@ class LiveSubscription:
         self.later: LiveSubscription | None = None
         """What took its place."""
         self.over = False
+        self.conflating: Conflating | None = None
+        """What it is given is conflated: then its cover says nothing of a select list."""
         self.backlog = Backlog()
-        """Where it waits; shared with those that are given the same."""
+        """Where it waits; shared with those that are given the same, unless it conflates."""
         self.block: Block | None = None
         """Where it stands: the next message is this one of this block. None while nothing waits for it."""
         self.message = 0

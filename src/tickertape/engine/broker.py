@@ -215,8 +215,10 @@ class Broker:
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop: nothing new is taken; what was accepted is persisted, then the log sealed."""
+        """Begin a clean stop: nothing new is taken, nothing is held back; what was accepted is persisted,
+        then the log sealed."""
         self.draining = True
+        self.subscribing.stop()
         self.journal.close(now)
         self._journal_moved(now)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tickertape.base.limits import conflation_all_bytes_max
+from tickertape.base.limits import conflation_all_bytes_max, conflation_piece_messages_max
 from tickertape.batch import MessageBatch
 from tickertape.engine.conflation import Conflated, Conflater
 from tickertape.engine.content import Content
@@ -18,11 +18,13 @@ from tickertape.engine.selection import Selection
 
 
 class ConflationMemory:
-    """What all conflation together holds, in bytes."""
+    """What all conflation together holds, in bytes, and whether it still may."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self.bytes_max = conflation_all_bytes_max
+        self.stopping = False
+        """The server stops: what was considered is not held back any more."""
 
 
 class Conflating:
@@ -49,15 +51,34 @@ class Conflating:
                 keys = [None] * low + self._keys.of(selection.batch, low, high)
             self._take(self._conflater.add(selection, keys, low, high))
         if time is not None:
-            self.settle(time)
+            self._take(self._conflater.advance(time))
+
+    def consider_live(self, batch: MessageBatch, low: int, high: int, time: int) -> None:
+        """The messages `[low, high)`, of which the log knows nothing, came next, and at `time`."""
+        keys = None
+        if self._keys is not None:
+            keys = [None] * low + self._keys.of(batch, low, high)
+        unplaced = Selection(batch, None, batch.count, time)
+        self._take(self._conflater.add(unplaced, keys, low, high, time))
 
     def settle(self, time: int) -> None:
-        """Everything stamped before `time` was considered."""
-        self._take(self._conflater.advance(time))
+        """Everything that there is was considered, and what comes is stamped `time` or later. Once the server
+        stops nothing is held back then."""
+        if self._memory.stopping:
+            self.flush()
+        else:
+            self._take(self._conflater.advance(time))
 
-    def flush(self) -> None:
-        """Nothing more may be held back."""
-        self._take(self._conflater.flush())
+    def settle_live(self, time: int) -> bool:
+        """Everything that came before `time` was considered; False when there is more to release than is
+        released at a time."""
+        self._take(self._conflater.advance(time, conflation_piece_messages_max))
+        at = self._conflater.next_time()
+        return at is None or at > time
+
+    def flush(self, messages_max: int | None = None) -> None:
+        """Nothing more may be held back, or not the oldest `messages_max`."""
+        self._take(self._conflater.flush(messages_max))
 
     def forget(self) -> None:
         """Nobody wants what is held."""
@@ -86,6 +107,12 @@ class Conflating:
     def first(self) -> Conflated:
         """What is to be sent next, from message `sent` on."""
         return self._over[0]
+
+    def take(self) -> list[MessageBatch]:
+        """All that waits to be sent: it is waited for elsewhere from now on."""
+        batches = [one.batch for one in self._over]
+        self._over.clear()
+        return batches
 
     def advance(self, batch: MessageBatch, count: int) -> None:
         """So many messages more of `batch`, the first, were sent."""

@@ -59,14 +59,14 @@ class _Held:
     )
     # fmt: on
 
-    def __init__(self, key: Hashable, key_bytes: int, source: _Source, index: int) -> None:
+    def __init__(self, key: Hashable, key_bytes: int, source: _Source, index: int, opened: int) -> None:
         batch = source.batch
         self.key = key
         self.key_bytes = key_bytes
         self.position = source.positions[index]
         self.publisher = batch.publisher(index)
         self.sequence = batch.sequence(index)
-        self.opened = batch.timestamp(index)
+        self.opened = opened
         self.topic = batch.topic(index)
         self.at = index
         """Which message of the batch that is being looked at is its last; -1 = `content` is."""
@@ -144,12 +144,13 @@ class Conflater:
         keys: Sequence[Hashable | None] | None = None,
         low: int = 0,
         high: int | None = None,
+        time: int | None = None,
     ) -> list[Conflated]:
         """Consider the messages `[low, high)` of `selection`, which follow all that were considered before.
 
         `keys` has one for each message of the batch, at most `conflation_key_bytes_max` in memory; None for a
         message that has none: nothing replaces it. Without `keys` the topic is the key. Keys of different
-        topics are different.
+        topics are different. With `time` they all came then, whatever they are stamped with.
         """
         batch = selection.batch
         high = selection.count if high is None else high
@@ -157,7 +158,7 @@ class Conflater:
             return []
         names = self._names(batch, keys, low, high)
         source = self._source = _Source(selection, batch)
-        stamps: list[int] = batch.timestamps[low:high].tolist()
+        stamps: list[int] = [time] * (high - low) if time is not None else batch.timestamps[low:high].tolist()
         at = low
         while at < high:
             stamp = stamps[at - low]
@@ -165,7 +166,7 @@ class Conflater:
             oldest = self._queue[0].opened if self._queue else stamp
             stop = low + bisect_left(stamps, oldest + self.interval_micros, at - low)
             stop = self._bounded(source, at, max(stop, at + 1))
-            self._consider(source, names[at - low : stop - low] if names else None, at, stop)
+            self._consider(source, names[at - low : stop - low] if names else None, at, stop, stamps, low)
             self._release_above(self.bytes_max)
             at = stop
         results = self._results()
@@ -178,14 +179,17 @@ class Conflater:
         self._source = None
         return results
 
-    def advance(self, time: int) -> list[Conflated]:
-        """Everything stamped before log time `time` has been considered."""
-        self._release_until(time)
+    def advance(self, time: int, messages_max: int | None = None) -> list[Conflated]:
+        """Everything stamped before log time `time` has been considered. At most `messages_max` leave: while
+        `next_time` is not above `time` there are more."""
+        self._release_until(time, messages_max)
         return self._results()
 
-    def flush(self) -> list[Conflated]:
-        """Everything, whether its interval is over or not: before `completed`, and at a stop."""
-        while self._queue:
+    def flush(self, messages_max: int | None = None) -> list[Conflated]:
+        """Everything, or the oldest `messages_max`, whether its interval is over or not: before `completed`,
+        and at a stop."""
+        least = 0 if messages_max is None else max(len(self._queue) - messages_max, 0)
+        while len(self._queue) > least:
             self._release()
         return self._results()
 
@@ -212,8 +216,10 @@ class Conflater:
             stop = at + count // 2
         return stop
 
-    def _consider(self, source: _Source, names: list[Hashable] | None, at: int, stop: int) -> None:
-        """The messages `[at, stop)`: no interval ends between them."""
+    def _consider(
+        self, source: _Source, names: list[Hashable] | None, at: int, stop: int, stamps: list[int], low: int
+    ) -> None:
+        """The messages `[at, stop)`: no interval ends between them. `stamps` are those from `low` on."""
         last: dict[Hashable, int]
         first: dict[Hashable, int]
         if names is None:
@@ -230,7 +236,8 @@ class Conflater:
         for key, index in last.items():
             held = find(key)
             if held is None:
-                held = self._held[key] = _Held(key, self._memory(key), source, first[key])
+                begin = first[key]
+                held = self._held[key] = _Held(key, self._memory(key), source, begin, stamps[begin - low])
                 self._queue.append(held)
                 touched.append(held)
                 grown += conflation_entry_bytes + held.key_bytes
@@ -272,9 +279,10 @@ class Conflater:
 
     # -- releases -------------------------------------------------------------------------------------------
 
-    def _release_until(self, time: int) -> None:
+    def _release_until(self, time: int, messages_max: int | None = None) -> None:
         opened_before = time - self.interval_micros
-        while self._queue and self._queue[0].opened <= opened_before:
+        least = 0 if messages_max is None else max(len(self._queue) - messages_max, 0)
+        while len(self._queue) > least and self._queue[0].opened <= opened_before:
             self._release()
 
     def _release_above(self, bytes_max: int) -> None:

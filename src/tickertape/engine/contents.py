@@ -54,6 +54,13 @@ class Contents:
             keys = Keys(conflation.fields, self.surroundings, self._expected(cover))
         return Conflating(conflation, keys, cover.content, self.conflation_memory)
 
+    def unselected(self, cover: Cover, subscriber: tuple[str | None, str]) -> Cover:
+        """`cover` without its select list."""
+        content = cover.content
+        if content is None or content.select is None:
+            return cover
+        return self.cover(cover.topic, content.filter, None, subscriber)
+
     def _expected(self, cover: Cover) -> list[str]:
         """Message types of topics that are covered, as far as they are known."""
         if cover.literal is not None:

@@ -179,6 +179,10 @@ class Delivery:
         self._notices.moved(part)
         self.cursors.persisted()
 
+    def stop(self) -> None:
+        """Conflation holds nothing back any more: those that have caught up look at it again."""
+        self.cursors.persisted()
+
     def settle(self, now: Now) -> None:
         """After commits, and when the clock moved: what is due by it."""
         if self._clocked:

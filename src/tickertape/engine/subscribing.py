@@ -28,6 +28,7 @@ from tickertape.engine.allowance import Allowance
 from tickertape.engine.answers import Answers
 from tickertape.engine.backlog import LiveSubscription
 from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.conflating import Conflating
 from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
 from tickertape.engine.delivery import Delivery
@@ -134,7 +135,20 @@ class Subscribing:
 
     def owed(self, conn: int) -> bool:
         """Whether something is still to be sent to a connection, as far as is known."""
-        return self.unrecorded.passing or self.of(conn).owed
+        held = self.of(conn)
+        return self.unrecorded.passing or held.owed or any(map(self._is_held_back, held.recorded.values()))
+
+    def _is_held_back(self, sub: Subscription) -> bool:
+        """Whether conflation has something for it that nothing but it holds back."""
+        if sub.conflating is None or sub.pacer is not None or sub.paused:
+            return False
+        return sub.conflating.unsent_position is not None or not self.delivery.caught_up(sub)
+
+    def stop(self) -> None:
+        """A clean stop has begun: what conflation holds back is sent as soon as everything was considered."""
+        self._contents.conflation_memory.stopping = True
+        self.delivery.stop()
+        self.unrecorded.stop()
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -144,11 +158,8 @@ class Subscribing:
         cover, options = self._check(session, command)
         replay = command.bookmark is not None or command.positions is not None
         of_log, of_rest = self._parts(cover, replay)
-        conflating = None
-        if options.conflation is not None:
-            if of_rest:
-                raise BadOption("conflation of topics that are not recorded is not built yet")
-            conflating = self._contents.conflating(cover, options.conflation)
+        conflating = self._conflating(cover, options, of_log)
+        conflating_rest = self._conflating(cover, options, of_rest)
         search = extent_search(self._journal, command, options, now)  # what it refuses leaves no trace
         held = self.of(session.conn)
         old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
@@ -159,7 +170,7 @@ class Subscribing:
             allowance = old.allowance if old is not None else old_rest.allowance  # type: ignore[union-attr]
             allowance.renew(command.credit)
         if of_rest:
-            self._begin_rest(session, command, cover, allowance, old_rest)
+            self._begin_rest(session, command, cover, allowance, conflating_rest, old_rest)
         elif old_rest is not None and not replay:
             self.unrecorded.retire(old_rest)
         if old is not None and not replay:
@@ -177,6 +188,12 @@ class Subscribing:
             return
         self._answers.send(session.conn, Ack(id=command.id))
 
+    def _conflating(self, cover: Cover, options: SubscribeOptions, wanted: bool) -> Conflating | None:
+        """What conflates, where that is asked for and `wanted`. Raises `BadOption`."""
+        if options.conflation is None or not wanted:
+            return None
+        return self._contents.conflating(cover, options.conflation)
+
     def _parts(self, cover: Cover, replay: bool) -> tuple[bool, bool]:
         """Whether a subscription is given messages of the log, and others."""
         if replay:
@@ -192,10 +209,14 @@ class Subscribing:
         command: Subscribe,
         cover: Cover,
         allowance: Allowance,
+        conflating: Conflating | None,
         old: LiveSubscription | None,
     ) -> None:
         """What is not recorded, from now on; in the place of `old` if there is one."""
+        if conflating is not None:  # what it is made of is looked at whole
+            cover = self._contents.unselected(cover, (session.user, session.name))
         live = LiveSubscription(session, command.sub_id, cover, allowance)
+        live.conflating = conflating
         self._hold(session).live[command.sub_id] = live
         if old is None:
             self.unrecorded.add(live)

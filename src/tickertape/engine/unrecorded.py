@@ -21,8 +21,10 @@ from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.backlog import Backlog, LiveSubscription
 from tickertape.engine.backlogs import Backlogs, SlowLimits
+from tickertape.engine.conflating import Conflating
 from tickertape.engine.cover import Cover
 from tickertape.engine.effects import Effect, Send
+from tickertape.engine.holding_back import HoldingBack, micros
 from tickertape.engine.pieces import Piece, Pieces, owned
 from tickertape.engine.session import Session
 from tickertape.engine.standing import Group, Offer, Standing
@@ -37,6 +39,10 @@ class _Publish(NamedTuple):
     number: int
     batch: MessageBatch | None
     done: Callable[[], None]
+    time: int
+    """When it came, microseconds."""
+    to: LiveSubscription | None = None
+    """It is what conflation gave this one, and for nobody else."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -76,6 +82,7 @@ class Unrecorded:
         self._subs: list[LiveSubscription] = []
         self._pieces: Pieces | None = None
         self._reached = (0, 0)
+        self._holding = HoldingBack()
         self._lines: dict[Session, dict[LiveSubscription, None]] = {}
         """Subscriptions that wait for nothing but their connection, and their turn there."""
         self._runnable: dict[Session, None] = {}
@@ -86,7 +93,9 @@ class Unrecorded:
     def add(self, sub: LiveSubscription) -> None:
         """Begin to deliver to it what is published from now on."""
         sub.since = self._number
-        sub.backlog = self._standing.add(sub).backlog
+        group = self._standing.add(sub)
+        if sub.conflating is None:
+            sub.backlog = group.backlog
 
     def replace(self, old: LiveSubscription, new: LiveSubscription) -> None:
         """`new` takes the place of `old`, from what is published next on; what `old` has still to get comes
@@ -94,12 +103,15 @@ class Unrecorded:
         old.until = self._number
         new.earlier, old.later = old, new
         self.add(new)
-        self.after(lambda: self._standing.discard(old))
+        self._retired(old)
 
     def retire(self, sub: LiveSubscription) -> None:
         """It is given what was published so far, and nothing more."""
         sub.until = self._number
-        self.after(lambda: self._standing.discard(sub))
+        self._retired(sub)
+
+    def _retired(self, sub: LiveSubscription) -> None:
+        self.after(lambda: self._flush(sub, lambda: self._standing.discard(sub)))
 
     def remove(self, sub: LiveSubscription) -> None:
         """It is over, and those whose place it took."""
@@ -111,6 +123,7 @@ class Unrecorded:
 
     def _remove(self, sub: LiveSubscription) -> None:
         sub.over = True
+        self._holding.drop(sub)
         self.backlogs.drop(sub)
         self._unline(sub)
         self._standing.discard(sub)
@@ -139,11 +152,15 @@ class Unrecorded:
 
     def next_deadline(self) -> float | None:
         """When `settle` is wanted (monotonic seconds), or None."""
-        return self.backlogs.next_deadline()
+        deadlines = (self.backlogs.next_deadline(), self._holding.next_deadline())
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def settle(self) -> None:
         """Do what is due by the clock."""
         self.backlogs.check_age()
+        self._holding.clock(self.backlogs.now)
+        if self._holding:
+            self.step()
 
     # -- publishes ------------------------------------------------------------------------------------
 
@@ -161,11 +178,13 @@ class Unrecorded:
         if batch is None and not self._publishes:
             done()
             return
-        publish = _Publish(number, batch, done)
-        self._publishes.append(publish)
-        self._waiting_bytes += publish.waiting_bytes
+        self._publishes.append(self._counted(_Publish(number, batch, done, micros(self.backlogs.now))))
         if len(self._publishes) == 1:
             self.step()
+
+    def _counted(self, publish: _Publish) -> _Publish:
+        self._waiting_bytes += publish.waiting_bytes
+        return publish
 
     @property
     def passing(self) -> bool:
@@ -182,7 +201,7 @@ class Unrecorded:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._publishes or self._runnable)
+        return bool(self._publishes or self._runnable or self._holding)
 
     def written(self) -> None:
         """The effects were taken: whose connection is full now will be known before the next step."""
@@ -195,6 +214,8 @@ class Unrecorded:
                 self._hand_on()
             if self._runnable and self._budget > 0:
                 self._serve_line()
+            if self._holding and self._budget > 0:
+                self._release()
 
     def _hand_on(self) -> None:
         """Give the next subscriber what the first publish has for it."""
@@ -222,10 +243,14 @@ class Unrecorded:
         assert self._pieces is not None
         sub = self._subs[-1]
         held, budget = False, self._budget
-        if not sub.over and sub.since <= publish.number and (sub.until is None or publish.number < sub.until):
-            if self._next_to_send(sub) is sub and not sub.waiting:
-                self._reached = self._send(sub, self._pieces, *self._reached)
-            held = self._reached[0] < self._pieces.count
+        if _is_for(publish, sub):
+            if sub.conflating is not None and publish.to is None:
+                if not self._conflate(sub, sub.conflating, publish.time, self._pieces):
+                    return  # there is more of it
+            else:
+                if self._next_to_send(sub) is sub and not sub.waiting:
+                    self._reached = self._send(sub, self._pieces, *self._reached)
+                held = self._reached[0] < self._pieces.count
             if held and self._budget <= 0 and sub.session.writable and not self._next_to_send(sub).waiting:
                 return  # it is not slow: it goes on in the next step
         self._visited(budget)
@@ -237,7 +262,9 @@ class Unrecorded:
     def _next_offer(self, publish: _Publish) -> Offer[Audience] | None:
         if publish.batch is None:
             return None
-        if self._offers is None:
+        if self._offers is None and publish.to is not None:
+            self._offers = iter((Offer(publish.batch, _alone(publish.to), 0),))
+        elif self._offers is None:
             self._offers = self._standing.offers(publish.batch)
         return next(self._offers, None)
 
@@ -249,7 +276,8 @@ class Unrecorded:
             if earlier.waiting:
                 first = earlier
             elif earlier.earlier is None and earlier.until is not None and earlier.until <= handed_on:
-                later.earlier = None  # nothing comes for it any more
+                if earlier.conflating is None:
+                    later.earlier = None  # nothing comes for it any more
                 break
             later = earlier
         return first
@@ -259,6 +287,53 @@ class Unrecorded:
         self._budget -= max(self.backlogs.hold(sub, pieces, *reached), 0)
         if first and not sub.over and not sub.session.writable:
             self._line(sub)  # else it waits for credit
+
+    # -- conflation -----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Nothing more is published: nothing is held back any more."""
+        self.after(self._flush_all)
+
+    def _flush_all(self) -> None:
+        for sub in self._holding.holders():
+            self._flush(sub, _nothing)
+
+    def _conflate(self, sub: LiveSubscription, conflating: Conflating, time: int, pieces: Pieces) -> bool:
+        """Let conflation look at a stretch of what is handed on; False when there is more."""
+        self._reached, cost = self._holding.consider(sub, conflating, pieces, self._reached, time)
+        self._budget -= cost
+        self._publishes.extend(self._given(sub, conflating.take()))
+        if self._reached[0] < pieces.count:
+            return False
+        self._reached = (0, 0)
+        return True
+
+    def _release(self) -> None:
+        """Hand on what conflation gives the next whose interval is over."""
+        time = self._publishes[0].time if self._publishes else micros(self.backlogs.now)
+        sub, batches, cost = self._holding.release(time)
+        self._publishes.extend(self._given(sub, batches))
+        self._budget -= cost
+
+    def _given(self, sub: LiveSubscription, batches: list[MessageBatch]) -> list[_Publish]:
+        """What conflation gave it, to be handed on behind everything else."""
+        time = micros(self.backlogs.now)
+        return [self._counted(_Publish(self._number, batch, _nothing, time, sub)) for batch in batches]
+
+    def _flush(self, sub: LiveSubscription, done: Callable[[], None]) -> None:
+        """Hand on what is held back for it before anything else, a stretch at a time; then it does not
+        conflate any more."""
+        batches = self._holding.flush(sub)
+        if not batches:
+            self._holding.drop(sub)
+            done()
+            return
+        number, time = self._number, micros(self.backlogs.now)
+        if self._publishes:
+            number, time = self._publishes[0].number, self._publishes[0].time
+        publishes = [_Publish(number, batch, _nothing, time, sub) for batch in batches]
+        publishes.append(_Publish(number, None, lambda: self._flush(sub, done), time))
+        self._publishes.extendleft(map(self._counted, reversed(publishes)))
 
     # -- lines ----------------------------------------------------------------------------------------
 
@@ -362,3 +437,21 @@ class Unrecorded:
         self._effects.append(Send(sub.session.conn, frame))
         self._budget -= batch.nbytes + step_delivery_bytes
         return batch
+
+
+def _is_for(publish: _Publish, sub: LiveSubscription) -> bool:
+    if sub.over or publish.to is not None:
+        return not sub.over
+    return sub.since <= publish.number and (sub.until is None or publish.number < sub.until)
+
+
+def _alone(sub: LiveSubscription) -> Audience:
+    """Nobody but `sub`, which waits by itself."""
+    audience = Audience(sub.cover)
+    audience.subs[sub] = None
+    audience.backlog = sub.backlog
+    return audience
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
