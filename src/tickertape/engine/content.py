@@ -1,7 +1,8 @@
 """Owns what of the messages of its topics a subscription is sent: those that pass a filter, and the fields
 of a select list.
 
-Compiled once for each message type. Must never look at more than a bounded piece at a time
+Compiled once for each message type. Of a type that cannot have the fields nothing passes the filter, and
+bodies are sent as they are. Must never look at more than a bounded piece at a time
 (`filter_piece_bytes_max`, `filter_piece_steps_max`), or let a body that its type cannot read pass a filter
 that reads fields.
 """
@@ -13,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from tickertape.base.errors import BadFilter, BadOption, BadPath
 from tickertape.base.limits import filter_piece_bytes_max, filter_piece_steps_max
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I8, Int64s
@@ -22,6 +24,8 @@ from tickertape.payload import message_type, parse_select
 
 Project = Callable[[bytes], bytes]
 
+_NOTHING: Final = "FALSE"
+"""The filter that nothing passes."""
 _OF_SUBSCRIBER: Final = frozenset({"user", "client_name"})
 
 
@@ -39,7 +43,7 @@ class Content:
         subscriber: tuple[str | None, str],
     ) -> None:
         """`expected` are types of topics that are covered, as far as they are known; `subscriber` is its user
-        and the name of its client. Raises `BadFilter`, `BadOption`."""
+        and the name of its client. Raises `BadFilter`, `BadOption` for what no type of `expected` takes."""
         self.filter = filter
         self.select = select
         self._surroundings = surroundings
@@ -48,8 +52,10 @@ class Content:
         self._projects: dict[str, Project] = {}
         self.steps = 1
         """What one message costs its filter at most, in steps."""
-        for name in expected:
-            self._prepare(name)
+        for of_part in (self._prepare_filter, self._prepare_select):
+            misfits = [of_part(name) for name in expected]
+            if misfits and all(misfits):
+                raise next(error for error in misfits if error is not None)
         self.key: Hashable = (filter, select, subscriber if self.is_of_subscriber else None)
 
     @property
@@ -57,13 +63,28 @@ class Content:
         """Whether the filter asks who subscribed."""
         return any(compiled.needs & _OF_SUBSCRIBER for compiled in self._filters.values())
 
-    def _prepare(self, name: str) -> None:
-        kind = message_type(name)
+    def _prepare_filter(self, name: str) -> BadFilter | None:
+        """Compile the filter for a type; why it cannot be, when it cannot."""
+        error = None
         if self.filter is not None:
-            compiled = self._filters[name] = compile_filter(self.filter, kind)
+            kind = message_type(name)
+            try:
+                compiled = compile_filter(self.filter, kind)
+            except BadFilter as refused:
+                compiled, error = compile_filter(_NOTHING, kind), refused
+            self._filters[name] = compiled
             self.steps = max(self.steps, compiled.work)
+        return error
+
+    def _prepare_select(self, name: str) -> BadOption | None:
+        """As `_prepare_filter`, for the select list."""
+        error = None
         if self.select is not None:
-            self._projects[name] = kind.projector(parse_select(self.select))
+            try:
+                self._projects[name] = message_type(name).projector(parse_select(self.select))
+            except BadPath as refused:
+                self._projects[name], error = bytes, BadOption(f"select: {refused}")
+        return error
 
     def reach(self, batch: MessageBatch, low: int) -> int:
         """Before which message a piece ends that begins with message `low`."""
@@ -88,7 +109,7 @@ class Content:
         """The filter on messages of a type."""
         compiled = self._filters.get(name)
         if compiled is None:
-            self._prepare(name)
+            self._prepare_filter(name)
             compiled = self._filters[name]
         return compiled
 
@@ -126,7 +147,7 @@ class Content:
         bodies = batch.bodies_list()
         for name, which in self.by_type(batch, np.arange(batch.count, dtype=I8)):
             if name not in self._projects:
-                self._prepare(name)
+                self._prepare_select(name)
             project = self._projects[name]
             for i in which.tolist():
                 bodies[i] = project(bodies[i])

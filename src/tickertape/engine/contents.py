@@ -5,10 +5,11 @@ Must never compile the same twice while somebody uses it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from tickertape.base.errors import BadTopic
+from tickertape.base.errors import BadFilter, BadOption, BadTopic
 from tickertape.base.limits import topic_bytes_max
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.texts import shown
@@ -20,6 +21,8 @@ from tickertape.engine.pattern_topics import PatternTopics
 from tickertape.engine.rates import Conflation
 from tickertape.engine.surroundings import DEFAULT_TYPE, Surroundings
 from tickertape.journal.format import CONTROL_TOPIC
+
+Made = TypeVar("Made", Content, Keys)
 
 
 class Contents:
@@ -51,7 +54,8 @@ class Contents:
         keys = None
         if conflation.fields:
             self.compiled += 1
-            keys = Keys(conflation.fields, self.surroundings, self._expected(cover))
+            fields = conflation.fields
+            keys = self._fitting(cover, lambda types: Keys(fields, self.surroundings, types))
         return Conflating(conflation, keys, cover.content, self.conflation_memory)
 
     def unselected(self, cover: Cover, subscriber: tuple[str | None, str]) -> Cover:
@@ -85,5 +89,20 @@ class Contents:
             check_topic(topic)
         if filter is None and select is None:
             return Cover(topic, fits)
-        expected = self._expected(Cover(topic, fits))
-        return Cover(topic, fits, Content(filter, select, expected, self.surroundings, subscriber))
+        content = self._fitting(
+            Cover(topic, fits), lambda types: Content(filter, select, types, self.surroundings, subscriber)
+        )
+        return Cover(topic, fits, content)
+
+    def _fitting(self, cover: Cover, make: Callable[[list[str]], Made]) -> Made:
+        """What `make` makes for the message types that `cover` covers. What only the type of its one topic
+        does not take is refused with the name of that topic."""
+        types = self._expected(cover)
+        try:
+            return make(types)
+        except (BadFilter, BadOption) as error:
+            if cover.literal is None or types == [DEFAULT_TYPE]:
+                raise
+            make([DEFAULT_TYPE])
+            error.args = (f"{error}; topic {shown(cover.literal)} is of message type {types[0]}",)
+            raise

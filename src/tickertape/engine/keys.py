@@ -26,31 +26,39 @@ Values = Callable[[Any], tuple[Any, ...]]
 
 class Keys:
     """Reads keys of `fields`; `expected` are message types of topics that are covered. Raises `BadOption`
-    for fields that one of them cannot have."""
+    for fields that none of them can have."""
 
     def __init__(self, fields: tuple[str, ...], surroundings: Surroundings, expected: Iterable[str]) -> None:
         self._fields = fields
         self._surroundings = surroundings
-        self._readers: dict[str, tuple[FieldReader, Values]] = {}
-        for name in expected:
-            self._prepare(name)
+        self._readers: dict[str, tuple[FieldReader, Values] | None] = {}
+        """By message type; None for one that cannot have the fields: no message of it has a key."""
+        misfits = [self._prepare(name) for name in expected]
+        if misfits and all(misfits):
+            raise next(error for error in misfits if error is not None)
 
-    def _prepare(self, name: str) -> tuple[FieldReader, Values]:
+    def _prepare(self, name: str) -> BadOption | None:
         try:
             reader = message_type(name).reader([parse_path(field) for field in self._fields])
         except BadPath as error:
-            raise BadOption(f"conflation_key: {error}") from error
+            self._readers[name] = None
+            return BadOption(f"conflation_key: {error}")
         values: Values = eval("lambda r: (" + "".join(f"r{access}," for access in reader.access) + ")")
         self._readers[name] = reader, values
-        return reader, values
+        return None
 
     def of(self, batch: MessageBatch, low: int, high: int) -> list[Hashable | None]:
         """The key of each of the messages `[low, high)`."""
         keys: list[Hashable | None] = []
         prepared = {topic: self._of_type(topic) for topic in batch.topics}
-        one = prepared[batch.topics[0]] if len(prepared) == 1 else None
+        one = prepared[batch.topics[0]]
+        several = len(prepared) > 1
         for index, body in enumerate(batch.bodies_between(low, high), low):
-            reader, values = one or prepared[batch.topic(index)]
+            of_type = prepared[batch.topic(index)] if several else one
+            if of_type is None:
+                keys.append(None)
+                continue
+            reader, values = of_type
             try:
                 key = values(reader.decode(body))
             except Unreadable:
@@ -59,9 +67,11 @@ class Keys:
             keys.append(None if None in key else _hashable(key))
         return keys
 
-    def _of_type(self, topic: str) -> tuple[FieldReader, Values]:
+    def _of_type(self, topic: str) -> tuple[FieldReader, Values] | None:
         name = self._surroundings.type_of(topic)
-        return self._readers.get(name) or self._prepare(name)
+        if name not in self._readers:
+            self._prepare(name)
+        return self._readers[name]
 
 
 def _hashable(key: tuple[Any, ...]) -> Hashable | None:
