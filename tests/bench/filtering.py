@@ -13,6 +13,7 @@ from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import FLUSH_SECONDS, publisher, stage, timed, workers
 from tickertape.batch import batch_from_bodies
 from tickertape.engine.contents import Contents
+from tickertape.engine.surroundings import Subscriber
 from tickertape.testing import RunningServer
 
 SYMBOLS = 10_000
@@ -40,7 +41,9 @@ assert len(_body(7)) == 200
     aim=3_000_000,
 )
 def evaluate(room: Room) -> Reading:
-    content = Contents({}).cover("t", "/symbol = 'S0042' AND /price > 10", None, (None, "bench")).content
+    content = (
+        Contents({}).cover("t", "/symbol = 'S0042' AND /price > 10", None, Subscriber(None, "bench")).content
+    )
     assert content is not None
     batches = [batch_from_bodies("t", [_body(i + 512 * n) for i in range(512)]) for n in range(20)]
     indices = np.arange(512)

@@ -175,6 +175,22 @@ def test_pauses_that_make_no_sense(
         client.execute(command)
 
 
+@pytest.mark.parametrize("command", ["pause", "resume", "unsubscribe"])
+def test_ids_are_given_and_each_by_itself(client: tt.Client, topic: str, command: str) -> None:
+    for sub_id in ("a", "b"):
+        client.bookmark_subscribe(topic, tt.EPOCH, sub_id=sub_id)
+    act = getattr(client, command)
+    with pytest.raises(tt.UsageError, match=f"{command} needs the sub_id of a subscription, or several"):
+        act()
+    with pytest.raises(
+        tt.SubscriptionUnknown, match=r"'a,b' on this connection, and each id is given by itself"
+    ):
+        act("a,b")
+    with pytest.raises(tt.UsageError, match="text, not int"):
+        act("a", 1)
+    act("a", "b")
+
+
 def test_exact_16_handlers_keep_the_order_of_the_log_across_what_was_resumed_together(
     front: Front, client: tt.Client, uri: str, name: str, topic: str, other_topic: str
 ) -> None:

@@ -15,7 +15,7 @@ from tickertape.filter.show import show
 from tickertape.payload.registry import message_type
 
 _FILTERED: Final = (b'{"a":[1,"x",null,2.5],"b":{"c":"24"},"d":""}', b"{}", b"[1]", b"no json", b"")
-_CONTEXT: Final = Context(["t"] * 5, ["1|1|"] * 5, [None] * 5, ["k"] * 5, "u", "c", 1.5)
+_CONTEXT: Final = Context(["t"] * 5, ["1|1|"] * 5, [None] * 5, ["k"] * 5, "u", "c", "v", 1.5)
 
 
 def filter_text(data: bytes) -> str:

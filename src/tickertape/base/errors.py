@@ -37,6 +37,12 @@ class BadOption(UsageError, ValueError):
     code = "bad_option"
 
 
+class LimitReached(UsageError):
+    """A limit of the server is reached; the text names it. What there is goes on."""
+
+    code = "limit_reached"
+
+
 class BadTopic(UsageError, ValueError):
     """A topic name that is empty, too long, or a pattern where a literal is needed."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.options import parse_options
-from tickertape.client.requests import StartPoint, make_request
+from tickertape.client.requests import StartPoint, check_sub_ids, make_request
 from tickertape.client.subscriptions import Request
 
 BUILT: Final = {
@@ -147,12 +147,7 @@ def _names(sub_id: object, running: Container[str]) -> bool:
 
 
 def _sub_ids(what: str, sub_id: object) -> tuple[str, ...]:
-    named = (sub_id,) if isinstance(sub_id, str) else sub_id
-    if not named or not isinstance(named, list | tuple):
-        raise UsageError(f"{what} needs the sub_id of a subscription, or several")
-    if not all(isinstance(one, str) for one in named):
-        raise UsageError("the sub_id of a subscription is text")
-    return tuple(named)
+    return check_sub_ids(what, (sub_id,) if isinstance(sub_id, str) and sub_id else sub_id)
 
 
 def one_sub_id(command: Command) -> str | None:

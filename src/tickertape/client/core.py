@@ -31,6 +31,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
+from tickertape.client.requests import check_sub_ids
 from tickertape.client.shares import routes_of
 from tickertape.client.subscriptions import Request, Subscriptions
 from tickertape.wire import commands
@@ -218,7 +219,7 @@ class ClientCore:
 
     def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server has ended them. Raises `Disconnected`, `SubscriptionUnknown`."""
-        self._check_known(sub_ids, "nothing was ended")
+        self._check_known("unsubscribe", sub_ids, "nothing was ended")
         command = Unsubscribe(id=self._new_id(), sub_ids=sub_ids)
         self._call(command.id, _Call(token, command))
 
@@ -233,13 +234,13 @@ class ClientCore:
 
     def pause(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server sends them no more. Raises `Disconnected`, `SubscriptionUnknown`."""
-        self._check_known(sub_ids, "nothing was paused")
+        self._check_known("pause", sub_ids, "nothing was paused")
         command = Pause(id=self._new_id(), sub_ids=sub_ids)
         self._call(command.id, _Call(token, command))
 
     def resume(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when they go on. Raises `Disconnected`, `SubscriptionUnknown`."""
-        self._check_known(sub_ids, "nothing was resumed")
+        self._check_known("resume", sub_ids, "nothing was resumed")
         command = Resume(id=self._new_id(), sub_ids=sub_ids)
         self._call(command.id, _Call(token, command))
 
@@ -313,13 +314,13 @@ class ClientCore:
                 raise self.loss.with_traceback(None)  # else it grows with each call
             raise Disconnected("not connected: call connect() first")
 
-    def _check_known(self, sub_ids: tuple[str, ...], consequence: str) -> None:
+    def _check_known(self, what: str, sub_ids: tuple[str, ...], consequence: str) -> None:
+        check_sub_ids(what, sub_ids)
         self._check_ready()
         for sub_id in sub_ids:
-            if not isinstance(sub_id, str):
-                raise UsageError(f"a sub_id is text, not {type(sub_id).__name__}")
             if sub_id not in self.subscriptions:
-                raise SubscriptionUnknown(f"no subscription {sub_id!r} on this connection; {consequence}")
+                where = "on this connection" + (", and each id is given by itself" if "," in sub_id else "")
+                raise SubscriptionUnknown(f"no subscription {sub_id!r} {where}; {consequence}")
 
     def _leave(self, sub_id: str) -> None:
         command = Unsubscribe(id=self._new_id(), sub_ids=(sub_id,))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
 from tickertape.base.errors import Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
 from tickertape.base.units import parse_interval
+from tickertape.base.version import __version__
 from tickertape.batch.layout import MessageBatch
 from tickertape.client import forks
 from tickertape.client.core import ClientCore
@@ -35,7 +36,7 @@ from tickertape.client.link import parse_uri
 from tickertape.client.waiting import DEFAULT, Timeout
 from tickertape.wire.commands import LoggedOn
 
-SOFTWARE = "tickertape-python"
+SOFTWARE: Final = f"tickertape-python {__version__}"
 
 FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
 

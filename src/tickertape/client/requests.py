@@ -123,3 +123,13 @@ def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[s
             raise BadOption(f"{name} cannot be sent, it is no Unicode text: {error}") from None
     if positions is not None and not all(type(position) is int and position >= 0 for position in positions):
         raise UsageError("positions in a log are numbers from 0 on")
+
+
+def check_sub_ids(what: str, sub_ids: object) -> tuple[str, ...]:
+    """`sub_ids`, which are ids of subscriptions for the command `what`. Raises `UsageError`."""
+    if not sub_ids or not isinstance(sub_ids, list | tuple):
+        raise UsageError(f"{what} needs the sub_id of a subscription, or several")
+    for sub_id in sub_ids:
+        if not isinstance(sub_id, str):
+            raise UsageError(f"the sub_id of a subscription is text, not {type(sub_id).__name__}")
+    return tuple(sub_ids)

@@ -18,7 +18,7 @@ from tickertape.base.errors import BadFilter, BadOption, BadPath
 from tickertape.base.limits import filter_piece_bytes_max, filter_piece_steps_max
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.surroundings import Surroundings
+from tickertape.engine.surroundings import Subscriber, Surroundings
 from tickertape.filter import Context, Filter, compile_filter
 from tickertape.payload import message_type, parse_select
 
@@ -26,7 +26,7 @@ Project = Callable[[bytes], bytes]
 
 _NOTHING: Final = "FALSE"
 """The filter that nothing passes."""
-_OF_SUBSCRIBER: Final = frozenset({"user", "client_name"})
+_OF_SUBSCRIBER: Final = frozenset({"user", "client_name", "client_version"})
 
 
 class Content:
@@ -40,10 +40,10 @@ class Content:
         select: str | None,
         expected: Iterable[str],
         surroundings: Surroundings,
-        subscriber: tuple[str | None, str],
+        subscriber: Subscriber,
     ) -> None:
-        """`expected` are types of topics that are covered, as far as they are known; `subscriber` is its user
-        and the name of its client. Raises `BadFilter`, `BadOption` for what no type of `expected` takes."""
+        """`expected` are types of topics that are covered, as far as they are known; `subscriber` is who
+        subscribes. Raises `BadFilter`, `BadOption` for what no type of `expected` takes."""
         self.filter = filter
         self.select = select
         self._surroundings = surroundings
@@ -128,7 +128,10 @@ class Content:
     def context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> Context:
         """What the functions of filters give for some messages."""
         context = Context(
-            user=self._subscriber[0], client_name=self._subscriber[1], now=self._surroundings.wall / 1e6
+            user=self._subscriber.user,
+            client_name=self._subscriber.name,
+            client_version=self._subscriber.software,
+            now=self._surroundings.wall / 1e6,
         )
         if "topics" in needs:
             context.topics = [batch.topic(i) for i in which]

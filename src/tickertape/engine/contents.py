@@ -19,7 +19,7 @@ from tickertape.engine.cover import Cover
 from tickertape.engine.keys import Keys
 from tickertape.engine.pattern_topics import PatternTopics
 from tickertape.engine.rates import Conflation
-from tickertape.engine.surroundings import DEFAULT_TYPE, Surroundings
+from tickertape.engine.surroundings import DEFAULT_TYPE, Subscriber, Surroundings
 from tickertape.journal.format import CONTROL_TOPIC
 
 Made = TypeVar("Made", Content, Keys)
@@ -36,10 +36,8 @@ class Contents:
         self._patterns = PatternTopics()
         self._covers: WeakValueDictionary[Hashable, Cover] = WeakValueDictionary()
 
-    def cover(
-        self, topic: str, filter: str | None, select: str | None, subscriber: tuple[str | None, str]
-    ) -> Cover:
-        """What a subscription to `topic` covers; `subscriber` is the user and the name of its client. Raises
+    def cover(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Cover:
+        """What a subscription to `topic` covers; `subscriber` is who subscribes. Raises
         `BadTopic`, `BadFilter`, `BadOption`."""
         key = (topic, filter, select)
         cover = self._covers.get(key)
@@ -58,7 +56,7 @@ class Contents:
             keys = self._fitting(cover, lambda types: Keys(fields, self.surroundings, types))
         return Conflating(conflation, keys, cover.content, self.conflation_memory)
 
-    def unselected(self, cover: Cover, subscriber: tuple[str | None, str]) -> Cover:
+    def unselected(self, cover: Cover, subscriber: Subscriber) -> Cover:
         """`cover` without its select list."""
         content = cover.content
         if content is None or content.select is None:
@@ -72,9 +70,7 @@ class Contents:
         types = self.surroundings.types.items()
         return sorted({DEFAULT_TYPE} | {kind for name, kind in types if cover.covers(name)})
 
-    def _make(
-        self, topic: str, filter: str | None, select: str | None, subscriber: tuple[str | None, str]
-    ) -> Cover:
+    def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Cover:
         fits = None
         if topic == CONTROL_TOPIC:
             raise BadTopic(f"{shown(topic)} is the server's own: nobody subscribes to it")

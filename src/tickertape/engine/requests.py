@@ -11,6 +11,7 @@ from tickertape.base.bookmarks import FromNow, parse_bookmark
 from tickertape.base.errors import (
     BadCommand,
     BadOption,
+    LimitReached,
     SubscriptionExists,
     TopicNotRecorded,
     WrongJournal,
@@ -51,9 +52,9 @@ def check_subscribe(
     options = subscribe_options(command.options, replay=replay or replaces_replay)
     if isinstance(command, Subscribe):
         _check_subscription(held, command, options, journal)
-        cover = contents.cover(command.topic, command.filter, options.select, (session.user, session.name))
+        cover = contents.cover(command.topic, command.filter, options.select, session.subscriber)
     else:
-        cover = contents.cover(command.topic, None, None, (session.user, session.name))
+        cover = contents.cover(command.topic, None, None, session.subscriber)
     if replay and cover.literal is not None and not publishing.is_recorded(cover.literal):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
@@ -67,14 +68,18 @@ def _check_subscription(
     if not 0 < len(command.sub_id.encode()) <= subscription_id_bytes_max:
         raise BadCommand(f"a subscription id has 1 to {subscription_id_bytes_max} bytes")
     if not message_cost_bytes <= command.credit <= credit_bytes_max:
-        raise BadCommand(f"a credit of {command.credit} bytes")
+        allowed = f"from {message_cost_bytes} to {credit_bytes_max:,} are allowed"
+        raise BadCommand(f"a credit of {command.credit:,} bytes: {allowed}")
     if command.sub_id in held and not options.replace:
         raise SubscriptionExists(
             f"subscription id {shown(command.sub_id)} is in use on this connection; "
             "the option replace puts another subscription in its place"
         )
     if command.sub_id not in held and len(held) >= subscriptions_per_connection_max:
-        raise BadCommand(f"more than {subscriptions_per_connection_max} subscriptions on one connection")
+        raise LimitReached(
+            f"this connection has {subscriptions_per_connection_max:,} subscriptions, as many as it may "
+            "(subscriptions_per_connection_max): end some, or open another connection"
+        )
     if command.positions is not None:
         if command.bookmark is not None:
             raise BadOption("positions and a bookmark exclude each other")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tickertape.batch import MessageBatch
 from tickertape.engine.statistics import Statistics
+from tickertape.engine.surroundings import Subscriber
 
 
 class Session:
@@ -20,10 +21,13 @@ class Session:
         publisher: int,
         derived: int,
         statistics: Statistics,
+        software: str = "",
     ) -> None:
         self.conn = conn
         self.name = name
         self.user = user
+        self.subscriber = Subscriber(user, name, software)
+        """What its filters may ask about it."""
         self.publisher = publisher
         self.derived = derived
         """Publisher id of its messages without sequences."""

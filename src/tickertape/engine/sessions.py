@@ -46,7 +46,9 @@ class Sessions:
         old = self._by_name.get(command.name)
         if old is not None and old.user != command.user:
             raise NameInUse(f"client name {shown(command.name)} is in use by another user")
-        session = Session(conn, command.name, command.user, publisher, derived, self._statistics)
+        session = Session(
+            conn, command.name, command.user, publisher, derived, self._statistics, command.software
+        )
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old
 

@@ -18,6 +18,10 @@ _FLAGS: Final = frozenset({"bookmark", "fully_durable", "live", "pause", "replac
 _REPLAY_ONLY: Final = frozenset(
     {"bookmark_not_found", "fully_durable", "live", "pause", "rate", "rate_max_gap"}
 )
+_WITHOUT_BOOKMARK: Final = {
+    "pause": ": what is sent as it comes is kept for nobody. A bookmark subscription that is there is paused "
+    "by the command pause",
+}
 _NOT_LIVE: Final = {
     "rate": "what is sent as it comes has no pace of its own",
     "rate_max_gap": "what is sent as it comes has no pace of its own",
@@ -51,6 +55,8 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
     """The options of a command, with a bookmark (or positions) when `replay`. Raises `BadOption`."""
     options = parse_options(text)
     for name, value in options.items():
+        if name == "resume":
+            raise BadOption("resume is no option of a subscribe but a command: it names what goes on")
         if name not in _FLAGS | _VALUES:
             raise BadOption(f"option {shown(name)} is unknown or not built yet")
         if name in _FLAGS and value is not None:
@@ -58,7 +64,7 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
         if name in _VALUES and value is None:
             raise BadOption(f"option {name} needs a value: {name}=...")
         if name in _REPLAY_ONLY and not replay:
-            raise BadOption(f"option {name} needs a bookmark")
+            raise BadOption(f"option {name} needs a bookmark{_WITHOUT_BOOKMARK.get(name, '')}")
     if "live" in options:
         for name in _NOT_LIVE:
             if name in options:

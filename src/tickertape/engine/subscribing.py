@@ -59,14 +59,23 @@ class Held:
         """Those that take the place of one of the others once their start was found."""
 
     def __len__(self) -> int:
-        return len(self.recorded) + len(self.live)
+        """Subscriptions: one by a pattern may be in both places."""
+        count = len(self.recorded) + len(self.live)
+        if not self.recorded or not self.live:
+            return count
+        return count - len(self.recorded.keys() & self.live.keys())
+
+    def __bool__(self) -> bool:
+        return bool(self.recorded or self.live)
 
     def __contains__(self, sub_id: object) -> bool:
         return sub_id in self.recorded or sub_id in self.live
 
     def __iter__(self) -> Iterator[str]:
         yield from self.recorded
-        yield from self.live
+        for sub_id in self.live:
+            if sub_id not in self.recorded:
+                yield sub_id
 
     @property
     def owed(self) -> bool:
@@ -214,7 +223,7 @@ class Subscribing:
     ) -> None:
         """What is not recorded, from now on; in the place of `old` if there is one."""
         if conflating is not None:  # what it is made of is looked at whole
-            cover = self._contents.unselected(cover, (session.user, session.name))
+            cover = self._contents.unselected(cover, session.subscriber)
         live = LiveSubscription(session, command.sub_id, cover, allowance)
         live.conflating = conflating
         self._hold(session).live[command.sub_id] = live

@@ -1,4 +1,5 @@
-"""Owns what filters are told of the world beside a body: the message type of a topic, and what time it is.
+"""Owns what filters are told of the world beside a body: the message type of a topic, who subscribes, and
+what time it is.
 
 Must never read a clock: it is told.
 """
@@ -6,11 +7,20 @@ Must never read a clock: it is told.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tickertape.base.ports import Now
 
 DEFAULT_TYPE: Final = "json"
+
+
+class Subscriber(NamedTuple):
+    """Who subscribes."""
+
+    user: str | None
+    name: str
+    software: str = ""
+    """Name and version of its client software, as it says; empty when it does not."""
 
 
 class Surroundings:

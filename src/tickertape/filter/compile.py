@@ -43,6 +43,7 @@ class Context:
     sow_keys: Sequence[str | None] = ()
     user: str | None = None
     client_name: str | None = None
+    client_version: str | None = None
     now: float | None = None
     """Seconds since 1970."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from tickertape.base.limits import text_result_characters_max
 from tickertape.filter import array_functions, numbers, texts
+from tickertape.filter.hints import instead_of
 from tickertape.filter.values import Scalar, equal, less, number, text
 
 
@@ -185,6 +186,7 @@ _ALL: Final = (
     Function("SOW_KEY", "", _same, "key that the publisher gave"),
     Function("USER", "", _same, "user of the subscriber's connection"),
     Function("CLIENT_NAME", "", _same, "client name of the subscriber"),
+    Function("CLIENT_VERSION", "", _same, "name and version of the subscriber's client software"),
     Function("UNIX_TIMESTAMP", "", _same, "seconds since 1970 at which the filter is evaluated"),
 )  # fmt: skip
 
@@ -196,7 +198,12 @@ MESSAGE_FUNCTIONS: Final = {
     "SOW_KEY": "sow_keys",
 }
 """Functions of a message, and where a `Context` has them, a value for each message."""
-SUBSCRIBER_FUNCTIONS: Final = {"USER": "user", "CLIENT_NAME": "client_name", "UNIX_TIMESTAMP": "now"}
+SUBSCRIBER_FUNCTIONS: Final = {
+    "USER": "user",
+    "CLIENT_NAME": "client_name",
+    "CLIENT_VERSION": "client_version",
+    "UNIX_TIMESTAMP": "now",
+}
 """Functions that give the same for all messages of a call, and where a `Context` has it."""
 
 _CALLS: Final[dict[str, Callable[..., Any]]] = {
@@ -211,7 +218,6 @@ _NOT_HERE: Final = {
     **dict.fromkeys(_AGGREGATES, "aggregates cannot be used in a filter"),
     **dict.fromkeys(("LAST_UPDATED", "LAST_READ", "SOW_KEY_HASH"), "a message is no record of a SOW topic"),
     **dict.fromkeys(("LEASE_COUNT", "LAST_LEASED"), "a filter sees a message before any queue leases it"),
-    "CLIENT_VERSION": "the server does not know the subscriber's version",
     "REGEXP_REPLACE": "what it costs has no bound; LIKE and REPLACE have one",
     "CRC64": "only CRC32 is offered",
 }
@@ -231,4 +237,5 @@ def why_not(name: str) -> str | None:
     from difflib import get_close_matches  # not before somebody errs
 
     near = get_close_matches(name, FUNCTIONS, 1)
-    return f"there is no function {name[:40]}" + (f"; perhaps {near[0]}" if near else "")
+    instead = instead_of(name) or (f"; perhaps {near[0]}" if near else "")
+    return f"there is no function {name[:40]}{instead}"

@@ -26,7 +26,7 @@ from tickertape.payload.types import MessageType
 
 K = TypeVar("K")
 
-OF_SUBSCRIBER = frozenset({"user", "client_name"})
+OF_SUBSCRIBER = frozenset({"user", "client_name", "client_version"})
 """What of a `Context` differs between subscribers: a filter that needs it cannot be in an index."""
 
 

@@ -17,6 +17,7 @@ from tickertape.base.limits import (
     filter_operations_max,
 )
 from tickertape.base.texts import shown
+from tickertape.filter.hints import instead_at, no_number
 from tickertape.filter.places import TEXT_FORM, Mistake, Unexpected, bad_filter
 from tickertape.filter.tree import Literal, Node
 
@@ -99,12 +100,17 @@ def _unexpected(text: str, error: Unexpected) -> BadFilter:
         field = shown("/" + word[0])
         reason = f"AND, OR or the end is expected, not the field {field}; to divide, put a blank behind the /"
         return bad_filter(text, at - 1, reason)
-    if word is not None and "FIELD" in expected:
-        return bad_filter(
-            text, at, f"{shown(word[0])} is no value: a text stands in quotes, a field begins with /"
-        )
+    if found == "[":
+        reason = "a subscript is [0], [1], ... right behind a field's name; without one all elements count"
+        return bad_filter(text, at, reason)
+    if "FIELD" in expected:
+        if word is not None:
+            reason = f"{shown(word[0])} is no value: a text stands in quotes, a field begins with /"
+            return bad_filter(text, at, reason)
+        if (number := no_number(text, at)) is not None:
+            return bad_filter(text, at, f"{shown(number)} is no number: digits, a point, an exponent (1.5e3)")
     what = shown(word[0] if word else found)
-    return bad_filter(text, at, f"{_wanted(expected)} is expected, not {what}")
+    return bad_filter(text, at, f"{_wanted(expected)} is expected, not {what}{instead_at(text, at)}")
 
 
 def _wanted(expected: frozenset[str]) -> str:

@@ -127,8 +127,11 @@ class _Resolver:
         low, high = FUNCTIONS[node.name].arguments
         count = len(node.arguments)
         if not low <= count <= high:
-            wanted = f"{low}" if low == high else f"{low} or more" if high == 1000 else f"{low} to {high}"
-            raise self._refuse(node.at, f"{node.name} takes {wanted} arguments, not {count}")
+            wanted = (
+                f"{low or 'no'}" if low == high else f"{low} or more" if high == 1000 else f"{low} to {high}"
+            )
+            noun = "argument" if low == high == 1 else "arguments"
+            raise self._refuse(node.at, f"{node.name} takes {wanted} {noun}, not {count}")
 
     def _checked_call(self, node: Call) -> Node:
         function: Function = FUNCTIONS[node.name]

@@ -329,5 +329,6 @@ def part_of(context: Context, at: Sequence[int]) -> Context:
         of(context.sow_keys),
         context.user,
         context.client_name,
+        context.client_version,
         context.now,
     )

@@ -14,6 +14,7 @@ from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
 from tickertape.engine.standing import Group, Standing
 from tickertape.engine.subscription import Phase
+from tickertape.engine.surroundings import Subscriber
 from tickertape.wire.commands import Deliver
 
 
@@ -115,7 +116,7 @@ class _Sub:
 def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:
     contents = Contents({})
     standing: Standing[_Sub, Group[_Sub]] = Standing(Group)
-    first, second = (_Sub(contents.cover("t", f"/n = {n}", None, (None, "me"))) for n in (1, 2))
+    first, second = (_Sub(contents.cover("t", f"/n = {n}", None, Subscriber(None, "me"))) for n in (1, 2))
     standing.add(first)
     builder = BatchBuilder()
     for sequence in range(1, 4):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from random import Random
+from typing import Any
 
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tickertape.engine import requests
 from tickertape.wire.commands import Ack, Unsubscribe
 
 RECORDED = frozenset({"log/a", "log/b"})
@@ -111,3 +113,54 @@ def test_exact_20_of_every_kind_replaced_again_and_again(seed: int) -> None:
     for recorded in (True, False):
         of_kind = [number for topic, number in expected if (topic in RECORDED) is recorded]
         assert _numbers(peer.heard["s"], recorded=recorded) == of_kind
+
+
+def test_a_pattern_of_both_kinds_counts_once_and_a_limit_says_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests, "subscriptions_per_connection_max", 3)
+    world = EngineWorld(4, recorded=RECORDED)
+    peer = world.connect("reader")
+    topics = ["/a$", ".*", "log/a", "rest/a"]
+    commands = [peer.subscribe(f"s{number}", topic) for number, topic in enumerate(topics)]
+    world.settle()
+    answers = [answer for command in commands if isinstance(answer := peer.answers[command], Ack)]
+    assert [answer.code for answer in answers] == ["", "", "", "limit_reached"]
+    assert "(subscriptions_per_connection_max)" in answers[-1].text
+    assert sorted(world.broker.subscriptions_of(peer.conn)) == ["s0", "s1", "s2"]
+    again = peer.subscribe("s0", "rest/a", options="replace")
+    assert peer.answers[again] == Ack(id=again)
+    peer.send(Unsubscribe(id=99, sub_ids=("s0",)))
+    last = peer.subscribe("s3", "rest/a")
+    assert peer.answers[last] == Ack(id=last)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "text"),
+    [
+        ({"credit": 3}, "bad_command", "a credit of 3 bytes: from 32 to 1,073,741,824 are allowed"),
+        ({"options": "resume"}, "bad_option", "resume is no option of a subscribe but a command"),
+        ({"options": "replace,pause"}, "bad_option", "paused by the command pause"),
+    ],
+)
+def test_a_refusal_says_what_to_do(more: dict[str, Any], code: str, text: str) -> None:
+    peer = EngineWorld(5, recorded=RECORDED).connect("reader")
+    peer.subscribe("s", "rest/a")
+    answer = peer.answers[peer.subscribe("s" if "options" in more else "t", "rest/a", **more)]
+    assert isinstance(answer, Ack)
+    assert answer.code == code
+    assert text in answer.text
+
+
+def test_a_filter_asks_for_the_version_of_the_client() -> None:
+    world = EngineWorld(6, recorded=RECORDED)
+    publisher = world.connect("publisher")
+    readers = [world.connect(f"r{number}", software=f"ours {number}") for number in range(2)]
+    for reader in readers:
+        reader.subscribe("s", "log/a", filter="CLIENT_VERSION() = 'ours 1' AND /k = 2")
+        reader.subscribe("u", "rest/a", filter="CLIENT_VERSION() = 'ours 1' AND /k = 2")
+    world.settle()
+    for topic in ("log/a", "rest/a"):
+        _publish(publisher, topic, 2)
+    world.settle()
+    assert [len(reader.heard[s]) for reader in readers for s in ("s", "u")] == [0, 0, 1, 1]

@@ -94,13 +94,16 @@ def test_binary_bodies_have_no_fields() -> None:
 
 
 def test_message_and_subscriber_functions_take_a_context() -> None:
-    context = Context(["t", "t"], ["1|1|", "1|2|"], ["c", None], [None, "k"], "ann", "desk", 1_795_165_200.0)
+    context = Context(
+        ["t", "t"], ["1|1|", "1|2|"], ["c", None], [None, "k"], "ann", "desk", "x 1", 1_795_165_200.0
+    )
     bodies = [b"{}", b'{"a":1}']
     for text, hits in {
         "BOOKMARK() LIKE '2.$'": [1],
         "CORRELATION_ID() IS NULL": [1],
         "SOW_KEY() = 'k' AND /a = 1": [1],
         "USER() = 'ann' AND CLIENT_NAME() BEGINS WITH ('d')": [0, 1],
+        "CLIENT_VERSION() LIKE '^x '": [0, 1],
         "UNIX_TIMESTAMP() > 1795165199": [0, 1],
         "TOPIC_NAME() = 't' AND /a IS NULL": [0],
     }.items():

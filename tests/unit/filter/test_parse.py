@@ -11,10 +11,12 @@ from tickertape.base.limits import (
     filter_members_max,
     filter_operations_max,
 )
+from tickertape.filter.compile import compile_filter
 from tickertape.filter.parse import parse
 from tickertape.filter.places import caret_lines
 from tickertape.filter.show import show
 from tickertape.filter.tree import And, Comparison, Field, In, Literal, Not, Or, walk
+from tickertape.payload import message_type
 from tickertape.payload.paths import Path
 
 
@@ -95,7 +97,7 @@ def test_a_list_of_constants_keeps_their_places() -> None:
             "line 3, column 6: an operator, AND, OR or the end is expected, not '!'",
         ),
         ("/a = 'x", 5, "the text has no closing quote '"),
-        ("/a[0 = 1", 2, "an operator, AND, OR or the end is expected, not '['"),
+        ("/a[0 = 1", 2, "a subscript is [0], [1], ... right behind a field's name; without one all elements"),
         ("/a = 1 /b = 2", 7, "not the field '/b'; to divide, put a blank behind the /"),
         ("\ud800", 0, "not Unicode text"),
         ("/a = \x00", 5, r"not '\x00': /a = ^ \x00"),
@@ -107,6 +109,36 @@ def test_a_mistake_is_told_with_its_place(text: str, position: int, said: str) -
     assert error.position == position
     assert said in str(error)
     assert str(error).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/a[-1] = 1", "a subscript is [0], [1], ... right behind"),
+        ("/a[*] = 1", "without one all elements count"),
+        ("/a [0] = 1", "right behind a field's name"),
+        ("/a = 0x10", "'0x10' is no number"),
+        ("/a IN (1, 1_000)", "'1_000' is no number"),
+        ("/a CONTAINS 'x'", "not 'CONTAINS'; perhaps LIKE"),
+        ("/a NOT contains 'x'", "not 'contains'; perhaps LIKE"),
+        ("/a ILIKE 'x'", "perhaps LIKE '(?i)...'"),
+        ("/a STARTS WITH 'x'", "perhaps BEGINS WITH"),
+        ("/a EndsWith 'x'", "perhaps ENDS WITH"),
+        ("/a = 1 && /b = 2", "perhaps AND"),
+        ("/a = 1 || /b = 2", "perhaps OR"),
+        ("!/a = 1", "perhaps NOT"),
+        ("/a =~ 'x'", "perhaps LIKE"),
+        ("/a = contains", "'contains' is no value"),
+        ("UPPER() = 'X'", "UPPER takes 1 argument, not 0"),
+        ("NAN_VALUE(1) = 1", "NAN_VALUE takes no arguments, not 1"),
+        ("CONTAINS(/a, 'x')", "there is no function CONTAINS; perhaps LIKE"),
+        ("starts_with(/a, 'x')", "there is no function STARTS_WITH; perhaps BEGINS WITH"),
+    ],
+)
+def test_who_writes_another_language_is_told_what_this_one_has(text: str, said: str) -> None:
+    with pytest.raises(BadFilter) as refusal:
+        compile_filter(text, message_type("json"))
+    assert said in str(refusal.value)
 
 
 def test_a_long_text_is_shown_around_the_mistake() -> None:
