@@ -1,14 +1,15 @@
 """Owns the conflation keys of messages: the values of some fields, read with the type of their topic.
 
-Must never give two messages one key unless their fields agree, nor a key to a message that lacks one of them
-or cannot be read: nothing may take its place.
+Values agree as in JSON: 1 and 1.0 are one value, and true, 1 and "1" are three. Must never give two messages
+one key unless their fields agree, nor a key to a message that lacks one of them or cannot be read: nothing
+may take its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,8 +19,11 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.surroundings import Surroundings
 from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
 
-_OBJECT_BYTES = 64
+_OBJECT_BYTES: Final = 64
 """About what a value takes in memory beside its text."""
+
+_INTEGER_MIN: Final = -(1 << 63)
+_INTEGER_MAX: Final = (1 << 64) - 1
 
 Values = Callable[[Any], tuple[Any, ...]]
 
@@ -75,18 +79,42 @@ class Keys:
 
 
 def _hashable(key: tuple[Any, ...]) -> Hashable | None:
-    """`key`, or what stands for it where it is large or holds what cannot be compared by hash; None when
-    nothing can."""
+    """What is equal for equal keys: `key`, or what stands for it where it is large or Python would compare it
+    in another way; None when nothing can."""
     for value in key:
         kind = type(value)
-        if kind is list or kind is dict or (kind in (str, bytes) and len(value) > _OBJECT_BYTES):
+        if kind is str or kind is bytes:
+            if len(value) > _OBJECT_BYTES:
+                break
+        elif kind is not int and (kind is not float or value != value):
             break
     else:
         return key
     try:
-        encoded = msgspec.msgpack.encode([[type(value).__name__, value] for value in key])
+        encoded = msgspec.msgpack.encode([_plain(value) for value in key])
     except (OverflowError, TypeError, ValueError, RecursionError):
-        return None  # an array or object with what nothing else can hold, such as an integer of 80 bits
+        return None  # an object with names that have no order
     if len(encoded) + _OBJECT_BYTES <= conflation_key_bytes_max:
         return encoded
     return blake2b(encoded, digest_size=32).digest()
+
+
+def _plain(value: Any) -> Any:
+    """`value` in the one form that all values equal to it have: as in JSON, but that NaN equals itself."""
+    kind = type(value)
+    if kind is list:
+        return [_plain(element) for element in value]
+    if kind is dict:
+        return {name: _plain(value[name]) for name in sorted(value)}
+    if kind is float:
+        if value != value:
+            return _NAN
+        if value.is_integer():
+            value, kind = int(value), int
+    if kind is int and not _INTEGER_MIN <= value <= _INTEGER_MAX:
+        return msgspec.msgpack.Ext(_LARGE_INTEGER, b"%x" % value)
+    return value
+
+
+_LARGE_INTEGER: Final = 1
+_NAN: Final = msgspec.msgpack.Ext(2, b"")
