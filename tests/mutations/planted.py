@@ -333,4 +333,18 @@ MUTATIONS: Final = (
         "self._runnable.put(cursor, cursor)",
         ("unit/engine/test_cohorts.py",),
     ),
+    Mutation(
+        "what conflation held back for one comes behind what took its place",
+        "engine/unrecorded.py",
+        "            self._queue = self._given or self._publishes\n",
+        "            self._queue = self._publishes or self._given\n",
+        ("unit/engine/test_unrecorded_conflation.py",),
+    ),
+    Mutation(
+        "the clock ends an interval before what was published in it was looked at",
+        "engine/unrecorded.py",
+        "        time = self._publishes[0].time if self._publishes else micros(self.backlogs.now)\n",
+        "        time = micros(self.backlogs.now)\n",
+        ("unit/engine/test_unrecorded_conflation.py",),
+    ),
 )

@@ -74,6 +74,10 @@ class Unrecorded:
         self._budget = self.step_bytes_max
         self._number = 0
         self._publishes: deque[_Publish] = deque()
+        self._given: deque[_Publish] = deque()
+        """What conflation gave: it goes before the publishes that are not begun yet."""
+        self._queue = self._publishes
+        """Of which of the two the first is begun, or is next."""
         self._waiting_bytes = 0
         # What is left to do of the first publish: its offers, the subscribers of the one begun, and what of
         # its pieces the next of them was sent.
@@ -175,7 +179,7 @@ class Unrecorded:
     def _append(self, batch: MessageBatch | None, done: Callable[[], None]) -> None:
         number = self._number
         self._number += 1
-        if batch is None and not self._publishes:
+        if batch is None and not self.passing:
             done()
             return
         self._publishes.append(self._counted(_Publish(number, batch, done, micros(self.backlogs.now))))
@@ -189,7 +193,7 @@ class Unrecorded:
     @property
     def passing(self) -> bool:
         """Whether something published is not handed on yet."""
-        return bool(self._publishes)
+        return bool(self._publishes or self._given)
 
     @property
     def congested(self) -> bool:
@@ -201,7 +205,7 @@ class Unrecorded:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._publishes or self._runnable or self._holding)
+        return bool(self._publishes or self._given or self._runnable or self._holding)
 
     def written(self) -> None:
         """The effects were taken: whose connection is full now will be known before the next step."""
@@ -210,7 +214,7 @@ class Unrecorded:
     def step(self) -> None:
         """Go on for what is left of the bytes between two writes: publishes and lines in turn."""
         while self._budget > 0 and self.has_work:
-            if self._publishes:
+            if self.passing:
                 self._hand_on()
             if self._runnable and self._budget > 0:
                 self._serve_line()
@@ -219,14 +223,16 @@ class Unrecorded:
 
     def _hand_on(self) -> None:
         """Give the next subscriber what the first publish has for it."""
-        publish = self._publishes[0]
+        if self._offers is None:
+            self._queue = self._given or self._publishes
+        publish = self._queue[0]
         if not self._subs and self._audience is not None:
             self.backlogs.handed_on(self._audience.backlog)
             self._audience = None
         if not self._subs:
             offer = self._next_offer(publish)
             if offer is None:
-                self._publishes.popleft()
+                self._queue.popleft()
                 self._waiting_bytes -= publish.waiting_bytes
                 self._offers = self._pieces = None
                 publish.done()
@@ -302,7 +308,7 @@ class Unrecorded:
         """Let conflation look at a stretch of what is handed on; False when there is more."""
         self._reached, cost = self._holding.consider(sub, conflating, pieces, self._reached, time)
         self._budget -= cost
-        self._publishes.extend(self._given(sub, conflating.take()))
+        self._give(sub, conflating.take())
         if self._reached[0] < pieces.count:
             return False
         self._reached = (0, 0)
@@ -312,28 +318,22 @@ class Unrecorded:
         """Hand on what conflation gives the next whose interval is over."""
         time = self._publishes[0].time if self._publishes else micros(self.backlogs.now)
         sub, batches, cost = self._holding.release(time)
-        self._publishes.extend(self._given(sub, batches))
+        self._give(sub, batches)
         self._budget -= cost
 
-    def _given(self, sub: LiveSubscription, batches: list[MessageBatch]) -> list[_Publish]:
-        """What conflation gave it, to be handed on behind everything else."""
-        time = micros(self.backlogs.now)
-        return [self._counted(_Publish(self._number, batch, _nothing, time, sub)) for batch in batches]
+    def _give(self, sub: LiveSubscription, batches: list[MessageBatch]) -> None:
+        """Hand on what conflation gave it."""
+        self._given.extend(self._counted(_Publish(0, batch, _nothing, 0, sub)) for batch in batches)
 
     def _flush(self, sub: LiveSubscription, done: Callable[[], None]) -> None:
-        """Hand on what is held back for it before anything else, a stretch at a time; then it does not
-        conflate any more."""
+        """Hand on what is held back for it, a stretch at a time; then it does not conflate any more."""
         batches = self._holding.flush(sub)
         if not batches:
             self._holding.drop(sub)
             done()
             return
-        number, time = self._number, micros(self.backlogs.now)
-        if self._publishes:
-            number, time = self._publishes[0].number, self._publishes[0].time
-        publishes = [_Publish(number, batch, _nothing, time, sub) for batch in batches]
-        publishes.append(_Publish(number, None, lambda: self._flush(sub, done), time))
-        self._publishes.extendleft(map(self._counted, reversed(publishes)))
+        self._give(sub, batches)
+        self._given.append(self._counted(_Publish(0, None, lambda: self._flush(sub, done), 0)))
 
     # -- lines ----------------------------------------------------------------------------------------
 

@@ -100,6 +100,59 @@ def test_each_interval_gives_its_last_in_the_order_of_the_firsts(seed: int) -> N
     assert unrecorded.next_deadline() is None
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_exact_20_replaced_again_and_again_with_and_without_conflation(seed: int) -> None:
+    """Each of them gives what was published while it was there, and all of it before the next one."""
+    rng = Random(seed)
+    world = _world(seed, SlowLimits(connection_bytes=rng.choice((2_000, 16 << 20))))
+    unrecorded = _unrecorded(world)
+    unrecorded.step_bytes_max = rng.choice((1, 5_000, 1 << 20))
+    unrecorded.written()
+    publisher, peer = world.connect("p"), world.connect("s")
+    wanted: list[int] = []
+    opened: dict[int, tuple[int, int]] = {}
+    conflates = True
+    peer.subscribe("s", "u", options=KEYED, credit=200)
+    heard: list[int] = []
+    for number in range(150):
+        key = rng.randrange(3)
+        _publish(publisher, "u", (key, number))
+        at = int(world.mono * 1e6)
+        if not conflates:
+            wanted.append(number)
+        elif key not in opened or at >= opened[key][0] + 1_000_000:
+            opened[key] = at, len(wanted)
+            wanted.append(number)
+        else:
+            wanted[opened[key][1]] = number
+        if rng.random() < 0.1:
+            heard += _numbers(peer)
+            conflates = rng.random() < 0.7
+            opened.clear()
+            options = f"replace,{KEYED}" if conflates else "replace"
+            peer.subscribe("s", "u", options=options, credit=rng.choice((60, 200, 4096)))
+        for _ in range(rng.randrange(3)):
+            world.step()
+        _shake(world, peer, rng)
+    world.broker.writable(peer.conn)
+    _pass(world, 1.5)
+    assert heard + _numbers(peer) == wanted
+    assert _held_bytes(world) == unrecorded.backlogs.held_bytes == 0
+    assert not unrecorded.has_work
+
+
+def _shake(world: EngineWorld, peer: Peer, rng: Random) -> None:
+    if rng.random() < 0.3:
+        world.wake(rng.choice((0.01, 0.2, 1.5)))
+    if rng.random() < 0.3:
+        peer.give_credit("s")
+    if rng.random() < 0.1:
+        world.broker.blocked(peer.conn)
+    elif rng.random() < 0.1:
+        world.broker.writable(peer.conn)
+        world.collect()
+
+
 def test_a_filter_comes_before_and_a_select_list_after() -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
