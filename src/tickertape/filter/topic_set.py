@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tickertape.base.limits import pattern_topics_kept_max
+from tickertape.base.errors import BadTopic
+from tickertape.base.limits import pattern_topics_kept_max, recorded_patterns_max
 from tickertape.base.names import is_pattern
 from tickertape.filter.patterns import BadPattern, Pattern, compile_pattern, compile_topic_pattern
 
 
 class TopicSet:
     """The topics that `names` name or fit: one with a character of a pattern is a pattern, searched for
-    anywhere in a topic. Raises `BadTopic` for a pattern that is not accepted."""
+    anywhere in a topic. Raises `BadTopic` for a pattern that is not accepted, and above
+    `recorded_patterns_max`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = sorted(set(names))
@@ -39,6 +41,8 @@ class TopicSet:
 
 def _joined(texts: list[str]) -> list[Pattern]:
     """The patterns `texts`, as one where that is not too costly: a topic is searched once for all of them."""
+    if len(texts) > recorded_patterns_max:
+        raise BadTopic(f"{len(texts):,} patterns of topics: at most {recorded_patterns_max} are read")
     patterns = [compile_topic_pattern(text) for text in texts]
     if len(patterns) > 1:
         try:

@@ -30,7 +30,8 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
     file = tmp_path / "c.toml"
     file.write_text(
         '[[transport]]\nlisten = "unix:///s"\n[journal]\nsync = "interval"\ncreate = false\n'
-        '[[journal.topic]]\nname = "orders"\n[[topic]]\nname = "orders"\nvalidate = true\n'
+        '[[journal.topic]]\nname = "orders"\n[[journal.topic]]\npattern = "^fx/"\n'
+        '[[topic]]\nname = "orders"\nvalidate = true\n'
     )
     result = run("check", str(file))
     assert result.exit_code == 0
@@ -40,7 +41,7 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
         f"  data      {tmp_path}/data (must exist)\n"
         "  listen    unix:///s\n"
         "  admin     http://127.0.0.1:9008\n"
-        "  records   orders, synced every 1 s, in segments of 268,435,456 bytes\n"
+        "  records   orders, ^fx/, synced every 1 s, in segments of 268,435,456 bytes\n"
         "  slow      67,108,864 bytes in memory, 16,777,216 a connection, "
         f"then 1,073,741,824 on disk in {tmp_path}/data/spill\n"
         "  validates orders (json)\n"

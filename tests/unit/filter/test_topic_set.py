@@ -49,6 +49,11 @@ def test_what_is_no_pattern_is_refused() -> None:
         TopicSet(["orders", "(?=a)"])
 
 
+def test_more_patterns_than_may_be_are_refused_before_any_is_looked_at() -> None:
+    with pytest.raises(BadTopic, match=r"65 patterns of topics: at most 64"):
+        TopicSet([*(f"^{number}" for number in range(64)), "(?=a)"])
+
+
 def test_what_it_remembers_is_bounded() -> None:
     topics = TopicSet(["^a"])
     for number in range(pattern_topics_kept_max + 10):
