@@ -125,6 +125,8 @@ topic_names_bytes_max: Final = 192 * KIB
 the answer to a logon."""
 recorded_patterns_max: Final = 64
 """Patterns that say what is recorded: a topic that was not seen before may be searched for each of them."""
+recorded_topics_kept_max: Final = 4096
+"""Topics of which it is remembered whether such a pattern fits them."""
 subscription_id_bytes_max: Final = 256
 subscriptions_per_connection_max: Final = 10_000
 """Subscriptions that one connection may hold; the next one is refused."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tickertape.base.errors import BadTopic
-from tickertape.base.limits import pattern_topics_kept_max, recorded_patterns_max
+from tickertape.base.limits import recorded_patterns_max, recorded_topics_kept_max
 from tickertape.base.names import is_pattern
 from tickertape.filter.patterns import BadPattern, Pattern, compile_pattern, compile_topic_pattern
 
@@ -33,7 +33,7 @@ class TopicSet:
         known = self._known.get(topic)
         if known is None:
             known = any(pattern.search(topic) for pattern in self._patterns)
-            if len(self._known) >= pattern_topics_kept_max:
+            if len(self._known) >= recorded_topics_kept_max:
                 self._known.clear()
             self._known[topic] = known
         return known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tickertape.base.errors import BadTopic
-from tickertape.base.limits import pattern_topics_kept_max
+from tickertape.base.limits import recorded_topics_kept_max
 from tickertape.filter import TopicSet, compile_topic_pattern
 
 TOPICS = ["orders", "orders/ny", "fx/eur/spot", "fx/eur/forward", "FX/eur", "my orders", "", "fx"]
@@ -56,6 +56,6 @@ def test_more_patterns_than_may_be_are_refused_before_any_is_looked_at() -> None
 
 def test_what_it_remembers_is_bounded() -> None:
     topics = TopicSet(["^a"])
-    for number in range(pattern_topics_kept_max + 10):
+    for number in range(recorded_topics_kept_max + 10):
         assert f"a{number}" in topics
-        assert len(topics._known) <= pattern_topics_kept_max
+        assert len(topics._known) <= recorded_topics_kept_max
