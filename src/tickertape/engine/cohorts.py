@@ -91,8 +91,6 @@ class Cohorts:
         self._reads: dict[int, Cohort] = {}
         self._alone: WeakValueDictionary[str | None, Subscription] = WeakValueDictionary()
         """Of each topic the one that last went on by itself: with the next one it may make a cohort."""
-        self._damaged = -1
-        """A place that could not be read: up to there everybody finds out alone what of it is needed."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -101,7 +99,7 @@ class Cohorts:
 
     def join(self, sub: Subscription) -> bool:
         """Whether one that reads by itself goes on with others from here."""
-        if not may_join(sub) or sub.position <= self._damaged:
+        if not may_join(sub):
             return False
         cohort = self._near(sub) or self._with_another(sub)
         if cohort is None:
@@ -113,7 +111,7 @@ class Cohorts:
     def begin(self, everybody: Everybody, position: int) -> bool:
         """Whether those who stand nowhere now go on together from a position."""
         first = next(iter(everybody))
-        if len(everybody) < 2 or len(self._all) >= cohorts_max or position <= self._damaged:
+        if len(everybody) < 2 or len(self._all) >= cohorts_max:
             return False
         self._begin(first.cover.literal, position).dispatcher.adopt(everybody)
         return True
@@ -173,10 +171,10 @@ class Cohorts:
                 raise data
             cohort.gathered += cohort.reader.answer(data)
         except TickertapeError:
-            # It may be damage in what some of them do not need: each of them reads on by itself.
-            self._damaged = max(self._damaged, cohort.reader.position)
+            # It may be damage in what some of them do not need: each of them reads that by itself.
             for sub in [*cohort.dispatcher.standing()]:
                 cohort.dispatcher.leave(sub)
+                sub.alone_to = max(sub.alone_to, cohort.reader.position + 1)
                 self._hands.left(sub)
             self._end(cohort)
             return True
@@ -229,6 +227,8 @@ class Cohorts:
             ahead = other.position - cohort.position
             if other is cohort or other.literal != cohort.literal or not 0 <= ahead <= cohort_reach_messages:
                 continue
+            if not ahead and len(other.dispatcher) > len(cohort.dispatcher):
+                continue  # at one place the fewer go to the more: else each would take from the other
             if min(len(other.dispatcher), len(cohort.dispatcher)) <= cohort_moves_max:
                 cohort.dispatcher.adopt(other.dispatcher.take_all())
                 self._end(other)
@@ -251,6 +251,7 @@ class Cohorts:
             cohort.reader = self._journal.reader(cohort.position, cohort.literal)
         reads = 1 + len(cohort.dispatcher) // _MEMBERS_PER_READ
         wanted = min(reads * read_bytes_target, cohort_piece_bytes_max)
+        merged = len(cohort.gathered) > 1 and self._budget.extend(cohort, cohort.gathered_bytes)
         while cohort.gathered_bytes < wanted:
             step = cohort.reader.poll()
             if isinstance(step, ReadRequest):
@@ -264,8 +265,10 @@ class Cohorts:
                 self._hands.crossed(cohort.dispatcher)
                 return False
             cohort.gathered += step
-        several = len(cohort.gathered) > 1
-        cohort.hand_out(merged=several and self._budget.extend(cohort, cohort.gathered_bytes))
+            merged = len(cohort.gathered) > 1 and self._budget.extend(cohort, cohort.gathered_bytes)
+            if not merged and len(cohort.gathered) > 1:
+                break  # no more memory: what was gathered is handed out as it is
+        cohort.hand_out(merged=merged)
         self._run(cohort)
         return True
 

@@ -188,6 +188,8 @@ class _Column:
         found = self._answers.get(topic)
         if found is None:
             found = self._search(topic)
+            if not self._patterns:
+                return found  # the last of them was taken out meanwhile: nobody would forget it
             taken = self._all.remember(topic)  # which may make this one forget
             self._answers_bytes += taken
             self._answers[topic] = found

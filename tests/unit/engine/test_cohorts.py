@@ -9,12 +9,17 @@ from itertools import pairwise
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.base.errors import TickertapeError
+from tickertape.base.ports import Buffer
 from tickertape.engine import cohorts, delivery
+from tickertape.engine.dispatcher import Everybody
 from tickertape.engine.effects import Read
+from tickertape.engine.standing import Group, Standing
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.filter.compile import Context
 from tickertape.filter.search import Search
 from tickertape.journal.format import segment_path
+from tickertape.journal.reading import ReadRequest
 from tickertape.wire.commands import Unsubscribe
 
 KINDS = 200
@@ -279,3 +284,89 @@ def test_a_read_of_a_cohort_is_answered_though_it_has_gone() -> None:
     world.settle()
     assert not world.broker._delivery.cohorts
     assert world.broker._delivery.cursors.budget.held_bytes == 0
+
+
+def _faulty(world: EngineWorld, monkeypatch: pytest.MonkeyPatch, wanted: bytes, times: int) -> list[int]:
+    """The first `times` reads that hold `wanted` find other bytes there; how many they were."""
+    met = [0]
+    before = world._bytes
+
+    def read(request: ReadRequest) -> Buffer | TickertapeError:
+        answer = before(request)
+        assert not isinstance(answer, TickertapeError)
+        data = bytes(answer)
+        if wanted in data and met[0] < times:
+            met[0] += 1
+            return data.replace(wanted, b"!" * len(wanted))
+        return data
+
+    monkeypatch.setattr(world, "_bytes", read)
+    return met
+
+
+def _long_log(world: EngineWorld) -> Peer:
+    publisher = world.connect("publisher")
+    world.broker.journal.view.tail_bytes_max = 1
+    for start in range(0, 2000, 10):
+        publisher.publish("a", [b'{"k":1,"n":%d}' % n for n in range(start, start + 10)])
+        world.settle()
+    return publisher
+
+
+def test_damage_before_one_does_not_keep_another_behind_it_from_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = EngineWorld(10, segment_bytes=1 << 22)
+    publisher = _long_log(world)
+    assert publisher.logged_on is not None
+    _faulty(world, monkeypatch, b'"n":605}', times=1 << 30)
+    one, two = world.connect("one"), world.connect("two")
+    one.subscribe("s", "a", bookmark="0", filter="/k = 1", credit=1 << 20, options="pause")
+    mark = f"{publisher.logged_on.publisher}|1000|"
+    two.subscribe("s", "a", bookmark=mark, filter="/k > 0", credit=1 << 20, options="pause")
+    world.settle()
+    one.resume("s")
+    two.resume("s")
+    world.settle()
+    assert (len(one.heard["s"]), one.marks["s"]) == (600, ["ended journal_corrupt"])
+    assert (len(two.heard["s"]), two.marks["s"]) == (1000, ["completed after 1000"])
+
+
+def test_a_read_that_failed_once_ends_no_cohort_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = EngineWorld(11, segment_bytes=1 << 22)
+    _long_log(world)
+    met = _faulty(world, monkeypatch, b'"n":605}', times=1)
+    crowd = world.connect("crowd")
+    for number in range(2):
+        crowd.subscribe(f"a{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
+    world.settle()
+    assert met == [1], "they found out each for itself, and nothing was damaged"
+    reads = world.counts["reads"]
+    for number in range(60):
+        crowd.subscribe(f"b{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
+    world.settle()
+    assert world.counts["reads"] - reads < 60, "they read together"
+    assert [len(crowd.heard[f"b{number}"]) for number in range(60)] == [1] * 60
+
+
+@pytest.mark.parametrize("sizes", [(30, 30), (30, 12), (12, 30)])
+def test_two_cohorts_at_one_place_do_not_take_from_each_other_for_ever(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+) -> None:
+    for module in (cohorts, delivery):
+        monkeypatch.setattr(module, "cohort_moves_max", 5)
+    world = EngineWorld(12)
+    publisher = world.connect("publisher")
+    peers = _crowd(world, sum(sizes), connections=1)
+    end = world.broker._delivery.dispatcher
+    subs = [*end.standing()]
+    for some in (subs[: sizes[0]], subs[sizes[0] :]):
+        everybody: Everybody = Standing(Group)
+        for sub in some:
+            end.leave(sub)
+            everybody.add(sub)
+        assert world.broker._delivery.cohorts.begin(everybody, end.position)
+    _publish(publisher, KINDS)
+    world.settle()
+    assert _heard(peers) == sum(sizes)
+    assert {sub.phase for sub in _everybody(world)} == {Phase.AT_END}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from random import Random
 
@@ -200,3 +201,28 @@ def test_filters_on_thousands_of_topics_are_searched_in_steps(monkeypatch: pytes
         world.settle()
         assert len(asked) < 1_000  # not 150 * 300
     assert [len(reader.heard[f"s{number}"]) for number in range(150)] == [2] * 150
+
+
+def test_what_is_remembered_of_patterns_that_went_meanwhile_is_counted_no_more() -> None:
+    patterns = PatternTopics()
+    by: ByPattern[object] = ByPattern()
+    held = [patterns.pattern(f"^x{number}$") for number in range(2 * limits.pattern_set_max)]
+    for pattern in held:
+        by.setdefault(pattern, object)
+    found = by.found([f"topic/{number}" for number in range(4000)])
+    next(found)  # it is in the middle of the first column
+    first = held[0].column
+    for pattern in held:
+        if pattern.column is not first:
+            del by[pattern]
+    held = [pattern for pattern in held if pattern.column is first]
+    del pattern
+    gc.collect()
+    for _ in found:
+        pass
+    for pattern in held:
+        del by[pattern]
+    del held, pattern, found, first
+    gc.collect()
+    assert len(patterns) == 0
+    assert patterns.remembered_bytes == 0
