@@ -268,10 +268,12 @@ cohort_reach_messages: Final = 1 << 16
 """Who is so far ahead of such a place at most may wait for those there, and go on with them."""
 cohort_moves_max: Final = 100
 """Subscriptions that go from one such place to another before others have their turn."""
-cohort_piece_bytes_max: Final = 4 * MIB
+cohort_piece_bytes_max: Final = 16 * MIB
 """What is looked at for all of them at a time; less when they are few."""
 step_delivery_bytes: Final = 4 * KIB
 """What one delivery counts in a step beside its bytes."""
+step_share_bytes: Final = 512
+"""What the share of one subscription in a frame for several counts in a step beside that."""
 read_bytes_target: Final = 256 * KIB
 """What one read effect asks of the disk at a time."""
 

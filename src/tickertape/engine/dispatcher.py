@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tickertape.base.limits import (
+    KIB,
     batch_bytes_max,
     dispatch_backlog_bytes_max,
     outbox_bytes_max,
     step_delivery_bytes,
+    step_share_bytes,
 )
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
@@ -28,6 +30,9 @@ from tickertape.engine.standing import Group, Offer, Standing
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.journal.reading import Part as LogPart
 from tickertape.wire.commands import Deliver
+
+_FINDING_OUT_BYTES: Final = 64 * KIB
+"""What it counts to find out for some who is to get what."""
 
 Everybody: TypeAlias = Standing[Subscription, Group[Subscription]]
 
@@ -230,6 +235,8 @@ class Dispatcher:
             self._chosen = (task.batch, task.batch.crc(), task.indices)
             self._subs = task.subs
             return 0
+        if not task:
+            return _FINDING_OUT_BYTES
         costs, first, end = sharing.costs, part.first_position, part.end_position
         writable = task[0][0].session.writable
         room = outbox_bytes_max
@@ -253,6 +260,7 @@ class Dispatcher:
         for command, batch in sharing.frames(parts, end):
             self._hands.send(parts[0][0].session, command, batch)
             sent += batch.nbytes + step_delivery_bytes
+        sent += len(task) * step_share_bytes
         return sent
 
     def _dispatch(self, sub: Subscription, part: LogPart) -> int:

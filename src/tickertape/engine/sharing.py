@@ -7,7 +7,7 @@ Must never make more of the frames than are asked for, or one that is larger tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from tickertape.wire.commands import Deliver
 
 Part: TypeAlias = tuple[Subscription, int]
 """A subscription, and the number of its selection."""
+
+
+_GROUPS_AT_A_TIME: Final = 1024
 
 
 class Alike(NamedTuple):
@@ -65,9 +68,12 @@ class Sharing:
         return self._found.of(number) if number < found else self._cut[number - found]
 
     def tasks(self) -> Iterator[Alike | list[Part]]:
-        """What is to be sent, one after the other: the same to several, or parts to one connection."""
+        """What is to be sent, one after the other: the same to several, or parts to one connection; before,
+        nothing, where others may have their turn."""
         connections: dict[Session, list[Part]] = {}
         for number, group in enumerate(self._found.groups):
+            if number % _GROUPS_AT_A_TIME == _GROUPS_AT_A_TIME - 1:
+                yield []
             for sub in group.subs:
                 parts = connections.get(sub.session)
                 if parts is None:
