@@ -47,8 +47,10 @@ def is_indexed(cover: Cover) -> bool:
 class Found(Generic[G]):
     """Which messages of a batch several groups get."""
 
-    def __init__(self, groups: list[G], bounds: list[int], indices: Int64s) -> None:
+    def __init__(self, groups: list[G], bounds: list[int], indices: Int64s, whole: bool = False) -> None:
         self.groups = groups
+        self.whole = whole
+        """It is known that all of them get bodies as they are."""
         self.bounds = bounds
         """Where in `indices` those of each group begin, and the end of the last."""
         self.indices = indices
@@ -86,6 +88,8 @@ class _Topics(Generic[G]):
     def __init__(self, cover: Cover) -> None:
         self.cover = cover
         self.groups: dict[G, Content] = {}
+        self._selecting = 0
+        """Groups with a select list."""
         self._indexes: dict[str, FilterIndex[G]] = {}
         """By message type."""
 
@@ -93,11 +97,12 @@ class _Topics(Generic[G]):
         for name in content.types:
             self._index(name)
         self.groups[group] = content
+        self._selecting += content.select is not None
         for name, index in self._indexes.items():
             index.add(group, content.filter_of(name))
 
     def discard(self, group: G) -> None:
-        del self.groups[group]
+        self._selecting -= self.groups.pop(group).select is not None
         for index in self._indexes.values():
             index.discard(group)
 
@@ -142,7 +147,8 @@ class _Topics(Generic[G]):
         content.count_unreadable(matches.unreadable)
         indices = own[matches.indices]
         if set(map(len, matches.keys)) == {1}:
-            return Found([group for (group,) in matches.keys], matches.bounds, indices)
+            whole = not self._selecting
+            return Found([group for (group,) in matches.keys], matches.bounds, indices, whole)
         return found_of([(group, own[some]) for group, some in matches])
 
 

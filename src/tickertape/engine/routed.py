@@ -21,7 +21,10 @@ def routed(
     other, `counts` how many each has, at least one; `after` is the position behind everything considered."""
     if len(sub_ids) == 1:
         return Deliver(sub_id=sub_ids[0], next=after), select(batch, routes)
-    union = np.unique(routes)
+    union = np.sort(routes)
+    distinct = union[1:] != union[:-1]
+    if not distinct.all():  # else no message is for several of them
+        union = union[np.concatenate(([True], distinct))]
     command = Deliver(
         next=after,
         sub_ids=tuple(sub_ids),

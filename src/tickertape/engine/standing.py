@@ -170,6 +170,9 @@ class Standing(Generic[S, G]):
             if isinstance(found, int):
                 yield Offer(None, None, found)
                 continue
+            if parted and found.whole:
+                yield Offer(None, None, 0, found=found)
+                continue
             if parted:
                 whole, found = found.divided(_is_whole)
                 if whole:

@@ -347,8 +347,13 @@ class Subscribing:
                 f"credits of {len(command.bytes)} numbers for {len(command.sub_ids)} subscriptions; "
                 f"as many of each, 1 to {combined_subscriptions_max}"
             )
+        held = self.of(session.conn)
         for sub_id, size in zip(command.sub_ids, command.bytes, strict=True):
-            self.credit(session, sub_id, size)
+            sub = held.recorded.get(sub_id)
+            if sub is None or sub.place is None or sub_id in held.live or not 0 < size <= credit_bytes_max:
+                self.credit(session, sub_id, size)
+            else:  # what most are: it waits for nothing, there may be hundreds
+                sub.allowance.credit += size
 
     # -- connections ----------------------------------------------------------------------------------
 
