@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers.bodies import values_of
 from tests.helpers.filter_interpreter import Interpreter
 from tests.helpers.filter_texts import NUMBERS, TEXTS, WORDS, FilterTexts
-from tickertape.base.errors import BadFilter
+from tickertape.base.errors import BadFilter, BadPath
 from tickertape.filter import compile_filter
 from tickertape.filter.parse import parse
 from tickertape.filter.tree import fields
@@ -57,7 +57,12 @@ def agrees(kind: MessageType, body: bytes, text: str) -> None:
         raise
     written = parse(text)
     paths = fields(written)
-    reader = kind.reader(paths)
+    try:
+        reader = kind.reader(paths)
+    except BadPath:
+        if kind.name in ("fix", "nvfix"):
+            return  # what can never be true is left out of a filter, with the paths that FIX does not have
+        raise
     values = dict(zip(paths, values_of(reader, reader.decode(body)), strict=True))
     expected = Interpreter(values.__getitem__).truth(written) is True
     assert found.matches(body) is expected, (found.source, values)

@@ -189,6 +189,10 @@ class Executor:
             try:
                 self._handles[job.number] = self._disk.open(path, create=True)
             except FileExistsError:
+                # An earlier process may have failed to sync this name, and then no later sync of the
+                # directory does: only a change that is new makes it last.
+                self._disk.rename(path, path + ".again")
+                self._disk.rename(path + ".again", path)
                 self._handles[job.number] = self._disk.open(path)
         handle = self._handles[job.number]
         self._disk.preallocate(handle, job.bytes)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.simulation.journal_world import FailingDisk, Trace
-from tickertape.journal.format import segment_path
+from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
 from tickertape.journal.jobs import (
     Executor,
     Job,
@@ -134,3 +134,16 @@ def test_another_failure_of_the_reserve_is_a_failure() -> None:
     with pytest.raises(OSError, match="Input/output") as caught:
         executor.run(PREPARE)
     assert not isinstance(caught.value, NoRoom)
+
+
+def test_a_prepared_segment_whose_name_was_not_synced_is_named_anew_after_a_restart() -> None:
+    disk = StrictDisk(Random(1))
+    disk.make_directory(JOURNAL_DIRECTORY)
+    disk.sync_directory(".")
+    disk.fail("sync_directory", 1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        Executor(disk, lambda: 1).run(PREPARE)
+    restarted = disk.kill_clone()
+    Executor(restarted, lambda: 2).run(PREPARE)
+    for seed in range(40):
+        assert segment_path(PREPARE.number) in restarted.crash_clone(Random(seed)).contents()
