@@ -50,7 +50,7 @@ class Cohort:
         """What was read is handed out in the steps to come: as one part when `merged`, which is a copy."""
         parts, self.gathered = self.gathered, []
         for part in [_merged(parts)] if merged else parts:
-            self.dispatcher.persisted(part)
+            self.dispatcher.take(part)
 
 
 def _merged(parts: list[Part]) -> Part:

@@ -148,15 +148,19 @@ class Dispatcher:
 
     # -- commits --------------------------------------------------------------------------------------
 
+    def take(self, part: LogPart) -> None:
+        """What comes next, read for those who stand here: it waits for `step`, however much that is."""
+        self._parts.append(part)
+        self._waiting_bytes += part.batch.nbytes
+
     def persisted(self, part: LogPart) -> None:
-        """What comes next: it waits for `step`."""
+        """A commit became persisted (or, at the live end, was accepted): it waits for `step`."""
         if not self._standing:
             self._parts.clear()
             self._begin_next()
             self.position = part.end_position
             return
-        self._parts.append(part)
-        self._waiting_bytes += part.batch.nbytes
+        self.take(part)
         if self._waiting_bytes > self.backlog_bytes_max and len(self._parts) > 1:
             self.overruns += 1
             self._parts.clear()

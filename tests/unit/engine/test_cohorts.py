@@ -11,9 +11,10 @@ import pytest
 from tests.simulation.engine_world import EngineWorld, Peer
 from tickertape.base.errors import JournalError, TickertapeError
 from tickertape.base.ports import Buffer
-from tickertape.engine import cohorts, delivery
+from tickertape.engine import cohorts, delivery, dispatcher
 from tickertape.engine.dispatcher import Everybody
 from tickertape.engine.effects import Read
+from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.standing import Group, Standing
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.filter.compile import Context
@@ -375,3 +376,28 @@ def test_two_cohorts_at_one_place_do_not_take_from_each_other_for_ever(
     world.settle()
     assert _heard(peers) == sum(sizes)
     assert {sub.phase for sub in _everybody(world)} == {Phase.AT_END}
+
+
+def test_what_is_read_for_a_cohort_is_never_too_much_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "dispatch_backlog_bytes_max", 100)
+    world = EngineWorld(13)
+    publisher = world.connect("publisher")
+    peers = _crowd(world, 10, connections=1)
+    world.broker.blocked(peers[0].conn)
+    for _ in range(20):
+        _publish(publisher, 10)
+        world.settle()
+    monkeypatch.setattr(ReadBudget, "extend", lambda *_: False)  # nothing is merged
+    assert {sub.phase for sub in _everybody(world)} == {Phase.BEHIND}
+    left: list[int] = []
+    before = dispatcher.Dispatcher._put_out
+
+    def put_out(self: dispatcher.Dispatcher, sub: Subscription, position: int, alone_to: int = 0) -> None:
+        left.append(position)
+        before(self, sub, position, alone_to)
+
+    monkeypatch.setattr(dispatcher.Dispatcher, "_put_out", put_out)
+    world.broker.writable(peers[0].conn)
+    world.settle()
+    assert left == [], "somebody had to read alone though nobody was slow"
+    assert _heard(peers) == 20 * 10
