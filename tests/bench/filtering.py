@@ -93,6 +93,13 @@ def replay_filtered(room: Room) -> Reading:
     return Reading(count / taken, f"{messages:,} messages delivered, log in the page cache")
 
 
+def _publish(client: tt.Client, bodies: list[bytes]) -> None:
+    """Publish all of them, until they are persisted."""
+    for at in range(0, len(bodies), 10_000):
+        client.publish_batch("quotes", bodies[at : at + 10_000])
+    client.publish_flush(timeout=FLUSH_SECONDS)
+
+
 def _rate(room: Room, listeners: list[tuple[object, ...]], count: int, name: str) -> float:
     """Messages a second of one publisher, until all that was asked for is delivered."""
     bodies = [_body(n) for n in range(count)]
@@ -103,9 +110,7 @@ def _rate(room: Room, listeners: list[tuple[object, ...]], count: int, name: str
             for worker in started:
                 worker.tell()
             start = timed()
-            for at in range(0, count, 10_000):
-                client.publish_batch("quotes", bodies[at : at + 10_000])
-            client.publish_flush(timeout=FLUSH_SECONDS)
+            _publish(client, bodies)
             for worker in started:
                 worker.answer()
             return count / (timed() - start)
@@ -145,9 +150,7 @@ def after_a_stall(room: Room) -> Reading:
         (worker,) = started
         worker.tell()
         worker.stand_still()
-        for at in range(0, count, 10_000):
-            client.publish_batch("quotes", bodies[at : at + 10_000])
-        client.publish_flush(timeout=FLUSH_SECONDS)
+        _publish(client, bodies)
         worker.go_on()
         start = timed()
         worker.answer()
