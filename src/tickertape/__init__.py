@@ -71,7 +71,13 @@ if TYPE_CHECKING:
     from tickertape.client.async_streams import AsyncMessageStream
     from tickertape.client.blocking import Client
     from tickertape.client.command import Command
-    from tickertape.client.publish_store import MemoryPublishStore, PublishStore
+    from tickertape.client.publish_store import (
+        AppendingPublishStore,
+        FilePublishStore,
+        HybridPublishStore,
+        MemoryPublishStore,
+        PublishStore,
+    )
     from tickertape.client.streams import MessageStream
 
 __all__ = [
@@ -151,7 +157,13 @@ _HOMES: Final = {
     "tickertape.client.async_streams": ("AsyncMessageStream",),
     "tickertape.client.blocking": ("Client",),
     "tickertape.client.command": ("Command",),
-    "tickertape.client.publish_store": ("MemoryPublishStore", "PublishStore"),
+    "tickertape.client.publish_store": (
+        "AppendingPublishStore",
+        "FilePublishStore",
+        "HybridPublishStore",
+        "MemoryPublishStore",
+        "PublishStore",
+    ),
     "tickertape.client.streams": ("MessageStream",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}

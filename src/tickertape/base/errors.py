@@ -346,6 +346,56 @@ class JournalFull(JournalError):
     code = "journal_full"
 
 
+# -- stores of a client -------------------------------------------------------------------------------
+
+
+class StoreError(TickertapeError):
+    """A store on disk cannot be used as it is; nothing in it was changed."""
+
+    code = "store"
+
+
+class NotAStore(StoreError):
+    """The path holds something that is no store."""
+
+    code = "not_a_store"
+
+
+class StoreLocked(StoreError):
+    """Another process, or another object of this one, holds the store."""
+
+    code = "store_locked"
+
+
+class StoreOfAnother(StoreError):
+    """The store belongs to another client name."""
+
+    code = "store_of_another"
+
+
+class StoreVersion(StoreError):
+    """The store was written by a newer format than this program knows."""
+
+    code = "store_version"
+
+
+class StoreCorrupt(StoreError):
+    """What was once stored cannot be read back."""
+
+    code = "store_corrupt"
+
+    def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
+        super().__init__(message)
+        self.file = file
+        self.offset = offset
+
+
+class StoreFailed(StoreError):
+    """The file system refused something: permissions, a full disk, a failed write."""
+
+    code = "store_failed"
+
+
 def _all_subclasses(root: type[TickertapeError]) -> list[type[TickertapeError]]:
     found = [root]
     for child in root.__subclasses__():

@@ -38,7 +38,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.effects import Effect, Room
 from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
-from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.recording import Flags, Recording
 from tickertape.client.refusals import Refusals, part
 from tickertape.client.takeover import first_sequence, taken_over
@@ -68,6 +68,8 @@ class Publishing:
         self._send_frame = send
         self._effects = effects
         self._store: PublishStore | None = None
+        self._appending: AppendingPublishStore | None = None
+        """The store, when it is given each message before `publish` returns. Then there are no runs."""
         self._recorded = Lane()
         self._unrecorded = Lane()
         self._lanes: dict[str, Lane] = {}
@@ -101,8 +103,8 @@ class Publishing:
         """Accept one message; its sequence when there is a store and the topic is recorded, else None.
 
         `owner` says which thread calls; if it calls again and again, `run` will be for it.
-        Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`, `PublisherTakenOver`; then nothing
-        was accepted.
+        Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`, `StoreError`, `PublisherTakenOver`;
+        then nothing was accepted.
         """
         self._close_run()
         try:
@@ -113,10 +115,15 @@ class Publishing:
         size = len(body) + message_cost_bytes
         if lane.size + size > lane.limit:
             self._make_room(lane, size)
+        sequence = lane.base + lane.count if lane.sequenced else None
+        appending = None if sequence is None else self._appending
+        if appending is not None and sequence is not None:
+            appending.append(sequence, topic, body, expiration_ms, correlation_id, key)
         lane.add(topic, body, expiration_ms, correlation_id, key)
-        sequence = lane.base + lane.count - 1 if lane.sequenced else None
         if lane.idle or lane.size >= batch_bytes_target:
             self._flush_lane(lane)
+        elif appending is not None:
+            pass
         elif owner == self._last_owner and owner != NOBODY:
             self.run = lane.open(owner, len(body))
         else:
@@ -158,7 +165,10 @@ class Publishing:
         first = lane.base
         batch = make(publisher=self._publisher, first_sequence=first)
         self.unfinished = True
-        self._put_and_transmit(Stored(first, first + count - 1, batch))
+        stored = Stored(first, first + count - 1, batch)
+        assert self._store is not None
+        self._store.put(stored)
+        self._transmit_put(stored)
         return first + count - 1
 
     def flush_lanes(self) -> int:
@@ -214,7 +224,7 @@ class Publishing:
         return self._store
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
-        """Use `store` from here on. Raises `UsageError` while the old one still holds messages.
+        """Use `store` from here on. Raises `UsageError` while the old one still holds messages, and `StoreError`.
 
         After `PublisherTakenOver` the old one may hold them: nobody will send them.
         """
@@ -225,11 +235,14 @@ class Publishing:
             raise UsageError(
                 f"the publish store still holds {self.unpersisted_count()} message(s): publish_flush() first"
             )
+        if store is not None:
+            store.attach(self._name)
         self._close_run()
         if self._connected and lane.count:
             self._flush_lane(lane)
         self._taken_over = None
         self._store = store
+        self._appending = store if isinstance(store, AppendingPublishStore) else None
         lane.sequenced = store is not None
         if store is not None:
             self._sent_sequence = store.last_sequence
@@ -385,7 +398,13 @@ class Publishing:
         if lane.count:
             batch = lane.batch(self._publisher)
             self.unfinished = True
-            self._put_and_transmit(Stored(lane.base, lane.base + lane.count - 1, batch))
+            stored = Stored(lane.base, lane.base + lane.count - 1, batch)
+            assert self._store is not None
+            if self._appending is None:
+                self._store.put(stored)
+            else:
+                self._appending.seal(stored)
+            self._transmit_put(stored)
 
     def _settle_put(self, lane: Lane) -> None:
         # Interrupted between the store and the lane: what the store has is no longer gathered.
@@ -393,9 +412,7 @@ class Publishing:
         if store is not None and lane.base <= store.last_sequence:
             lane.clear(store.last_sequence + 1)
 
-    def _put_and_transmit(self, stored: Stored) -> None:
-        assert self._store is not None
-        self._store.put(stored)
+    def _transmit_put(self, stored: Stored) -> None:
         self._recorded.clear(stored.last + 1)
         self._measure()
         if self._connected:

@@ -5,7 +5,16 @@ Must never hold anything else.
 
 from __future__ import annotations
 
+from tickertape.client.publish_store.file import FilePublishStore
+from tickertape.client.publish_store.hybrid import HybridPublishStore
 from tickertape.client.publish_store.memory import MemoryPublishStore
-from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 
-__all__ = ["MemoryPublishStore", "PublishStore", "Stored"]
+__all__ = [
+    "AppendingPublishStore",
+    "FilePublishStore",
+    "HybridPublishStore",
+    "MemoryPublishStore",
+    "PublishStore",
+    "Stored",
+]

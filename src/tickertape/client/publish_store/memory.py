@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
-from tickertape.base.errors import BadOption
 from tickertape.base.limits import publish_store_bytes_default
-from tickertape.base.units import parse_size
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import slice_batch
-from tickertape.client.publish_store.protocol import Stored
+from tickertape.client.publish_store.options import another, checked_size
+from tickertape.client.publish_store.protocol import Stored, WhenFull
 
 
 class MemoryPublishStore:
@@ -35,17 +33,23 @@ class MemoryPublishStore:
     def __init__(
         self,
         bytes_max: int | str = publish_store_bytes_default,
-        when_full: Literal["block", "raise"] = "block",
+        when_full: WhenFull = "block",
     ) -> None:
-        self._bytes_max = parse_size(bytes_max) if isinstance(bytes_max, str) else bytes_max
-        if self._bytes_max <= 0:
-            raise BadOption(f"bytes_max={bytes_max!r}: a publish store needs room for at least one message")
-        if when_full not in ("block", "raise"):
-            raise BadOption(f"when_full={when_full!r}: use 'block' or 'raise'")
+        self._bytes_max = checked_size(bytes_max, when_full)
         self._when_full = when_full
         self._held: deque[Stored] = deque()
         self._size_bytes = 0
         self._last_sequence = 0
+        self._name = ""
+
+    def attach(self, name: str) -> None:
+        """The client `name` uses it; another one only while it is empty, else `StoreOfAnother` is raised."""
+        if self._held and name != self._name:
+            raise another(f"this publish store in memory with {len(self._held)} batch(es)", self._name, name)
+        self._name = name
+
+    def close(self) -> None:
+        """Nothing happens: there are neither files nor locks."""
 
     @property
     def bytes_max(self) -> int:
@@ -53,7 +57,7 @@ class MemoryPublishStore:
         return self._bytes_max
 
     @property
-    def when_full(self) -> Literal["block", "raise"]:
+    def when_full(self) -> WhenFull:
         """What a publish does that finds no room."""
         return self._when_full
 
@@ -103,6 +107,17 @@ class MemoryPublishStore:
                     self._held[index] = Stored(int(sequences[0]), int(sequences[-1]), rest)
                     self._size_bytes += rest.nbytes
                 return
+
+    def oldest(self) -> Stored | None:
+        """The batch with the lowest sequences."""
+        return self._held[0] if self._held else None
+
+    def forget_oldest(self) -> None:
+        """Let go of it: it is kept elsewhere."""
+        oldest = self._held[0]
+        self._last_sequence = max(self._last_sequence, oldest.last)
+        self._size_bytes = self._size_bytes - oldest.batch.nbytes if len(self._held) > 1 else 0
+        self._held.popleft()
 
     def held(self) -> Sequence[Stored]:
         """What is held, in the order of sequences."""

@@ -30,6 +30,12 @@ class PublishStore(Protocol):
     Sequences rise from batch to batch and inside each batch.
     """
 
+    def attach(self, name: str) -> None:
+        """The client `name` is going to use it. Raises `StoreOfAnother` when it belongs to another name."""
+
+    def close(self) -> None:
+        """Let go of files and locks, if there are any; what is held stays held."""
+
     @property
     def bytes_max(self) -> int:
         """Bytes of encoded batches that the store holds at most."""
@@ -62,3 +68,26 @@ class PublishStore(Protocol):
 
     def unpersisted_count(self) -> int:
         """Messages held."""
+
+
+@runtime_checkable
+class AppendingPublishStore(PublishStore, Protocol):
+    """A publish store that is given every message at once, and not only when its batch is made."""
+
+    def append(
+        self,
+        sequence: int,
+        topic: str,
+        body: bytes,
+        expiration_ms: int = 0,
+        correlation_id: str = "",
+        key: str = "",
+    ) -> None:
+        """Keep one message, which is part of the next batch. When it returns, the message is kept.
+
+        The number of a message that was not accepted after all is given again: then the later one counts.
+        Until `seal` neither `held` nor `last_sequence` tells of it. Raises `StoreError`; then it is not kept.
+        """
+
+    def seal(self, stored: Stored) -> None:
+        """What was appended since the last batch is this batch; what was not appended of it is kept now."""

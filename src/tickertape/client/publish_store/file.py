@@ -1,0 +1,419 @@
+"""Owns the publish store on disk: what `publish` returned survives the end of the process.
+
+Must never acknowledge a message before it is whole in a mapped segment, nor remove a segment that is needed.
+An exception that a signal handler raises may come between any two steps: a record counts once the mark is
+behind it, and where the mark was not moved the next record is written over it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, overload
+
+from crc32c import crc32c
+
+from tickertape.base.errors import BadOption, Closed, StoreFailed, TickertapeError
+from tickertape.base.limits import publish_segment_bytes, publish_store_file_bytes_default, topics_remembered_max
+from tickertape.base.names import publisher_id
+from tickertape.base.ports import Buffer
+from tickertape.batch.layout import MessageBatch
+from tickertape.client import forks
+from tickertape.client.publish_store.format import (
+    BATCH,
+    BEHIND_CRC,
+    CRC,
+    HEADER_BYTES,
+    MARK_AT,
+    MESSAGE,
+    NEXT_AT,
+    RECORD_BYTES,
+    REPLACED,
+    SETTLED,
+    USED,
+    WORD,
+    Header,
+    encode_header,
+    encode_message,
+    marked,
+    read_mark,
+)
+from tickertape.client.publish_store.ledger import Entry, Ledger
+from tickertape.client.publish_store.mapped import Directory
+from tickertape.client.publish_store.options import another, checked_size
+from tickertape.client.publish_store.protocol import Stored, WhenFull
+from tickertape.client.publish_store.reading import read_entry
+from tickertape.client.publish_store.recovery import Image, recover
+
+Sync = Literal["never", "always"]
+
+_MARK_BASE: Final = marked(0)
+_MARK_STEP: Final = marked(0) - marked(1)
+
+
+class _Segment:
+    """The segment that is written."""
+
+    __slots__ = ("at", "end", "header", "memory", "seed")
+
+    def __init__(self, memory: mmap.mmap, header: Header, at: int) -> None:
+        self.memory = memory
+        self.header = header
+        self.seed = header.seed
+        self.at = at
+        self.end = header.size
+
+
+class FilePublishStore:
+    """Keeps what was published in small mapped files until the server says that it is persisted.
+
+    A message is there when `publish` returns: it survives the end of the process at any moment, and with
+    `sync="always"` power loss too. Opened again, the store sends what is left and goes on with the numbers.
+
+    `path`: a directory of its own, made when missing. It belongs to the client name that uses it first.
+    `bytes_max`: int (bytes) or str such as `"2GB"` (powers of 1024), default 1 GB, of encoded batches.
+    `when_full`: `"block"` (default) lets a publish wait for acknowledgements, as long as the client's
+    `timeout`; `"raise"` raises `StoreFull` at once.
+    `sync`: `"never"` (default) or `"always"`.
+
+    Raises `BadOption`, `StoreLocked`, `NotAStore`, `StoreVersion`, `StoreCorrupt`, `StoreFailed`. As a context
+    manager it closes itself; the client does not close it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        bytes_max: int | str = publish_store_file_bytes_default,
+        when_full: WhenFull = "block",
+        sync: Sync = "never",
+    ) -> None:
+        self._bytes_max = checked_size(bytes_max, when_full)
+        if sync not in ("never", "always"):
+            raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+        self._when_full = when_full
+        self._sync = sync == "always"
+        self._refusal: TickertapeError = Closed("the publish store was closed")
+        self._ledger = Ledger(self._read)
+        self._name = ""
+        self._publisher = 0
+        self._used = self._settled = self._noted = 0
+        self._last = self._put = 0
+        self._current: _Segment | None = None
+        self._oldest = 1
+        self._topics: dict[str, bytes] = {}
+        self._gathered: tuple[int, int, int] | None = None
+        """Sequence, segment and place of the first message that was appended since the last batch."""
+        self._gathered_count = 0
+        self._looked: tuple[int, mmap.mmap] | None = None
+        """The segment that was read last, as long as it is not the one that is written."""
+        self._directory: Directory | None = Directory(path)
+        try:
+            self._open(self._directory)
+        except BaseException:
+            self.close()
+            raise
+        forks.register(self)
+
+    def _open(self, directory: Directory) -> None:
+        numbers = directory.numbers()
+        if not numbers:
+            directory.say("a client that has not connected yet")
+            return
+        images = [
+            Image(n, directory.file(n), lambda n=n: self._look(n))  # type: ignore[misc]
+            for n in numbers
+        ]
+        found = recover(images, self._read)
+        directory.say(found.name)
+        segment = found.last
+        memory = self._look(segment.header.number)
+        if any(memory[segment.end :]):
+            memory[segment.end :] = bytes(len(memory) - segment.end)
+        WORD.pack_into(memory, MARK_AT, marked(segment.end))
+        self._name, self._publisher = found.name, publisher_id(found.name)
+        self._ledger = found.ledger
+        self._last = self._put = self._used = found.used
+        self._settled = self._noted = found.settled
+        self._current = _Segment(memory, segment.header, segment.end)
+        for number in found.remove:
+            directory.remove(number)
+        self._oldest = min(set(numbers) - set(found.remove))
+
+    def attach(self, name: str) -> None:
+        """The client `name` uses it. Raises `StoreOfAnother`, `StoreFailed`, `Closed`."""
+        directory = self._directory
+        if directory is None:
+            raise self._refusal
+        if self._name and name != self._name:
+            raise another(f"the publish store {directory.path}", self._name, name)
+        if self._current is None:
+            header = Header(directory.chance(), 1, 0, 0, 1, 0, publish_segment_bytes, name)
+            memory = directory.create(1, header.size, encode_header(header), durable=self._sync)
+            self._name, self._publisher = name, publisher_id(name)
+            self._current = _Segment(memory, header, HEADER_BYTES)
+        directory.say(name)
+
+    def close(self) -> None:
+        """Let go of the files and the lock; what is held stays on disk. Afterwards its calls raise `Closed`."""
+        directory, self._directory = self._directory, None
+        self._current = self._looked = None
+        if directory is not None:
+            directory.close()
+
+    def __enter__(self) -> FilePublishStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def forked(self) -> None:
+        """Internal: this is a forked child; the parent goes on."""
+        self._refusal = forks.forked_error()
+        self.close()
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes of encoded batches that the store holds at most."""
+        return self._bytes_max
+
+    @property
+    def when_full(self) -> WhenFull:
+        """What a publish does that finds no room."""
+        return self._when_full
+
+    @property
+    def size_bytes(self) -> int:
+        """Encoded bytes held now."""
+        return self._ledger.nbytes
+
+    @property
+    def last_sequence(self) -> int:
+        """The highest sequence ever put, by an earlier process too; 0 for a fresh store."""
+        entries = self._ledger.entries
+        return max(self._last, entries[-1].last) if entries else self._last
+
+    @property
+    def last_put(self) -> int:
+        """The highest sequence put here, where others were noted as used."""
+        entries = self._ledger.entries
+        return max(self._put, entries[-1].last) if entries else self._put
+
+    def append(
+        self,
+        sequence: int,
+        topic: str,
+        body: bytes,
+        expiration_ms: int = 0,
+        correlation_id: str = "",
+        key: str = "",
+    ) -> None:
+        """Keep one message of the next batch."""
+        name = self._topics.get(topic) or self._encoded(topic)
+        if expiration_ms or correlation_id or key:
+            record = encode_message(name, body, sequence, expiration_ms, correlation_id, key)
+        else:
+            size = len(name)
+            record = b"".join(
+                (
+                    BEHIND_CRC.pack(size + len(body), sequence, sequence, MESSAGE, size, 0, 0),
+                    name,
+                    body,
+                )
+            )
+        segment = self._current
+        stop = 0 if segment is None else segment.at + 4 + len(record)
+        if segment is None or stop > segment.end:
+            segment = self._next(4 + len(record))
+            stop = segment.at + 4 + len(record)
+        at = segment.at
+        if self._gathered is None:
+            self._gathered_count = 0
+            self._gathered = sequence, segment.header.number, at
+        memory = segment.memory
+        memory[at + 4 : stop] = record
+        CRC.pack_into(memory, at, crc32c(record, segment.seed))
+        if self._sync and self._directory is not None:
+            self._directory.flush(memory, at, stop)
+        segment.at = end = (stop + 7) & ~7
+        WORD.pack_into(memory, MARK_AT, _MARK_BASE - end * _MARK_STEP)
+        self._gathered_count += 1
+        self._used = sequence
+
+    def seal(self, stored: Stored) -> None:
+        """What was appended since the last batch is this batch."""
+        first, last, batch = stored
+        gathered = self._gathered
+        count = batch.count
+        if gathered is None or gathered[0] != first or self._gathered_count != count or last - first >= count:
+            self.put(stored)  # an exception came in between: the batch takes the place of what there is of it
+        else:
+            entry = Entry(first, last, count, batch.nbytes, gathered[1], gathered[2])
+            entry.batch = batch
+            self._ledger.add(entry)
+            self._last = self._put = last
+        self._gathered = None
+
+    def put(self, stored: Stored) -> None:
+        """Keep one batch; its sequences are above all others put before."""
+        first, last, batch = stored
+        assert first > self.last_put, "sequences rise"
+        number, at = self._write(BATCH, first, last, batch.buffers(), sync=True)
+        entry = Entry(first, last, batch.count, batch.nbytes, number, at)
+        entry.batch = batch
+        self._ledger.add(entry)
+        self._last = self._put = last
+        self._used = max(last, self._used)
+
+    def discard(self, sequence: int) -> None:
+        """Let go of what is persisted: every message up to and including `sequence`."""
+        self._ledger.settle(sequence)
+        # Never above what was given: a later message must not count as settled.
+        self._settled = max(self._settled, min(sequence, self.last_sequence))
+        self._note()
+
+    def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
+        """Let go of the messages `first` to `last`, but keep `rest` of them."""
+        entry: Entry | None = None
+        if rest is not None:
+            low, high = int(rest.sequences[0]), int(rest.sequences[-1])
+            first, last = min(first, low), max(last, high)
+        # Where it cannot be noted the messages are sent again after a restart, and refused again.
+        number = at = 0
+        with suppress(StoreFailed):
+            number, at = self._write(REPLACED, first, last, [] if rest is None else rest.buffers())
+        if rest is not None:
+            if not number:
+                return
+            entry = Entry(low, high, rest.count, rest.nbytes, number, at)
+            entry.batch = rest
+        self._ledger.replace(first, last, entry)
+        self._note()
+
+    def note_used(self, sequence: int) -> None:
+        """Note that sequences up to `sequence` may be used, by messages that are not kept here."""
+        self._write(USED, sequence, sequence, ())
+        self._used = max(self._used, sequence)
+
+    def held(self) -> Sequence[Stored]:
+        """What is held, in the order of sequences; each batch is read when it is asked for."""
+        return Held(self, tuple(self._ledger.entries))
+
+    def unpersisted_count(self) -> int:
+        """Messages held."""
+        return self._ledger.count
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _encoded(self, topic: str) -> bytes:
+        if len(self._topics) >= topics_remembered_max:
+            self._topics.clear()
+        name = self._topics[topic] = topic.encode()
+        return name
+
+    def _note(self) -> None:
+        """Note what is settled, and remove the segments that are not needed."""
+        segment, directory = self._current, self._directory
+        if segment is None or directory is None:
+            raise self._refusal
+        oldest = self._ledger.oldest(segment.header.number)
+        if self._gathered is not None:
+            oldest = min(oldest, self._gathered[1])
+        if self._settled <= self._noted and oldest <= self._oldest:
+            return
+        # Where the disk refuses it is tried again: more is kept than needed meanwhile, never less.
+        with suppress(StoreFailed):
+            self._write(SETTLED, oldest, self._settled, (), sync=oldest > self._oldest)
+            self._noted = self._settled
+            while self._oldest < oldest:
+                directory.remove(self._oldest)
+                self._oldest += 1
+
+    def _write(
+        self, kind: int, first: int, last: int, payload: Sequence[Buffer], *, sync: bool = False
+    ) -> tuple[int, int]:
+        """Append one record; number of its segment, and its place. Raises `StoreFailed`, `Closed`."""
+        length = sum([memoryview(part).nbytes for part in payload])
+        segment = self._current
+        if segment is None or segment.at + RECORD_BYTES + length > segment.end:
+            segment = self._next(RECORD_BYTES + length)
+        memory, at = segment.memory, segment.at
+        head = BEHIND_CRC.pack(length, first, last, kind, 0, 0, 0)
+        crc = crc32c(head, segment.seed)
+        place = at + RECORD_BYTES
+        memory[at + CRC.size : place] = head
+        for part in payload:
+            size = memoryview(part).nbytes
+            memory[place : place + size] = bytes(part) if isinstance(part, memoryview) else part
+            crc = crc32c(part, crc)
+            place += size
+        CRC.pack_into(memory, at, crc)
+        if sync and self._sync and self._directory is not None:
+            self._directory.flush(memory, at, place)
+        segment.at = end = (place + 7) & ~7
+        WORD.pack_into(memory, MARK_AT, marked(end))
+        return segment.header.number, at
+
+    def _next(self, size: int) -> _Segment:
+        """Go on with a new segment that has room for a record of `size` bytes."""
+        before, directory = self._current, self._directory
+        if directory is None or before is None:
+            raise self._refusal if directory is None else Closed("no client uses the publish store yet: attach()")
+        WORD.pack_into(before.memory, MARK_AT, marked(before.at))
+        last = before.header
+        header = last._replace(
+            number=last.number + 1,
+            used=self._used,
+            settled=self._settled,
+            oldest=self._oldest,
+            previous_end=before.at,
+            size=max(publish_segment_bytes, HEADER_BYTES + ((size + 7) & ~7)),
+        )
+        memory = directory.create(header.number, header.size, encode_header(header), durable=self._sync)
+        segment = self._current = _Segment(memory, header, HEADER_BYTES)
+        WORD.pack_into(before.memory, NEXT_AT, marked(1))
+        if self._sync:
+            directory.flush(before.memory, 0, HEADER_BYTES)
+        return segment
+
+    def _look(self, number: int) -> mmap.mmap:
+        current, directory = self._current, self._directory
+        if directory is None:
+            raise self._refusal
+        if current is not None and number == current.header.number:
+            return current.memory
+        if self._looked is None or self._looked[0] != number:
+            self._looked = number, directory.open(number)
+        return self._looked[1]
+
+    def _segment(self, number: int) -> tuple[Buffer, int]:
+        memory = self._look(number)
+        return memory, read_mark(memory, MARK_AT) or 0
+
+    def _read(self, entry: Entry) -> MessageBatch:
+        batch = entry.batch
+        if batch is None:
+            batch = entry.batch = read_entry(entry, self._segment, self._publisher)
+        return batch
+
+
+class Held(Sequence[Stored]):
+    """What a store held at a moment. Batches are made one by one, and not kept."""
+
+    def __init__(self, store: FilePublishStore, entries: Sequence[Entry]) -> None:
+        self._store = store
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, at: int) -> Stored: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Stored]: ...
+    def __getitem__(self, at: int | slice) -> Stored | Sequence[Stored]:
+        if isinstance(at, slice):
+            return Held(self._store, self._entries[at])
+        entry = self._entries[at]
+        return Stored(entry.first, entry.last, self._store._read(entry))

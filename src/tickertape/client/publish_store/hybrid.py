@@ -1,0 +1,129 @@
+"""Owns the publish store that keeps a little in memory and a large backlog on disk.
+
+Must never give a sequence twice, nor drop a message: what memory has no room for goes to disk, the oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tickertape.base.errors import StoreFailed
+from tickertape.base.limits import (
+    publish_store_bytes_default,
+    publish_store_file_bytes_default,
+    publish_store_sequences_ahead,
+)
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.publish_store.file import FilePublishStore, Sync
+from tickertape.client.publish_store.memory import MemoryPublishStore
+from tickertape.client.publish_store.options import checked_size
+from tickertape.client.publish_store.protocol import Stored, WhenFull
+
+
+class HybridPublishStore:
+    """Keeps up to `memory_bytes_max` in memory and what is older than that in files.
+
+    It survives a lost connection with a large backlog, and a clean end of the process: `close` (or leaving the
+    context manager) writes what is in memory. When the process is killed, what was in memory is lost:
+    `FilePublishStore` is for those who cannot have that. Sequences never repeat; some are skipped then.
+
+    `path`, `bytes_max`, `when_full`, `sync`: as in `FilePublishStore`; `bytes_max` is for both together.
+    `memory_bytes_max`: int (bytes) or str, default 64 MB. Raises what `FilePublishStore` raises.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        memory_bytes_max: int | str = publish_store_bytes_default,
+        bytes_max: int | str = publish_store_file_bytes_default,
+        when_full: WhenFull = "block",
+        sync: Sync = "never",
+    ) -> None:
+        self._memory_bytes_max = checked_size(memory_bytes_max, when_full, "memory_bytes_max")
+        self._file = FilePublishStore(path, bytes_max, when_full, sync)
+        self._memory = MemoryPublishStore(bytes_max, when_full)
+        self._ahead = self._file.last_sequence
+
+    def attach(self, name: str) -> None:
+        """The client `name` uses it. Raises `StoreOfAnother`, `StoreFailed`."""
+        self._file.attach(name)
+
+    def close(self) -> None:
+        """Write what is in memory, and let go of the files. Raises `StoreFailed`; then nothing was let go."""
+        if self._memory.unpersisted_count():
+            self._spill(0)
+        self._file.close()
+
+    def __enter__(self) -> HybridPublishStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes of encoded batches that the store holds at most."""
+        return self._file.bytes_max
+
+    @property
+    def when_full(self) -> WhenFull:
+        """What a publish does that finds no room."""
+        return self._file.when_full
+
+    @property
+    def size_bytes(self) -> int:
+        """Encoded bytes held now. Where the disk takes no more it is full as soon as memory is."""
+        if self._memory.size_bytes > self._memory_bytes_max:
+            return self.bytes_max
+        return self._file.size_bytes + self._memory.size_bytes
+
+    @property
+    def last_sequence(self) -> int:
+        """The highest sequence ever put, or that may have been put by a process that was killed."""
+        return self._memory.last_sequence or self._file.last_sequence
+
+    def put(self, stored: Stored) -> None:
+        """Keep one batch; its sequences are above all others put before. Raises `StoreFailed`."""
+        if stored.last > self._ahead:
+            ahead = stored.last + publish_store_sequences_ahead
+            self._file.note_used(ahead)
+            self._ahead = ahead
+        self._memory.put(stored)
+        if self._memory.size_bytes > self._memory_bytes_max:
+            try:
+                self._spill(self._memory_bytes_max)
+            except StoreFailed:
+                return  # all of it is in memory, and `size_bytes` says that there is no room for more
+
+    def discard(self, sequence: int) -> None:
+        """Let go of what is persisted: every message up to and including `sequence`."""
+        self._memory.discard(sequence)
+        self._file.discard(sequence)
+
+    def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
+        """Let go of the messages `first` to `last`, but keep `rest` of them."""
+        self._memory.replace(first, last, rest)
+        if first <= self._spilled:
+            self._file.replace(first, last, rest)
+
+    def held(self) -> Sequence[Stored]:
+        """What is held, in the order of sequences."""
+        spilled = self._spilled
+        return [*self._file.held(), *[stored for stored in self._memory.held() if stored.first > spilled]]
+
+    def unpersisted_count(self) -> int:
+        """Messages held."""
+        return self._file.unpersisted_count() + self._memory.unpersisted_count()
+
+    @property
+    def _spilled(self) -> int:
+        return self._file.last_put
+
+    def _spill(self, bytes_max: int) -> None:
+        """Write the oldest batches, until memory holds no more than that."""
+        memory = self._memory
+        while memory.size_bytes > bytes_max and (oldest := memory.oldest()) is not None:
+            if oldest.first > self._spilled:
+                self._file.put(oldest)
+            memory.forget_oldest()

@@ -1,0 +1,131 @@
+"""Owns which messages of a store on disk are still held, and where they lie.
+
+Must never touch a file, nor keep a batch alive: where somebody else has one it is found, else it is read again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tickertape.batch.layout import MessageBatch
+
+
+class Entry:
+    """Messages that are resent as one batch: from `first` to `last`, read from `at` of segment `number` on."""
+
+    __slots__ = ("_batch", "at", "count", "first", "last", "nbytes", "number")
+
+    def __init__(self, first: int, last: int, count: int, nbytes: int, number: int, at: int) -> None:
+        self.first = first
+        """Messages below it, if there are any at the place, are settled."""
+        self.last = last
+        self.count = count
+        self.nbytes = nbytes
+        """Bytes of the batch, about, where it was not made yet."""
+        self.number = number
+        self.at = at
+        self._batch: weakref.ref[MessageBatch] | None = None
+
+    @property
+    def batch(self) -> MessageBatch | None:
+        """The batch, when somebody has it."""
+        return None if self._batch is None else self._batch()
+
+    @batch.setter
+    def batch(self, batch: MessageBatch | None) -> None:
+        self._batch = None if batch is None else weakref.ref(batch)
+
+
+class Ledger:
+    """Entries in the order of sequences. `read(entry)` gives the batch of one."""
+
+    def __init__(self, read: Callable[[Entry], MessageBatch]) -> None:
+        self._read = read
+        self.entries: deque[Entry] = deque()
+        self.nbytes = 0
+        self.count = 0
+        self.used: Counter[int] = Counter()
+        """Entries that begin in each segment."""
+
+    def add(self, entry: Entry) -> None:
+        """One more, above all others. The append decides, should an exception come in between."""
+        self._count(entry, 1)
+        self.entries.append(entry)
+
+    def grow(self, sequence: int, nbytes: int) -> None:
+        """The last one has one more message."""
+        entry = self.entries[-1]
+        entry.last = sequence
+        entry.count += 1
+        entry.nbytes += nbytes
+        self.nbytes += nbytes
+        self.count += 1
+
+    def settle(self, sequence: int) -> None:
+        """Everything up to `sequence` is done with."""
+        entries = self.entries
+        while entries and entries[0].last <= sequence:
+            self._count(entries.popleft(), -1)
+        if not entries:
+            self._count_again(())  # whatever an interrupted step counted
+        elif entries[0].first <= sequence:
+            entry = entries[0]
+            rest = self._part(entry, sequence + 1, entry.last)
+            entries[0] = rest
+            self.nbytes += rest.nbytes - entry.nbytes
+            self.count += rest.count - entry.count
+
+    def replace(self, first: int, last: int, rest: Entry | None) -> bool:
+        """Let go of what is held of `first` to `last`, and put `rest` there; False when nothing is held."""
+        if not any(entry.first <= last and entry.last >= first for entry in self.entries):
+            return False
+        kept: list[Entry] = []
+        for entry in self.entries:
+            if entry.last < first or entry.first > last:
+                kept.append(entry)
+                continue
+            if entry.first < first:
+                kept.append(self._part(entry, entry.first, first - 1))
+            if rest is not None:
+                kept.append(rest)
+                rest = None
+            if entry.last > last:
+                kept.append(self._part(entry, last + 1, entry.last))
+        kept = [entry for entry in kept if entry.count]
+        # A segment that an entry needs is counted at every moment.
+        self.used.update(entry.number for entry in kept)
+        self.entries = deque(kept)
+        self._count_again(kept)
+        return True
+
+    def oldest(self, otherwise: int) -> int:
+        """Number of the oldest segment in which an entry begins."""
+        return min(self.used, default=otherwise)
+
+    def _count_again(self, entries: Sequence[Entry]) -> None:
+        self.nbytes = sum(entry.nbytes for entry in entries)
+        self.count = sum(entry.count for entry in entries)
+        self.used = Counter(entry.number for entry in entries)
+
+    def _part(self, entry: Entry, first: int, last: int) -> Entry:
+        """What an entry has from `first` to `last`; its count may be 0."""
+        if entry.count == entry.last - entry.first + 1:
+            count = last - first + 1
+        else:
+            sequences = self._read(entry).sequences
+            low, high = np.searchsorted(sequences, np.array((first, last + 1), np.uint64), side="left")
+            count = int(high - low)
+            if count:
+                first, last = int(sequences[low]), int(sequences[high - 1])
+        return Entry(first, last, count, -(-entry.nbytes * count // entry.count), entry.number, entry.at)
+
+    def _count(self, entry: Entry, by: int) -> None:
+        self.nbytes += by * entry.nbytes
+        self.count += by * entry.count
+        self.used[entry.number] += by
+        if not self.used[entry.number]:
+            del self.used[entry.number]

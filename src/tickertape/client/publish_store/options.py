@@ -1,0 +1,27 @@
+"""Owns what the options of all publish stores have in common, and the text for a store of another name.
+
+Must never know where a store keeps anything.
+"""
+
+from __future__ import annotations
+
+from tickertape.base.errors import BadOption, StoreOfAnother
+from tickertape.base.units import parse_size
+
+
+def checked_size(bytes_max: int | str, when_full: str, option: str = "bytes_max") -> int:
+    """`bytes_max` in bytes. Raises `BadOption` for a size that holds nothing, and another `when_full`."""
+    size = parse_size(bytes_max) if isinstance(bytes_max, str) else bytes_max
+    if size <= 0:
+        raise BadOption(f"{option}={bytes_max!r}: a publish store needs room for at least one message")
+    if when_full not in ("block", "raise"):
+        raise BadOption(f"when_full={when_full!r}: use 'block' or 'raise'")
+    return size
+
+
+def another(what: str, owner: str, name: str) -> StoreOfAnother:
+    """The error of a client that is not the owner."""
+    return StoreOfAnother(
+        f"{what} belongs to the client name {owner!r}, not {name!r}: its messages have sequences of that name. "
+        "Use that name, or another store"
+    )

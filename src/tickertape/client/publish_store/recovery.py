@@ -1,0 +1,216 @@
+"""Owns reading a publish store again: from the bytes of its segments to what is held.
+
+Must never touch a file, nor drop anything but what was never stored to its end: what lies below a segment's
+mark is read back, or an error says which file and where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tickertape.base.errors import StoreCorrupt
+from tickertape.base.limits import batch_bytes_target, message_cost_bytes
+from tickertape.base.ports import Buffer
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.publish_store.format import (
+    BATCH,
+    HEADER_BYTES,
+    LABELLED,
+    MARK_AT,
+    MESSAGE,
+    NEXT_AT,
+    REPLACED,
+    SETTLED,
+    Header,
+    Record,
+    parse_header,
+    read_mark,
+    read_record,
+)
+from tickertape.client.publish_store.ledger import Entry, Ledger
+
+
+class Image(NamedTuple):
+    """A segment as it was found. `read` gives its bytes, which nobody keeps longer than needed."""
+
+    number: int
+    file: str
+    read: Callable[[], Buffer]
+
+
+class Segment(NamedTuple):
+    """A segment that was read, and found right."""
+
+    image: Image
+    header: Header
+    end: int
+    """Where its records end."""
+    records: list[Record]
+
+
+class Recovered(NamedTuple):
+    """What a store holds, and what is to be done."""
+
+    name: str
+    ledger: Ledger
+    used: int
+    """Highest sequence that may have been used."""
+    settled: int
+    last: Segment
+    """The segment to go on with, at its `end`."""
+    remove: tuple[int, ...]
+    """Segments that are not needed."""
+
+
+def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> Recovered:
+    """What the segments hold, at least one, rising; `read` gives the batch of an entry.
+
+    Raises `NotAStore`, `StoreVersion`, `StoreCorrupt`.
+    """
+    headers = [parse_header(image.read(), image.file) for image in images]
+    for image, header in zip(images, headers, strict=True):
+        if header.number != image.number:
+            raise _damage(image, 24, f"is segment {header.number} under another name")
+    unused = _made_and_never_used(images, headers)
+    segments = [
+        _read_segment(image, header, headers[i + 1] if i + 1 < len(headers) - unused else None)
+        for i, (image, header) in enumerate(zip(images, headers, strict=True))
+        if i < len(headers) - unused
+    ]
+    oldest = max(
+        [s.header.oldest for s in segments]
+        + [r.first for s in segments for r in s.records if r.kind == SETTLED]
+    )
+    if segments[0].header.number > oldest:
+        raise StoreCorrupt(
+            f"{images[0].file} is the first file there is, and segment {oldest} is still needed: put it back, "
+            "or restore the store from a copy",
+            file=images[0].file,
+        )
+    needed = [s for s in segments if s.header.number >= oldest]
+    fold = _Fold(needed[0].header, read)
+    for segment in needed:
+        for record in segment.records:
+            fold.take(segment, record)
+    fold.ledger.settle(fold.settled)
+    remove = [s.header.number for s in segments if s.header.number < oldest]
+    remove += [image.number for image in images[len(segments) :]]
+    return Recovered(
+        needed[0].header.name, fold.ledger, fold.used, fold.settled, segments[-1], tuple(remove)
+    )
+
+
+def _made_and_never_used(images: Sequence[Image], headers: Sequence[Header]) -> int:
+    """1 when the last segment was made, and an exception came before it was begun: the one before went on."""
+    if len(images) < 2:
+        return 0
+    before, data = images[-2].read(), images[-1].read()
+    end = read_mark(before, MARK_AT)
+    begun = read_mark(before, NEXT_AT) == 1 or read_mark(data, MARK_AT) != HEADER_BYTES
+    return 1 if not begun and end is not None and end > headers[-1].previous_end else 0
+
+
+def _read_segment(image: Image, header: Header, following: Header | None) -> Segment:
+    """One segment's records; all of them, up to where the `following` one says that it ended."""
+    view = memoryview(image.read())
+    mark = read_mark(view, MARK_AT)
+    if mark is None or not HEADER_BYTES <= mark <= header.size or mark & 7:
+        raise _damage(image, MARK_AT, "has no mark that says how far it was written")
+    until, seed = header.size, header.seed
+    if following is not None:
+        if (following.store, following.name) != (header.store, header.name):
+            raise _damage(image, 16, f"and segment {following.number} belong to different stores")
+        if following.number != header.number + 1:
+            raise _damage(image, 24, f"is followed by segment {following.number}: files are missing")
+        until = following.previous_end
+        if not mark <= until <= header.size:
+            raise _damage(image, MARK_AT, f"was written up to {mark}, and the next one says {until}")
+    if view[NEXT_AT : NEXT_AT + 8] != bytes(8):
+        if read_mark(view, NEXT_AT) != 1:
+            raise _damage(image, NEXT_AT, "does not tell whether another segment follows")
+        if following is None:
+            raise _damage(image, NEXT_AT, "is the last file there is, and another one followed")
+    at, records = HEADER_BYTES, []
+    while at < until and (record := read_record(view, at, until, seed)) is not None:
+        records.append(record)  # behind the mark too: written to its end, but for the mark
+        at = record.end
+    if at < mark or (following is not None and at != until):
+        raise _damage(image, at, "has a record that does not match its checksum")
+    if following is None:
+        _nothing_behind(image, view, at, header)
+    return Segment(image, header, at, records)
+
+
+def _nothing_behind(image: Image, view: memoryview, at: int, header: Header) -> None:
+    """What was never written to its end has no whole record behind it."""
+    written = at + len(bytes(view[at:]).rstrip(b"\0"))
+    seed = header.seed
+    for place in range(at + 8, written, 8):
+        if read_record(view, place, header.size, seed) is not None:
+            raise _damage(image, at, f"has a damaged record before the whole one at {place}")
+
+
+class _Fold:
+    """What records add up to."""
+
+    def __init__(self, header: Header, read: Callable[[Entry], MessageBatch]) -> None:
+        self._read = read
+        self.ledger = Ledger(read)
+        self.used = header.used
+        self.settled = header.settled
+        self._open = False
+        """Whether the last entry may take one more message."""
+        self._highest = 0
+
+    def take(self, segment: Segment, record: Record) -> None:
+        """One record more."""
+        kind, first, last = record.kind, record.first, record.last
+        number = segment.header.number
+        self.used = max(self.used, last)
+        if kind == SETTLED:
+            self.settled = max(self.settled, last)
+        elif kind == BATCH:
+            self.ledger.replace(first, last, None)
+            self.ledger.add(self._entry(number, record))
+            self._open = False
+        elif kind == REPLACED:
+            self.ledger.replace(first, last, self._entry(number, record) if record.length else None)
+            self._open = False
+        elif kind in (MESSAGE, LABELLED):
+            if first <= self._highest:
+                # A publish was interrupted before it returned: its number was given again.
+                self.ledger.replace(first, self._highest, None)
+                self._open = False
+            self._message(number, record)
+            self._highest = first
+        if kind == BATCH:
+            self._highest = last
+
+    def _message(self, number: int, record: Record) -> None:
+        ledger, cost = self.ledger, record.length + message_cost_bytes
+        if self._open and ledger.entries and self._fits(cost):
+            ledger.grow(record.first, cost)
+        else:
+            ledger.add(Entry(record.first, record.first, 1, cost, number, record.at))
+        self._open = True
+
+    def _fits(self, cost: int) -> bool:
+        return self.ledger.entries[-1].nbytes + cost <= batch_bytes_target
+
+    def _entry(self, number: int, record: Record) -> Entry:
+        entry = Entry(record.first, record.last, 1, record.length, number, record.at)
+        batch = self._read(entry)
+        entry.first, entry.last = int(batch.sequences[0]), int(batch.sequences[-1])
+        entry.count = batch.count
+        return entry
+
+
+def _damage(image: Image, offset: int, what: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"{image.file} {what} (offset {offset}): restore the store from a copy, or move it away to begin a "
+        "new one without what it held",
+        file=image.file,
+        offset=offset,
+    )
+
