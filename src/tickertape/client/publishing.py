@@ -224,7 +224,7 @@ class Publishing:
         return self._store
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
-        """Use `store` from here on. Raises `UsageError` while the old one still holds messages, and `StoreError`.
+        """Use `store` from here on. Raises `StoreError`; `UsageError` while the old one still holds messages.
 
         After `PublisherTakenOver` the old one may hold them: nobody will send them.
         """

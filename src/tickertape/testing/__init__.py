@@ -1,10 +1,12 @@
-"""Owns the toolkit for testing with Tickertape: a real server process, the strict disk.
+"""Owns the toolkit for testing with Tickertape: a real server process, the strict disk, checks for
+stores of an application.
 
 Must never be imported by the product itself.
 """
 
 from __future__ import annotations
 
+from tickertape.testing.publish_stores import check_publish_store
 from tickertape.testing.server import RunningServer, ServerNotReady, running_server, wait_until
 
-__all__ = ["RunningServer", "ServerNotReady", "running_server", "wait_until"]
+__all__ = ["RunningServer", "ServerNotReady", "check_publish_store", "running_server", "wait_until"]

@@ -10,13 +10,18 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, overload
 
 from crc32c import crc32c
 
 from tickertape.base.errors import BadOption, Closed, StoreFailed, TickertapeError
-from tickertape.base.limits import publish_segment_bytes, publish_store_file_bytes_default, topics_remembered_max
+from tickertape.base.limits import (
+    publish_segment_bytes,
+    publish_store_file_bytes_default,
+    topics_remembered_max,
+)
 from tickertape.base.names import publisher_id
 from tickertape.base.ports import Buffer
 from tickertape.batch.layout import MessageBatch
@@ -78,8 +83,8 @@ class FilePublishStore:
     `timeout`; `"raise"` raises `StoreFull` at once.
     `sync`: `"never"` (default) or `"always"`.
 
-    Raises `BadOption`, `StoreLocked`, `NotAStore`, `StoreVersion`, `StoreCorrupt`, `StoreFailed`. As a context
-    manager it closes itself; the client does not close it.
+    Raises `BadOption`, `StoreLocked`, `NotAStore`, `StoreVersion`, `StoreCorrupt`, `StoreFailed`. As a
+    context manager it closes itself; the client does not close it.
     """
 
     def __init__(
@@ -121,10 +126,7 @@ class FilePublishStore:
         if not numbers:
             directory.say("a client that has not connected yet")
             return
-        images = [
-            Image(n, directory.file(n), lambda n=n: self._look(n))  # type: ignore[misc]
-            for n in numbers
-        ]
+        images = [Image(n, directory.file(n), partial(self._view, n)) for n in numbers]
         found = recover(images, self._read)
         directory.say(found.name)
         segment = found.last
@@ -156,7 +158,7 @@ class FilePublishStore:
         directory.say(name)
 
     def close(self) -> None:
-        """Let go of the files and the lock; what is held stays on disk. Afterwards its calls raise `Closed`."""
+        """Let go of files and lock; what is held stays on disk. Afterwards its calls raise `Closed`."""
         directory, self._directory = self._directory, None
         self._current = self._looked = None
         if directory is not None:
@@ -359,7 +361,11 @@ class FilePublishStore:
         """Go on with a new segment that has room for a record of `size` bytes."""
         before, directory = self._current, self._directory
         if directory is None or before is None:
-            raise self._refusal if directory is None else Closed("no client uses the publish store yet: attach()")
+            raise (
+                self._refusal
+                if directory is None
+                else Closed("no client uses the publish store yet: attach()")
+            )
         WORD.pack_into(before.memory, MARK_AT, marked(before.at))
         last = before.header
         header = last._replace(
@@ -388,8 +394,11 @@ class FilePublishStore:
         return self._looked[1]
 
     def _segment(self, number: int) -> tuple[Buffer, int]:
-        memory = self._look(number)
-        return memory, read_mark(memory, MARK_AT) or 0
+        view = self._view(number)
+        return view, read_mark(view, MARK_AT) or 0
+
+    def _view(self, number: int) -> Buffer:
+        return memoryview(self._look(number))
 
     def _read(self, entry: Entry) -> MessageBatch:
         batch = entry.batch

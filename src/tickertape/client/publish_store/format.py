@@ -127,11 +127,14 @@ def parse_header(data: Buffer, file: str) -> Header:
     if magic != MAGIC:
         raise NotAStore(f"{file} is no segment of a publish store: give the store a directory of its own")
     if version > VERSION:
-        raise StoreVersion(f"{file} has format {version}, this program knows up to {VERSION}: use a newer one")
+        raise StoreVersion(
+            f"{file} has format {version}, this program knows up to {VERSION}: use a newer one"
+        )
     if crc != _header_crc(view):
         raise StoreCorrupt(f"{file}: the header at offset 0 does not match its checksum", file=file)
     name = bytes(view[_NAME_AT : _NAME_AT + numbers[7]]).decode()
-    header = Header(*numbers[:7], name)
+    store, number, used, settled, oldest, previous_end, stated, _ = numbers
+    header = Header(store, number, used, settled, oldest, previous_end, stated, name)
     if header.size != size:
         raise StoreCorrupt(
             f"{file} has {size} bytes instead of {header.size}: it was cut off or continued",

@@ -1,6 +1,7 @@
 """Owns the publish store that keeps a little in memory and a large backlog on disk.
 
-Must never give a sequence twice, nor drop a message: what memory has no room for goes to disk, the oldest first.
+Must never give a sequence twice, nor drop a message: what memory has no room for goes to disk, the
+oldest first.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from tickertape.client.publish_store.protocol import Stored, WhenFull
 class HybridPublishStore:
     """Keeps up to `memory_bytes_max` in memory and what is older than that in files.
 
-    It survives a lost connection with a large backlog, and a clean end of the process: `close` (or leaving the
-    context manager) writes what is in memory. When the process is killed, what was in memory is lost:
+    It survives a lost connection with a large backlog, and a clean end of the process: `close` (or leaving
+    the context manager) writes what is in memory. When the process is killed, what was in memory is lost:
     `FilePublishStore` is for those who cannot have that. Sequences never repeat; some are skipped then.
 
     `path`, `bytes_max`, `when_full`, `sync`: as in `FilePublishStore`; `bytes_max` is for both together.

@@ -1,6 +1,7 @@
 """Owns which messages of a store on disk are still held, and where they lie.
 
-Must never touch a file, nor keep a batch alive: where somebody else has one it is found, else it is read again.
+Must never touch a file, nor keep a batch alive: where somebody else has one it is found, else it is
+read again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tickertape.batch.layout import MessageBatch
 
 
 class Entry:
-    """Messages that are resent as one batch: from `first` to `last`, read from `at` of segment `number` on."""
+    """Messages that are resent as one batch: from `first` to `last`, from `at` of segment `number` on."""
 
     __slots__ = ("_batch", "at", "count", "first", "last", "nbytes", "number")
 

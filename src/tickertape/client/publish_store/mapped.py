@@ -45,8 +45,8 @@ class Directory:
             )
             if foreign:
                 raise NotAStore(
-                    f"{self.path} holds {foreign[0]!r}, which is no part of a publish store: give the store a "
-                    "directory of its own"
+                    f"{self.path} holds {foreign[0]!r}, which is no part of a publish store: give the "
+                    "store a directory of its own"
                 )
             self._take_lock()
 
@@ -58,7 +58,7 @@ class Directory:
             holder = os.pread(lock, _HOLDER_BYTES_MAX, 0).decode("utf-8", "replace").strip()
             os.close(lock)
             raise StoreLocked(
-                f"the publish store {self.path} is held by {holder or 'a process that has not said its name'}: "
+                f"the publish store {self.path} is held by {holder or 'a process without a name'}: "
                 "stop it, or give each process a store of its own"
             ) from None
         except BaseException:
@@ -171,7 +171,9 @@ class Directory:
         try:
             yield
         except OSError as error:
-            advice = "free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "look there"
+            advice = (
+                "free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "look there"
+            )
             raise StoreFailed(
                 f"could not {what} the publish store {self.path}: {os.strerror(error.errno or 0)}; {advice}"
             ) from error

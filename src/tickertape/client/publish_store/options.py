@@ -22,6 +22,6 @@ def checked_size(bytes_max: int | str, when_full: str, option: str = "bytes_max"
 def another(what: str, owner: str, name: str) -> StoreOfAnother:
     """The error of a client that is not the owner."""
     return StoreOfAnother(
-        f"{what} belongs to the client name {owner!r}, not {name!r}: its messages have sequences of that name. "
-        "Use that name, or another store"
+        f"{what} belongs to the client name {owner!r}, not {name!r}: its messages have sequences of that "
+        "name. Use that name, or another store"
     )

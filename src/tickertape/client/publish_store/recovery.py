@@ -84,8 +84,8 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
     )
     if segments[0].header.number > oldest:
         raise StoreCorrupt(
-            f"{images[0].file} is the first file there is, and segment {oldest} is still needed: put it back, "
-            "or restore the store from a copy",
+            f"{images[0].file} is the first file there is, and segment {oldest} is still needed: put it "
+            "back, or restore the store from a copy",
             file=images[0].file,
         )
     needed = [s for s in segments if s.header.number >= oldest]
@@ -96,9 +96,7 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
     fold.ledger.settle(fold.settled)
     remove = [s.header.number for s in segments if s.header.number < oldest]
     remove += [image.number for image in images[len(segments) :]]
-    return Recovered(
-        needed[0].header.name, fold.ledger, fold.used, fold.settled, segments[-1], tuple(remove)
-    )
+    return Recovered(needed[0].header.name, fold.ledger, fold.used, fold.settled, segments[-1], tuple(remove))
 
 
 def _made_and_never_used(images: Sequence[Image], headers: Sequence[Header]) -> int:
@@ -213,4 +211,3 @@ def _damage(image: Image, offset: int, what: str) -> StoreCorrupt:
         file=image.file,
         offset=offset,
     )
-

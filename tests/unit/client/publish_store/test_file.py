@@ -1,0 +1,332 @@
+"""The publish stores on disk: opening, owners, segments, and what the file system refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.unit.client.peer import Peer, bodies
+from tickertape.base.limits import publish_segment_bytes
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore, Stored
+from tickertape.client.publish_store.format import MAGIC
+from tickertape.testing import check_publish_store
+from tickertape.wire.commands import Persisted, Rejected
+
+FIRST_SEGMENT = "0000000001.segment"
+
+
+def stored(first: int, *texts: bytes) -> Stored:
+    batch = batch_from_bodies("orders", texts, publisher=9, first_sequence=first)
+    return Stored(first, first + len(texts) - 1, batch)
+
+
+def attached(path: Path, name: str = "pricing-1") -> FilePublishStore:
+    store = FilePublishStore(path)
+    store.attach(name)
+    return store
+
+
+def segments(path: Path) -> list[str]:
+    return sorted(name for name in os.listdir(path) if name.endswith("segment"))
+
+
+def test_the_stores_of_the_package_do_what_every_store_has_to_do(tmp_path: Path) -> None:
+    check_publish_store(MemoryPublishStore)
+    check_publish_store(partial(FilePublishStore, tmp_path / "file"), survives=True)
+    check_publish_store(partial(FilePublishStore, tmp_path / "sync", sync="always"), survives=True)
+    check_publish_store(partial(HybridPublishStore, tmp_path / "hybrid"), survives=True)
+    check_publish_store(partial(HybridPublishStore, tmp_path / "tiny", 1), survives=True)
+
+
+class Forgets(MemoryPublishStore):
+    def put(self, stored: Stored) -> None:
+        super().put(stored)
+        if len(self.held()) > 1:
+            self.replace(stored.first, stored.last, None)
+
+
+def test_a_store_that_loses_something_does_not_pass() -> None:
+    with pytest.raises(AssertionError):
+        check_publish_store(Forgets)
+
+
+def test_exact_29_what_publish_returned_is_sent_again_in_order_by_the_next_process(tmp_path: Path) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    peer = Peer(store).connect()
+    core = peer.core
+    sequences = [core.publish("orders", b"%d" % i) for i in range(3)]
+    sequences.append(core.publish("trades", b"labelled", 5_000, "corr", "key"))
+    store.close()  # as the end of the process: nothing more was sent or written
+    again = FilePublishStore(tmp_path / "s")
+    assert again.unpersisted_count() == 4
+    peer = Peer(again).connect()
+    ((_, batch),) = peer.published()
+    assert batch.bodies_list() == [b"0", b"1", b"2", b"labelled"]
+    assert batch.sequences.tolist() == sequences
+    assert [batch.topic(i) for i in (2, 3)] == ["orders", "trades"]
+    assert (batch.expiration(3), batch.correlation_id(3), batch.key(3)) == (5_000, "corr", "key")
+    assert peer.core.publish("orders", b"next") == (sequences[-1] or 0) + 1
+    again.close()
+
+
+def test_what_is_acknowledged_or_refused_does_not_come_back(tmp_path: Path) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    peer = Peer(store).connect()
+    first = peer.core.publish("orders", b"0")
+    for i in (1, 2):
+        peer.core.publish("orders", b"%d" % i)
+    assert first is not None
+    peer.say(Persisted(frame=1, sequence=first))
+    peer.core.publish("orders", b"3")
+    peer.say(Rejected(frame=2, code="bad_message", text="no"))
+    assert bodies(peer.published()) == [[b"0"], [b"1", b"2"], [b"3"]]
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert [s.batch.bodies_list() for s in again.held()] == [[b"3"]]
+    again.close()
+
+
+def test_exact_31_a_second_owner_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+    store = attached(tmp_path / "s")
+    with pytest.raises(tt.StoreLocked, match=rf"pricing-1 \(pid {os.getpid()}\)"):
+        FilePublishStore(tmp_path / "s")
+    with pytest.raises(tt.StoreLocked):
+        HybridPublishStore(tmp_path / "s")
+    store.close()
+    FilePublishStore(tmp_path / "s").close()
+
+
+def test_a_store_belongs_to_one_client_name(tmp_path: Path) -> None:
+    attached(tmp_path / "s").close()
+    store = FilePublishStore(tmp_path / "s")
+    with pytest.raises(tt.StoreOfAnother, match="'pricing-1', not 'pricing-2'"):
+        Peer(store, name="pricing-2")
+    store.close()
+
+
+def test_the_lock_is_free_when_a_forked_child_lives_longer(tmp_path: Path) -> None:
+    store = attached(tmp_path / "s")
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            store.append(1, "orders", b"in the child")
+        except tt.Forked:
+            os.read(read, 1)
+            os._exit(0)
+        os._exit(1)
+    store.close()
+    FilePublishStore(tmp_path / "s").close()
+    os.write(write, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(read)
+    os.close(write)
+
+
+def test_segments_go_once_all_in_them_is_settled_and_the_number_stays(tmp_path: Path) -> None:
+    store = attached(tmp_path / "s")
+    body = b"x" * (1 << 20)
+    for i in range(1, 41):
+        store.put(stored(i, body))
+    assert len(segments(tmp_path / "s")) > 4
+    store.discard(25)
+    assert store.held()[0].batch.bodies_list() == [body]
+    assert FIRST_SEGMENT not in segments(tmp_path / "s")
+    store.discard(40)
+    assert len(segments(tmp_path / "s")) == 1
+    assert sum(f.stat().st_blocks * 512 for f in (tmp_path / "s").iterdir()) <= 16 << 20
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert (again.last_sequence, again.unpersisted_count(), again.size_bytes) == (40, 0, 0)
+    again.close()
+
+
+def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
+    store = attached(tmp_path / "s")
+    body = b"x" * (publish_segment_bytes + 1)
+    store.put(stored(1, body))
+    store.append(2, "orders", body)
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert [s.batch.bodies_list() for s in again.held()] == [[body], [body]]
+    again.close()
+
+
+def test_messages_gathered_over_two_segments_are_one_batch(tmp_path: Path) -> None:
+    store = attached(tmp_path / "s")
+    big, small = b"x" * (publish_segment_bytes - 2000), b"y" * 900
+    store.put(stored(1, big))
+    batch = stored(2, small, small, small, small)
+    for i in range(2, 6):
+        store.append(i, "orders", small)
+    store.seal(batch)
+    del batch
+    store.discard(1)
+    assert [s.batch.bodies_list() for s in store.held()] == [[small] * 4]
+    store.discard(3)
+    assert [s.batch.bodies_list() for s in store.held()] == [[small] * 2]
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert [(s.first, s.last, s.batch.bodies_list()) for s in again.held()] == [(4, 5, [small] * 2)]
+    again.close()
+
+
+def test_what_was_appended_and_never_sealed_holds_its_segment(tmp_path: Path) -> None:
+    store = attached(tmp_path / "s")
+    store.append(1, "orders", b"gathered")
+    store.append(2, "orders", b"x" * (publish_segment_bytes - 1000))
+    store.discard(5)
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert again.unpersisted_count() == 2
+    again.close()
+
+
+def test_a_number_that_is_given_again_counts_the_second_time(tmp_path: Path) -> None:
+    store = attached(tmp_path / "s")
+    store.append(1, "orders", b"one")
+    store.append(2, "orders", b"was not accepted after all")
+    store.append(2, "orders", b"two")
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert [b for s in again.held() for b in s.batch.bodies_list()] == [b"one", b"two"]
+    again.close()
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(tt.NotAStore, match=r"letter\.txt"):
+        FilePublishStore(tmp_path)
+    assert os.listdir(tmp_path) == ["letter.txt"]
+
+
+def test_a_foreign_file_and_a_newer_format_are_told(tmp_path: Path) -> None:
+    attached(tmp_path / "s").close()
+    file = tmp_path / "s" / FIRST_SEGMENT
+    data = bytearray(file.read_bytes())
+    data[8] = 9
+    file.write_bytes(data)
+    with pytest.raises(tt.StoreVersion, match=f"{file} has format 9"):
+        FilePublishStore(tmp_path / "s")
+    file.write_bytes(b"#!/bin/sh\n" * 100)
+    with pytest.raises(tt.NotAStore, match=str(file)):
+        FilePublishStore(tmp_path / "s")
+
+
+def test_a_path_that_cannot_be_is_told(tmp_path: Path) -> None:
+    with pytest.raises(tt.StoreFailed, match="missing/s: No such file"):
+        FilePublishStore(tmp_path / "missing" / "s")
+    (tmp_path / "file").touch()
+    with pytest.raises(tt.StoreFailed, match="Not a directory"):
+        FilePublishStore(tmp_path / "file")
+
+
+def test_wrong_permissions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(tt.StoreFailed, match="Permission denied"):
+            FilePublishStore(tmp_path / "s")
+    FilePublishStore(tmp_path / "s").close()
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
+
+
+def test_a_full_disk_is_an_error_when_a_segment_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(tt.StoreFailed, match="No space left on device; free space"):
+            store.attach("pricing-1")
+        assert segments(tmp_path / "s") == []
+    peer = Peer(store).connect()
+    first = peer.core.publish("orders", b"first")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(tt.StoreFailed):
+            peer.core.publish("orders", b"x" * publish_segment_bytes)
+    assert first is not None
+    assert peer.core.publish("orders", b"second") == first + 1
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert [b for s in again.held() for b in s.batch.bodies_list()] == [b"first", b"second"]
+    again.close()
+
+
+def test_a_full_store_raises_and_keeps_what_it_has(tmp_path: Path) -> None:
+    store = FilePublishStore(tmp_path / "s", "2KB", when_full="raise")
+    peer = Peer(store).connect()
+    accepted = []
+    with suppress(tt.StoreFull):
+        for i in range(100):
+            peer.core.publish("orders", b"%d" % i * 100)
+            accepted.append(b"%d" % i * 100)
+    store.close()
+    again = FilePublishStore(tmp_path / "s")
+    assert 3 < len(accepted) < 30
+    assert [b for s in again.held() for b in s.batch.bodies_list()] == accepted
+    again.close()
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = attached(tmp_path / "s")
+    store.close()
+    store.close()
+    assert list(store.held()) == []
+    for call in (partial(store.append, 1, "t", b""), partial(store.put, stored(1, b""))):
+        with pytest.raises(tt.Closed):
+            call()
+
+
+@pytest.mark.parametrize("options", [{"bytes_max": 0}, {"when_full": "drop"}, {"sync": "often"}])
+def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, object]) -> None:
+    with pytest.raises(tt.BadOption):
+        FilePublishStore(tmp_path / "s", **options)  # type: ignore[arg-type]
+
+
+def test_a_hybrid_store_spills_the_oldest_and_never_repeats_a_number(tmp_path: Path) -> None:
+    store = HybridPublishStore(tmp_path / "s", memory_bytes_max=1000)
+    store.attach("a")
+    for i in range(1, 21):
+        store.put(stored(i, b"x" * 100))
+    assert [s.first for s in store.held()] == list(range(1, 21))
+    store.discard(3)
+    # Killed: what was in memory is gone, what was on disk is not, and no number comes again.
+    store._file.close()
+    again = HybridPublishStore(tmp_path / "s")
+    found = [s.first for s in again.held()]
+    assert found[0] == 4
+    assert 10 <= found[-1] < 20
+    assert again.last_sequence > 20
+    again.close()
+
+
+def test_a_hybrid_store_whose_disk_is_full_counts_as_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = HybridPublishStore(tmp_path / "s", memory_bytes_max=1000)
+    store.attach("a")
+    store.put(stored(1, b"x"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        store.put(stored(2, b"y" * publish_segment_bytes))
+        assert store.size_bytes == store.bytes_max
+        assert [s.first for s in store.held()] == [1, 2]
+    store.put(stored(3, b"z"))
+    assert store.size_bytes < store.bytes_max
+    assert [s.first for s in store.held()] == [1, 2, 3]
+    store.close()
+    assert MAGIC in (tmp_path / "s" / segments(tmp_path / "s")[0]).read_bytes()[:8]

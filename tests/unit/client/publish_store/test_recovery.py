@@ -1,0 +1,243 @@
+"""Reading a publish store again: cut at every byte, each byte flipped, ended at every byte of a write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import tickertape as tt
+from tickertape.base.errors import NotAStore, StoreCorrupt, StoreVersion
+from tickertape.base.limits import publish_segment_bytes
+from tickertape.base.names import publisher_id
+from tickertape.base.ports import Buffer
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.publish_store import FilePublishStore, Stored
+from tickertape.client.publish_store.format import HEADER_BYTES, MARK_AT, read_mark
+from tickertape.client.publish_store.ledger import Entry
+from tickertape.client.publish_store.reading import read_entry
+from tickertape.client.publish_store.recovery import Image, recover
+
+Messages = list[tuple[int, bytes]]
+
+
+def stored(first: int, *texts: bytes) -> Stored:
+    batch = batch_from_bodies("orders", texts, publisher=publisher_id("a"), first_sequence=first)
+    return Stored(first, first + len(texts) - 1, batch)
+
+
+def written(path: Path) -> tuple[bytes, Messages]:
+    """A store with every kind of record; its one segment and what it holds."""
+    store = FilePublishStore(path)
+    store.attach("a")
+    store.put(stored(1, b"one", b"two"))
+    store.append(3, "orders", b"three")
+    store.append(4, "orders", b"four", 5, "corr", "key")
+    store.put(stored(5, b"five", b"six", b"seven"))
+    store.replace(5, 7, stored(6, b"six", b"seven").batch)
+    store.note_used(100)
+    store.discard(1)
+    store.append(101, "orders", b"last")
+    held = messages(store)
+    store.close()
+    (file,) = path.glob("*.segment")
+    data = file.read_bytes()
+    return data, [*held, (3, b"three"), (4, b"four"), (101, b"last")]
+
+
+def messages(store: FilePublishStore) -> Messages:
+    return [
+        (int(n), body)
+        for s in store.held()
+        for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
+    ]
+
+
+def recovered(data: bytes) -> Messages:
+    """What a segment holds, or the error."""
+    end = read_mark(data, MARK_AT)
+
+    def segments(_: int) -> tuple[Buffer, int]:
+        return data, len(data)
+
+    def read(entry: Entry) -> MessageBatch:
+        return read_entry(entry, segments, publisher_id("a"))
+
+    found = recover([Image(1, "the file", lambda: data)], read)
+    assert found.name == "a"
+    assert end is not None
+    assert found.last.end >= end
+    return [
+        (int(n), body)
+        for entry in found.ledger.entries
+        for n, body in zip(read(entry).sequences, read(entry).bodies_list(), strict=True)
+    ]
+
+
+def short(data: bytes) -> bytes:
+    """The same segment in a smaller file, so that a test can look at each byte of it."""
+    from tickertape.client.publish_store.format import encode_header, parse_header
+
+    end = (read_mark(data, MARK_AT) or 0) + 64
+    header = parse_header(data, "")._replace(size=end)
+    return encode_header(header)[:MARK_AT] + data[MARK_AT:end]
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> tuple[bytes, Messages]:
+    data, held = written(tmp_path / "s")
+    return short(data), sorted(held)
+
+
+def test_everything_is_read_again(segment: tuple[bytes, Messages]) -> None:
+    data, held = segment
+    assert recovered(data) == held
+    assert [n for n, _ in held] == [2, 3, 4, 6, 7, 101]
+
+
+def test_a_file_that_was_cut_anywhere_is_an_error_that_says_where(segment: tuple[bytes, Messages]) -> None:
+    data, _ = segment
+    for size in range(len(data)):
+        with pytest.raises(StoreCorrupt, match="the file") as caught:
+            recovered(data[:size])
+        assert (caught.value.file, caught.value.offset) == ("the file", size)
+
+
+def test_a_byte_that_changed_is_an_error_or_changes_nothing(segment: tuple[bytes, Messages]) -> None:
+    data, held = segment
+    end = read_mark(data, MARK_AT)
+    assert end is not None
+    silent = []
+    for at in range(len(data)):
+        for flip in (0x01, 0x80, 0xFF):
+            changed = bytearray(data)
+            changed[at] ^= flip
+            try:
+                assert recovered(bytes(changed)) == held, f"byte {at}"
+            except (StoreCorrupt, StoreVersion, NotAStore):
+                continue
+            silent.append(at)
+    # Only padding may change without anybody noticing.
+    assert all(at >= end or at < HEADER_BYTES or data[at] == 0 for at in silent)
+    assert len(silent) < len(data) // 4
+
+
+def test_the_end_of_the_process_at_any_byte_of_a_write_loses_only_what_did_not_return(tmp_path: Path) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    store.attach("a")
+    store.append(1, "orders", b"one")
+    file = next((tmp_path / "s").glob("*.segment"))
+    before = file.read_bytes()
+    store.append(2, "orders", b"two, which is a little longer")
+    after = file.read_bytes()
+    store.close()
+    begin, end = read_mark(before, MARK_AT), read_mark(after, MARK_AT)
+    assert begin is not None
+    assert end is not None
+    for at in range(begin, end + 1):
+        torn = short(
+            after[:at].ljust(len(after), b"\0")[:MARK_AT]
+            + before[MARK_AT:HEADER_BYTES]
+            + after[HEADER_BYTES:at].ljust(len(after) - HEADER_BYTES, b"\0")
+        )
+        found = recovered(torn[: begin + 64] if len(torn) < begin else torn)
+        assert found[0] == (1, b"one")
+        assert len(found) <= 2
+
+
+def test_a_damaged_record_before_a_whole_one_is_told_though_no_mark_covers_it(
+    segment: tuple[bytes, Messages],
+) -> None:
+    data, _ = segment
+    old = bytearray(data)
+    from tickertape.client.publish_store.format import WORD, marked
+
+    WORD.pack_into(old, MARK_AT, marked(HEADER_BYTES))
+    old[HEADER_BYTES + 50] ^= 1
+    with pytest.raises(StoreCorrupt, match="before the whole one"):
+        recovered(bytes(old))
+
+
+def many(path: Path) -> Messages:
+    """A store of three segments."""
+    store = FilePublishStore(path)
+    store.attach("a")
+    for i in range(1, 6):
+        store.put(stored(i, bytes([i]) * (publish_segment_bytes // 2 - 1000)))
+    held = messages(store)
+    store.close()
+    assert len(list(path.glob("*.segment"))) == 3
+    return held
+
+
+def test_a_segment_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    many(tmp_path / "s")
+    for number in (1, 2, 3):
+        shutil.copytree(tmp_path / "s", tmp_path / "t")
+        os.unlink(tmp_path / "t" / f"{number:010}.segment")
+        with pytest.raises(tt.StoreCorrupt) as caught:
+            FilePublishStore(tmp_path / "t")
+        assert caught.value.file
+        shutil.rmtree(tmp_path / "t")
+
+
+def test_a_segment_of_another_store_is_an_error(tmp_path: Path) -> None:
+    many(tmp_path / "s")
+    many(tmp_path / "t")
+    shutil.copy(tmp_path / "s" / "0000000002.segment", tmp_path / "t" / "0000000002.segment")
+    with pytest.raises(tt.StoreCorrupt, match="different stores"):
+        FilePublishStore(tmp_path / "t")
+
+
+def test_an_end_between_making_and_beginning_a_segment_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store = FilePublishStore(path)
+    store.attach("a")
+    store.put(stored(1, b"x" * (publish_segment_bytes - 1000)))
+    first = path / "0000000001.segment"
+    before = first.read_bytes()
+    store.put(stored(2, b"y" * 2000))
+    second = path / "0000000002.segment"
+    store.close()
+    # made, and the process ended before anything else
+    first.write_bytes(before)
+    data = second.read_bytes()
+    second.write_bytes(
+        data[:MARK_AT]
+        + before[MARK_AT:HEADER_BYTES].replace(before[MARK_AT : MARK_AT + 8], fresh_mark())
+        + bytes(len(data) - HEADER_BYTES)
+    )
+    again = FilePublishStore(path)
+    assert [n for n, _ in messages(again)] == [1]
+    again.put(stored(2, b"again"))
+    again.close()
+    last = FilePublishStore(path)
+    assert [n for n, _ in messages(last)] == [1, 2]
+    last.close()
+
+
+def fresh_mark() -> bytes:
+    from tickertape.client.publish_store.format import WORD, marked
+
+    return WORD.pack(marked(HEADER_BYTES))
+
+
+def test_noise_behind_the_mark_is_dropped_and_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    _, held = written(path)
+    file = next(path.glob("*.segment"))
+    data = bytearray(file.read_bytes())
+    end = read_mark(data, MARK_AT) or 0
+    data[end : end + 3000] = Random(1).randbytes(3000)
+    file.write_bytes(data)
+    store = FilePublishStore(path)
+    assert messages(store) == sorted(held)
+    store.append(102, "orders", b"goes on")
+    store.close()
+    again = FilePublishStore(path)
+    assert messages(again) == [*sorted(held), (102, b"goes on")]
+    again.close()
