@@ -6,6 +6,8 @@ before it is durable; a flush that succeeds told the truth; every call has one o
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,7 +17,12 @@ from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Down, FailedWrite, Hangup, Resolve, Send
-from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.publish_store import (
+    FilePublishStore,
+    HybridPublishStore,
+    MemoryPublishStore,
+    PublishStore,
+)
 from tickertape.wire.commands import (
     Ack,
     Command,
@@ -128,14 +135,14 @@ class ModelServer:
 class World:
     """One client, one server, one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, store: PublishStore | None = None) -> None:
         self.random = Random(seed)
         self.stored = seed % 4 != 0
         self.cuts = seed % 3 != 0
         self.crashes = seed % 5 == 0
         self.server = ModelServer(refuses=not self.cuts)
         self.core = ClientCore("model")
-        self.store = MemoryPublishStore()
+        self.store = MemoryPublishStore() if store is None else store
         self.now = Now(1.0, 1_800_000_000_000_000)
         if self.stored:
             self.core.set_store(self.store, self.now)
@@ -320,6 +327,25 @@ def test_every_message_is_stored_once_and_in_order_whatever_the_network_does(blo
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("kind", ["file", "hybrid"])
+def test_the_same_with_a_store_on_disk(tmp_path: Path, kind: str) -> None:
+    for seed in (n for n in range(60) if n % 4):
+        path = tmp_path / str(seed)
+        store = FilePublishStore(path) if kind == "file" else HybridPublishStore(path, "2KB")
+        world = World(seed, store)
+        try:
+            world.run()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        last = store.last_sequence
+        store.close()
+        with FilePublishStore(path) as again:
+            assert (again.unpersisted_count(), again.size_bytes) == (0, 0)
+            assert again.last_sequence >= last
+        shutil.rmtree(path)
 
 
 def test_the_runs_reach_what_they_are_for() -> None:

@@ -114,20 +114,25 @@ def test_a_store_belongs_to_one_client_name(tmp_path: Path) -> None:
 def test_the_lock_is_free_when_a_forked_child_lives_longer(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     read, write = os.pipe()
+    told, tell = os.pipe()
     child = os.fork()
     if not child:
+        os.close(write)  # so that the end of the parent is the end of the child
         try:
             store.append(1, "orders", b"in the child")
         except tt.Forked:
-            os.read(read, 1)
-            os._exit(0)
-        os._exit(1)
+            os.write(tell, b"refused")
+        os.close(tell)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(tell)
+    assert os.read(told, 7) == b"refused"
     store.close()
     FilePublishStore(tmp_path / "s").close()
-    os.write(write, b"x")
+    os.close(write)
     assert os.waitpid(child, 0)[1] == 0
     os.close(read)
-    os.close(write)
+    os.close(told)
 
 
 def test_segments_go_once_all_in_them_is_settled_and_the_number_stays(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def messages(store: FilePublishStore) -> Messages:
 
 def recovered(data: bytes) -> Messages:
     """What a segment holds, or the error."""
-    end = read_mark(data, MARK_AT)
+    end = read_mark(data, MARK_AT) if len(data) >= HEADER_BYTES else None
 
     def segments(_: int) -> tuple[Buffer, int]:
         return data, len(data)
@@ -123,7 +123,7 @@ def test_a_byte_that_changed_is_an_error_or_changes_nothing(segment: tuple[bytes
             silent.append(at)
     # Only padding may change without anybody noticing.
     assert all(at >= end or at < HEADER_BYTES or data[at] == 0 for at in silent)
-    assert len(silent) < len(data) // 4
+    assert len(set(silent)) < len(data) // 4
 
 
 def test_the_end_of_the_process_at_any_byte_of_a_write_loses_only_what_did_not_return(tmp_path: Path) -> None:
