@@ -6,8 +6,10 @@ The handler is a trace function, which is asked before each bytecode.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, cast
 
@@ -19,7 +21,7 @@ from tickertape.base.ports import Buffer
 from tickertape.client.blocking import Client
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.link import Link
-from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from tickertape.client.waiting import Call
 from tickertape.wire.commands import LoggedOn, Persisted, Publish
 from tickertape.wire.connection import Connection, Received
@@ -64,11 +66,11 @@ class FakeLink:
 class World:
     """A client whose server stores what it reads, by the number of each message, and drops duplicates."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: PublishStore | None = None) -> None:
         self.stored: dict[int, bytes] = {}
         self.given: dict[int, bytes] = {}
         self.frames = 0
-        self.store = MemoryPublishStore()
+        self.store: PublishStore = MemoryPublishStore() if store is None else store
         self.make()
         self.connect()
 
@@ -271,6 +273,33 @@ def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene
             raise
         step += 4
     assert step > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", ["the second", "another topic", "labelled again", "no room for more"])
+def test_a_publish_into_a_store_on_disk_interrupted_at_any_bytecode_loses_nothing(
+    scene: str, tmp_path: Path
+) -> None:
+    prepare, act = SCENES[scene]
+    step, hit = 0, True
+    traced = (*TRACED, "publish_store/file.py", "publish_store/ledger.py")
+    while hit:
+        with FilePublishStore(tmp_path / str(step)) as store:
+            world = World(store)
+            prepare(world)
+            hit = interrupted_at(step, lambda: act(world), traced)  # noqa: B023 - called here
+            given = dict(world.given)
+            try:
+                check(world, int(hit))
+            except BaseException as error:
+                error.add_note(f"step {step}")
+                raise
+        with FilePublishStore(tmp_path / str(step)) as again:
+            assert (again.unpersisted_count(), again.last_sequence) == (0, max(world.given))
+        assert given
+        shutil.rmtree(tmp_path / str(step))
+        step += 3
+    assert step > 100
 
 
 def the_same(world: World) -> None:

@@ -1,0 +1,96 @@
+"""SIGKILL of a publisher at any moment, again and again: what `publish` returned is in the store on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import time
+from pathlib import Path
+from random import Random
+
+from tickertape.base.ports import Now
+from tickertape.client.core import ClientCore
+from tickertape.client.publish_store import FilePublishStore
+
+CYCLES = 20
+CYCLES_FULL = 200
+RETURNED, SETTLED = 0, 1
+
+
+def body_of(sequence: int) -> bytes:
+    return b"%d." % sequence + b"x" * (sequence * 7919 % 3000)
+
+
+def publish_until_killed(path: Path, seed: int, tell: int) -> None:
+    """The victim: it says each number only after the call that gave it has returned."""
+    rng = Random(seed)
+    store = FilePublishStore(path)
+    core = ClientCore("killed")
+    core.set_store(store, Now(1.0, 1))
+    say = struct.Struct("<BQ").pack
+    os.write(tell, say(RETURNED, 0))
+    last = store.last_sequence or 1000
+    while True:
+        if rng.random() < 0.02:
+            count = rng.randrange(1, 50)
+            bodies = [body_of(last + i) for i in range(1, count + 1)]
+            sequence = core.publishing.publish_bodies("orders", bodies, sum(map(len, bodies)))
+        else:
+            sequence = core.publish("orders", body_of(last + 1))
+        assert sequence is not None
+        last = sequence
+        os.write(tell, say(RETURNED, sequence))
+        if rng.random() < 0.01:
+            core.publishing.flush_lanes()
+            settled = sequence - rng.randrange(500)
+            if settled > 1000:
+                os.write(tell, say(SETTLED, settled))
+                store.discard(settled)
+
+
+def kill_once(path: Path, seed: int) -> list[tuple[int, int]]:
+    """One life; what the victim said."""
+    hear, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(hear)
+            publish_until_killed(path, seed, tell)
+        finally:
+            os._exit(1)
+    os.close(tell)
+    said = os.read(hear, 9)
+    end = time.monotonic() + Random(seed).random() * 0.1
+    while time.monotonic() < end:
+        said += os.read(hear, 9 << 10)
+    os.kill(child, signal.SIGKILL)
+    while more := os.read(hear, 9 << 10):
+        said += more
+    os.close(hear)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    return list(struct.iter_unpack("<BQ", said))
+
+
+def test_exact_29_nothing_that_publish_returned_is_lost_when_the_process_is_killed(
+    tmp_path: Path, full: bool
+) -> None:
+    path = tmp_path / "store"
+    settled = published = 0
+    for cycle in range(CYCLES_FULL if full else CYCLES):
+        said = kill_once(path, cycle)
+        returned = max(number for kind, number in said if kind == RETURNED)
+        settled = max([settled, *[number for kind, number in said if kind == SETTLED]])
+        published = max(published, returned)
+        with FilePublishStore(path) as store:
+            held = {
+                int(n): body
+                for s in store.held()
+                for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
+            }
+            assert store.last_sequence >= published
+        assert list(held) == sorted(held)
+        assert set(range(settled + 1, published + 1)) <= held.keys(), f"cycle {cycle}"
+        assert all(body == body_of(number) for number, body in held.items()), f"cycle {cycle}"
+    assert settled > 1000
+    assert published - 1000 > CYCLES
