@@ -44,7 +44,7 @@ class MemoryPublishStore:
 
     def attach(self, name: str) -> None:
         """The client `name` uses it; another one only while it is empty, else `StoreOfAnother` is raised."""
-        if self._held and name != self._name:
+        if self._held and self._name and name != self._name:
             raise another(f"this publish store in memory with {len(self._held)} batch(es)", self._name, name)
         self._name = name
 
