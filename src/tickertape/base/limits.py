@@ -314,6 +314,24 @@ publish_segment_bytes: Final = 8 * MIB
 """Files of a publish store have this size, or hold one batch that is larger."""
 publish_store_sequences_ahead: Final = 1 << 20
 """Sequences that a hybrid store notes as used before they are: so many may be skipped after a crash."""
+bookmark_window_messages_max: Final = 1 << 22
+"""Messages of a subscription that a bookmark store remembers one by one: all since the first that is not
+discarded, at 1 to 17 bytes each. Above it nothing more is delivered."""
+bookmark_block_messages: Final = 1024
+"""Small batches are kept together in blocks of up to so many messages."""
+bookmark_publishers_max: Final = 100_000
+"""Publishers of a subscription that a bookmark store remembers, beside those in that window."""
+recovery_bookmarks_max: Final = 256
+"""Bookmarks of one recovery point: those of the publishers that came last."""
+bookmark_subscriptions_max: Final = subscriptions_per_connection_max
+"""Subscriptions in one bookmark store; the next one is refused."""
+bookmark_log_bytes_first: Final = 256 * KIB
+"""What the file of a logged bookmark store takes at first; it grows by doubling, up to steps of the next."""
+bookmark_log_step_bytes_max: Final = 4 * MIB
+bookmark_prune_bytes_default: Final = 16 * MIB
+"""Size above which a logged bookmark store prunes itself instead of growing."""
+bookmark_ring_cells_max: Final = 1 << 20
+"""Cells of one ring bookmark store."""
 foreign_sequences_max: Final = 1 << 32
 """As many sequences another process of the same client name may have given above the last persisted one."""
 topics_remembered_max: Final = 100_000
@@ -382,6 +400,9 @@ included_files_max: Final = 64
 """Files that one configuration may include, all depths together."""
 
 assert batch_bytes_target < commit_bytes_max < batch_bytes_max
+assert recovery_bookmarks_max < bookmarks_per_list_max
+assert bookmark_log_bytes_first < bookmark_log_step_bytes_max < bookmark_prune_bytes_default
+assert 4 * recovery_bookmarks_max <= bookmark_publishers_max <= bookmark_ring_cells_max
 assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max
 assert frame_bytes_before_logon_max < frame_bytes_max
 assert 9 * refused_per_command_messages_max < header_bytes_max // 2

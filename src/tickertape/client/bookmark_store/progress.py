@@ -1,0 +1,392 @@
+"""Owns the progress of one subscription: what was delivered, in its order, and what of it is discarded.
+
+Must never let a message pass for discarded that is not, or work through messages one by one where a batch is
+as expected. Messages are numbered as they are delivered; `head` of them are discarded without a gap.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import BookmarkStoreFull
+from tickertape.base.limits import (
+    bookmark_block_messages,
+    bookmark_publishers_max,
+    bookmark_window_messages_max,
+)
+from tickertape.client.bookmark_store.blocks import DELIVERED, DISCARDED, EXPECTED, MIXED, Block, Numbers
+from tickertape.client.bookmark_store.recovery import Moved, RecoveryPoint
+
+UInt64s = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+Publishers = int | UInt64s
+"""The publisher of all messages, or one for each."""
+Ranges = list[tuple[int, int]]
+"""Half-open ranges of ordinals."""
+
+
+class Accepted(NamedTuple):
+    """What to do with a batch: which rows go to the application, and which were never seen; None = all."""
+
+    keep: Mask | None
+    new: Mask | None
+
+
+ALL_NEW: Final = Accepted(None, None)
+_NO_ROW: Final = -1
+
+
+class Known:
+    """What is known of one publisher."""
+
+    __slots__ = ("blocks", "firsts", "moved", "seen", "watermark")
+
+    def __init__(self) -> None:
+        self.watermark = -1
+        """Highest sequence in the discarded prefix."""
+        self.moved = -1
+        """Its ordinal."""
+        self.seen = -1
+        """Highest sequence delivered."""
+        self.firsts: list[int] = []
+        self.blocks: list[Block] = []
+
+
+class Progress:
+    """Messages of one subscription, by publisher and sequence. Sequences of a publisher rise."""
+
+    def __init__(self, head: int = 0) -> None:
+        self.head = self._settled = head
+        """Messages of the discarded prefix, ever."""
+        self.point = RecoveryPoint()
+        self.number = 0
+        """What a file calls it."""
+        self.connection = 0
+        """How often it was resumed."""
+        self.publishers: dict[int, Known] = {}
+        self.blocks: list[Block] = []
+        self._bases: list[int] = []
+        self._next = head
+        self._hint = Block(0, 0, None, range(0), 0)
+        self._hint_at = 0
+
+    @property
+    def delivered(self) -> int:
+        """Ordinal of the next message."""
+        return self._next
+
+    @property
+    def window(self) -> int:
+        """Messages remembered one by one: all since the first that is not discarded."""
+        return self._next - self.head
+
+    @property
+    def undiscarded(self) -> int:
+        """Messages delivered and not discarded."""
+        return sum(block.left for block in self.blocks)
+
+    # -- delivery ---------------------------------------------------------------------------------------
+
+    def accept(self, publishers: Publishers, sequences: UInt64s) -> Accepted:
+        """A batch is about to be delivered. Raises `BookmarkStoreFull`: it must not be, and comes again after the
+        next `resume`."""
+        count = len(sequences)
+        if not count:
+            return ALL_NEW
+        if isinstance(publishers, int):
+            publisher, firsts = publishers, {publishers: int(sequences[0])}
+            rising = bool(count == 1 or (sequences[1:] > sequences[:-1]).all())
+        else:
+            publisher, firsts, rising = _groups(publishers, sequences)
+        known = self.publishers
+        if rising and all(p not in known or known[p].seen < first for p, first in firsts.items()):
+            self.append(publisher, None if publisher != MIXED else publishers, sequences)
+            return ALL_NEW
+        return self._sift(publishers, sequences)
+
+    def append(self, publisher: int, publishers: Publishers | None, sequences: UInt64s) -> None:
+        """Take messages of which none was seen. `publishers` for `MIXED` ones. Raises `BookmarkStoreFull`."""
+        if self.window + len(sequences) > bookmark_window_messages_max:
+            raise BookmarkStoreFull(
+                f"{self.window:,} messages since the first one that is not discarded, and {len(sequences):,} more: a "
+                f"bookmark store remembers {bookmark_window_messages_max:,}; discard what was processed"
+            )
+        numbers = _numbers(sequences)
+        mixed = None if publishers is None else array("Q", np.asarray(publishers, np.uint64).tobytes())
+        tail = self.blocks[-1] if self.blocks else None
+        if (
+            tail is not None
+            and tail.count + len(numbers) <= bookmark_block_messages
+            and tail.connection == self.connection
+        ):
+            low = tail.count
+            tail.extend(publisher, mixed, numbers)
+            self._register(tail, low)
+        else:
+            block = Block(self._next, publisher, mixed, numbers, self.connection)
+            self.blocks.append(block)
+            self._bases.append(block.base)
+            self._register(block, 0)
+        self._next += len(numbers)
+        if len(self.publishers) > bookmark_publishers_max:
+            self._forget_publishers()
+
+    def _register(self, block: Block, low: int) -> None:
+        for publisher, row in block.last_of_each(low, block.count).items():
+            known = self.publishers.get(publisher)
+            if known is None:
+                known = self.publishers[publisher] = Known()
+            if not known.blocks or known.blocks[-1] is not block:
+                known.blocks.append(block)
+                known.firsts.append(known.seen + 1)
+            known.seen = block.sequences[row]
+
+    def _sift(self, publishers: Publishers, sequences: UInt64s) -> Accepted:
+        """Row by row: there are messages that came before."""
+        self.settle()
+        count = len(sequences)
+        ids = [publishers] * count if isinstance(publishers, int) else publishers.tolist()
+        keep, new = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        seen: dict[int, int] = {}
+        for row, (publisher, sequence) in enumerate(zip(ids, sequences.tolist(), strict=True)):
+            known = self.publishers.get(publisher)
+            highest = seen.get(publisher, -1 if known is None else known.seen)
+            if sequence > highest:
+                seen[publisher] = sequence
+                keep[row] = new[row] = True
+            elif known is not None and sequence > known.watermark:
+                block, at = self._find(known, publisher, sequence)
+                if block is not None:
+                    block.expect(self.connection)
+                    if block.states[at] == EXPECTED:
+                        block.states[at] = DELIVERED
+                        keep[row] = True
+        if new.any():
+            if isinstance(publishers, int):
+                self.append(publishers, None, sequences[new])
+            else:
+                self.append(MIXED, publishers[new], sequences[new])
+        return Accepted(keep, new)
+
+    def resume(self, forget: bool = False) -> None:
+        """The subscription was placed again: what is not discarded comes again. With `forget` so does all
+        that was discarded behind the first such message."""
+        self.connection += 1
+        if forget:
+            self.settle()
+            self.blocks.clear()
+            self._bases.clear()
+            self._next = self.head
+            self._hint_at = self._hint.count
+            for known in self.publishers.values():
+                known.seen = known.watermark
+                known.firsts.clear()
+                known.blocks.clear()
+            self.point.again(self.head)
+
+    # -- discarding -------------------------------------------------------------------------------------
+
+    def is_discarded(self, publisher: int, sequence: int) -> bool:
+        """Whether a message was discarded, or comes too late to be delivered in its order."""
+        self.settle()
+        known = self.publishers.get(publisher)
+        if known is None or sequence > known.seen:
+            return False
+        if sequence <= known.watermark:
+            return True
+        block, at = self._find(known, publisher, sequence)
+        return block is None or block.states[at] == DISCARDED
+
+    def discard(self, publisher: int, sequence: int) -> int:
+        """The ordinal of the message that is discarded now; -1 when it was before, or never came."""
+        block, at = self._hint, self._hint_at
+        if (
+            at >= block.count
+            or block.sequences[at] != sequence
+            or (block.publisher != publisher and (block.publishers is None or block.publishers[at] != publisher))
+        ):
+            known = self.publishers.get(publisher)
+            if known is None:
+                return -1
+            found, at = self._find(known, publisher, sequence)
+            if found is None:
+                return -1
+            block = self._hint = found
+        states = block.states
+        self._hint_at = at + 1
+        if states[at] == DISCARDED:
+            return -1
+        states[at] = DISCARDED
+        block.left -= 1
+        ordinal = block.base + at
+        if ordinal == self.head:
+            self.head = ordinal + 1
+            if not block.left or states[at + 1] == DISCARDED:
+                self._advance()
+        return ordinal
+
+    def discard_rows(self, publishers: Publishers, sequences: UInt64s) -> Ranges:
+        """Discard many. What was discarded before, or never came, is not in the result."""
+        done: Ranges = []
+        at, count = 0, len(sequences)
+        while at < count:
+            publisher = publishers if isinstance(publishers, int) else int(publishers[at])
+            ordinal = self.discard(publisher, int(sequences[at]))
+            at += 1
+            if ordinal < 0:
+                continue
+            end = ordinal + 1
+            taken = self._discard_alike(publishers, sequences, at)
+            at += taken
+            end += taken
+            if done and done[-1][1] == ordinal:
+                done[-1] = (done[-1][0], end)
+            else:
+                done.append((ordinal, end))
+        return done
+
+    def _discard_alike(self, publishers: Publishers, sequences: UInt64s, at: int) -> int:
+        """Discard what follows in the block just as it follows in these arrays from `at` on; how many."""
+        block, row = self._hint, self._hint_at
+        count = min(block.count - row, len(sequences) - at)
+        if count <= 0:
+            return 0
+        alike = _view(block.sequences[row : row + count]) == sequences[at : at + count]
+        if block.publishers is not None:
+            wanted = publishers if isinstance(publishers, int) else publishers[at : at + count]
+            alike &= _view(block.publishers[row : row + count]) == wanted
+        elif isinstance(publishers, int):
+            alike &= publishers == block.publisher
+        else:
+            alike &= publishers[at : at + count] == block.publisher
+        alike &= np.frombuffer(bytes(block.states[row : row + count]), np.uint8) != DISCARDED
+        if not alike.all():
+            count = int(alike.argmin())
+        self._mark(block, row, row + count)
+        self._hint_at = row + count
+        return count
+
+    def discard_ordinals(self, low: int, high: int) -> None:
+        """Discard messages by their ordinals `[low, high)`; those that are not remembered count as done."""
+        place = max(0, bisect_right(self._bases, low) - 1)
+        for block in list(self.blocks[place:]):
+            if block.base >= high:
+                return
+            begin, end = max(low - block.base, 0), min(high - block.base, block.count)
+            while begin < end and (row := block.states.find(DISCARDED, begin, end)) >= 0:
+                self._mark(block, begin, row)
+                begin = row + 1
+            self._mark(block, begin, end)
+
+    def _mark(self, block: Block, low: int, high: int) -> None:
+        if low >= high:
+            return
+        block.states[low:high] = bytes([DISCARDED]) * (high - low)
+        block.left -= high - low
+        if block.base + low <= self.head < block.base + high:
+            self._advance()
+
+    def _advance(self) -> None:
+        blocks = self.blocks
+        while blocks:
+            block = blocks[0]
+            if block.left:
+                at, states = max(0, self.head - block.base), block.states
+                while states[at] == DISCARDED:
+                    at += 1
+                self.head = block.base + at
+                return
+            self.head = block.base + block.count
+            self._retire(block)
+        self.head = self._next
+
+    # -- the prefix -------------------------------------------------------------------------------------
+
+    def settle(self) -> list[Moved]:
+        """Bring the watermarks of publishers up to `head`; those that moved now. Cheap when it stands."""
+        if self._settled >= self.head or not self.blocks:
+            return []
+        block = self.blocks[0]
+        return self._settle(block, self.head - block.base)
+
+    def _settle(self, block: Block, high: int) -> list[Moved]:
+        low = max(0, self._settled - block.base)
+        moved: list[Moved] = []
+        if low < high:
+            for publisher, row in block.last_of_each(low, high).items():
+                known = self.publishers[publisher]
+                known.watermark, known.moved = block.sequences[row], block.base + row
+                moved.append((known.moved, publisher, known.watermark))
+            self._settled = block.base + high
+        return moved
+
+    def _retire(self, block: Block) -> None:
+        self._settle(block, block.count)
+        del self.blocks[0], self._bases[0]
+        for publisher in block.first_of_each():
+            known = self.publishers[publisher]
+            del known.blocks[0], known.firsts[0]
+
+    def moved(self) -> Iterator[Moved]:
+        """What the prefix holds of each publisher."""
+        self.settle()
+        for publisher, known in self.publishers.items():
+            if known.moved >= 0:
+                yield known.moved, publisher, known.watermark
+
+    def most_recent(self) -> list[Bookmark]:
+        """The bookmarks to resume from; none: the beginning of the log."""
+        return self.point.bookmarks(self.head, self.moved())
+
+    def restore(self, publisher: int, watermark: int, moved: int) -> None:
+        """What a file knew of a publisher. For a progress to which nothing was delivered yet."""
+        known = self.publishers[publisher] = Known()
+        known.watermark = known.seen = watermark
+        known.moved = moved
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _find(self, known: Known, publisher: int, sequence: int) -> tuple[Block | None, int]:
+        place = bisect_right(known.firsts, sequence) - 1
+        if place < 0:
+            return None, _NO_ROW
+        block = known.blocks[place]
+        row = block.find(publisher, sequence)
+        return (None, _NO_ROW) if row < 0 else (block, row)
+
+    def _forget_publishers(self) -> None:
+        """Let go of half of those of whom nothing is remembered but that they were long ago."""
+        old = sorted((known.moved, p) for p, known in self.publishers.items() if not known.blocks)
+        for _, publisher in old[: len(old) // 2 + 1]:
+            del self.publishers[publisher]
+
+
+def _groups(publishers: UInt64s, sequences: UInt64s) -> tuple[int, dict[int, int], bool]:
+    """The publisher of all, or `MIXED`; the first sequence of each; whether those of each rise."""
+    order = publishers.argsort(kind="stable")
+    ids, numbers = publishers[order], sequences[order]
+    same = ids[1:] == ids[:-1]
+    rising = bool(((numbers[1:] > numbers[:-1]) | ~same).all())
+    begins = np.concatenate(([0], np.flatnonzero(~same) + 1))
+    firsts = dict(zip(ids[begins].tolist(), numbers[begins].tolist(), strict=True))
+    return (next(iter(firsts)) if len(firsts) == 1 else MIXED), firsts, rising
+
+
+def _numbers(sequences: UInt64s) -> Numbers:
+    first, count = int(sequences[0]), len(sequences)
+    if int(sequences[-1]) - first == count - 1 and bool((np.diff(sequences) == 1).all()):
+        return range(first, first + count)
+    return array("Q", np.ascontiguousarray(sequences, np.uint64).tobytes())
+
+
+def _view(numbers: Numbers) -> UInt64s:
+    if isinstance(numbers, range):
+        return np.arange(len(numbers), dtype=np.uint64) + np.uint64(numbers.start)
+    return np.frombuffer(numbers, np.uint64)
