@@ -10,3 +10,7 @@ from tickertape.testing.publish_stores import check_publish_store
 from tickertape.testing.server import RunningServer, ServerNotReady, running_server, wait_until
 
 __all__ = ["RunningServer", "ServerNotReady", "check_publish_store", "running_server", "wait_until"]
+from tickertape.testing.bookmark_stores import check_bookmark_store
+from tickertape.testing.server import RunningServer, ServerNotReady, running_server, wait_until
+
+__all__ = ["RunningServer", "ServerNotReady", "check_bookmark_store", "running_server", "wait_until"]

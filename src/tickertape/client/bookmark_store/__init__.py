@@ -1,0 +1,28 @@
+"""Owns the names of the bookmark stores.
+
+Must never hold anything else.
+"""
+
+from __future__ import annotations
+
+from tickertape.client.bookmark_store.adapter import ConflatingRecoveryPointAdapter
+from tickertape.client.bookmark_store.logged import LoggedBookmarkStore
+from tickertape.client.bookmark_store.memory import MemoryBookmarkStore
+from tickertape.client.bookmark_store.protocol import (
+    BookmarkStore,
+    RecoveryPointAdapter,
+    columns_of,
+    refuse_own_client,
+)
+from tickertape.client.bookmark_store.ring import RingBookmarkStore
+
+__all__ = [
+    "BookmarkStore",
+    "ConflatingRecoveryPointAdapter",
+    "LoggedBookmarkStore",
+    "MemoryBookmarkStore",
+    "RecoveryPointAdapter",
+    "RingBookmarkStore",
+    "columns_of",
+    "refuse_own_client",
+]

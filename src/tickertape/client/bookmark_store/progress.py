@@ -71,6 +71,8 @@ class Progress:
         self.connection = 0
         """How often it was resumed."""
         self.publishers: dict[int, Known] = {}
+        self.changed: dict[int, Known] = {}
+        """Whose watermark has moved, since somebody cleared this."""
         self.blocks: list[Block] = []
         self._bases: list[int] = []
         self._next = head
@@ -309,23 +311,20 @@ class Progress:
 
     # -- the prefix -------------------------------------------------------------------------------------
 
-    def settle(self) -> list[Moved]:
-        """Bring the watermarks of publishers up to `head`; those that moved now. Cheap when it stands."""
-        if self._settled >= self.head or not self.blocks:
-            return []
-        block = self.blocks[0]
-        return self._settle(block, self.head - block.base)
+    def settle(self) -> None:
+        """Bring the watermarks of publishers up to `head`. Cheap when it stands."""
+        if self._settled < self.head and self.blocks:
+            block = self.blocks[0]
+            self._settle(block, self.head - block.base)
 
-    def _settle(self, block: Block, high: int) -> list[Moved]:
+    def _settle(self, block: Block, high: int) -> None:
         low = max(0, self._settled - block.base)
-        moved: list[Moved] = []
         if low < high:
             for publisher, row in block.last_of_each(low, high).items():
                 known = self.publishers[publisher]
                 known.watermark, known.moved = block.sequences[row], block.base + row
-                moved.append((known.moved, publisher, known.watermark))
+                self.changed[publisher] = known
             self._settled = block.base + high
-        return moved
 
     def _retire(self, block: Block) -> None:
         self._settle(block, block.count)
@@ -350,6 +349,7 @@ class Progress:
         known = self.publishers[publisher] = Known()
         known.watermark = known.seen = watermark
         known.moved = moved
+        self.changed[publisher] = known
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -366,6 +366,7 @@ class Progress:
         old = sorted((known.moved, p) for p, known in self.publishers.items() if not known.blocks)
         for _, publisher in old[: len(old) // 2 + 1]:
             del self.publishers[publisher]
+            self.changed.pop(publisher, None)
 
 
 def _groups(publishers: UInt64s, sequences: UInt64s) -> tuple[int, dict[int, int], bool]:

@@ -132,8 +132,10 @@ class ProgressStore:
             gone = list(self._progress) if sub_id is None else [sub_id] if sub_id in self._progress else []
             for name in gone:
                 self._keep_purge(name, self._progress.pop(name))
-        if self._adapter is not None:  # outside the lock: it may be waiting to read a point
-            self._adapter.purge(sub_id)
+            if self._adapter is not None and self._offer is None:
+                self._adapter.purge(sub_id)
+        if self._adapter is not None and self._offer is not None:
+            self._adapter.purge(sub_id)  # not under the lock: it may be waiting to read a point
 
     def close(self) -> None:
         """See `BookmarkStore.close`. The adapter is closed too."""
@@ -196,8 +198,8 @@ class ProgressStore:
                     f"{len(self._progress):,} subscriptions in one bookmark store are the limit; purge some"
                 )
             progress = Progress()
-            self._keep_new(sub_id, progress)
             self._progress[sub_id] = progress
+            self._keep_new(sub_id, progress)
         return progress
 
     def _has_moved(self, sub_id: str) -> None:

@@ -1,0 +1,271 @@
+"""Owns the bookmark store that logs each change to a file.
+
+Must never let the file say more than is so: a change that is not in it makes messages come again, and that is
+all. What is in memory is the truth; a file that an interrupted step left behind it is written anew from there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final, Literal
+
+from crc32c import crc32c
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import BadOption, BookmarkStoreDamaged
+from tickertape.base.limits import (
+    bookmark_log_bytes_first,
+    bookmark_log_step_bytes_max,
+    bookmark_prune_bytes_default,
+)
+from tickertape.base.units import parse_size
+from tickertape.client.bookmark_store import records
+from tickertape.client.bookmark_store.files import StoreFile, boot_id, random_salt
+from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
+from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
+from tickertape.client.bookmark_store.records import BODY, RECORD, RECORD_BYTES, BadRecord, Kind
+from tickertape.client.bookmark_store.store import ProgressStore
+
+ResizeHandler = Callable[["LoggedBookmarkStore", int], None]
+_MASK: Final = 0xFFFFFFFF
+_DISCARD: Final = int(Kind.DISCARD)
+_body: Final = BODY.pack
+_pack_into: Final = RECORD.pack_into
+_REMEDY: Final = (
+    "restore it from a copy, give the store an adapter, or move it away (messages then come again from where "
+    "subscriptions begin)"
+)
+
+
+class LoggedBookmarkStore(ProgressStore):
+    """Remembers in a file what was delivered and discarded; see `BookmarkStore`.
+
+    `path`: the file; it is created when missing (its directory is not), and `path.lock` beside it. One store
+    at a time has it. `adapter`: keeps recovery points elsewhere too; the store begins with them when the file
+    is missing or damaged. `sync`: `"never"` (default) leaves writing to the system: what a call recorded
+    survives the death of this process, not that of the machine, after which messages may come again;
+    `"always"` makes it durable before each call returns. `prune_size`: int (bytes) or text such as `"16MB"`
+    (default): the file prunes itself instead of growing above this and four times what is left by pruning.
+
+    Raises `BadOption`, `BookmarkStoreLocked`, `BookmarkStoreDamaged` for a file that is damaged or of another
+    kind, `BookmarkStoreError` for what the system refuses.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        adapter: RecoveryPointAdapter | None = None,
+        *,
+        sync: Literal["never", "always"] = "never",
+        prune_size: int | str = bookmark_prune_bytes_default,
+    ) -> None:
+        super().__init__(adapter)
+        if sync not in ("never", "always"):
+            raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+        self._prune_bytes = parse_size(prune_size) if isinstance(prune_size, str) else prune_size
+        if self._prune_bytes <= 0:
+            raise BadOption(f"prune_size={prune_size!r}: a size above 0")
+        self._always = sync == "always"
+        self._on_resize: ResizeHandler | None = None
+        self._in_handler = False
+        self._behind = False
+        """A step is under way, or was interrupted: the file lacks what memory has."""
+        self._numbers = 0
+        self._salt = 0
+        self._at = self._size = self._pruned = 0
+        self._file = StoreFile(path)
+        try:
+            self._open()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return str(self._file.path)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file in use."""
+        return self._at
+
+    def on_resize(self, handler: ResizeHandler | None) -> None:
+        """Call `handler(store, size)` whenever the file is about to grow to `size` bytes, in the thread that
+        needs the room. It may `prune`. Whatever it raises comes out of the call that needed the room; the store
+        can still be used."""
+        with self._lock:
+            self._on_resize = handler
+
+    def prune(self) -> None:
+        """Write the file anew, as short as it can be, durably. Recovery points do not move."""
+        with self._lock:
+            self._check()
+            salt = random_salt()
+            content = records.snapshot(self._progress, salt, boot_id())
+            size = _room_for(len(content))
+            self._file.replace(content, size)
+            self._salt, self._at, self._size, self._pruned = salt, len(content), size, len(content)
+            self._behind = False
+
+    def sync(self) -> None:
+        """Make durable what was recorded."""
+        with self._lock:
+            self._check()
+            self._file.sync(0, self._at)
+
+    def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
+        """See `BookmarkStore.discard`."""
+        with self._lock:
+            progress = self._progress.get(sub_id)
+            if progress is None:
+                self._check()
+                return False
+            if self._at + RECORD_BYTES > self._size or self._behind:
+                self._make_room(RECORD_BYTES)
+            ordinal = progress.discard(publisher, sequence)
+            if ordinal < 0:
+                return False
+            at, what = self._at, _DISCARD | progress.number << 8
+            crc = crc32c(_body(what, ordinal), (self._salt + at) & _MASK)
+            _pack_into(self._file.map, at, crc, what, ordinal)
+            self._at = at + RECORD_BYTES
+            if self._always:
+                self._file.sync(at, self._at)
+            if self._adapter is not None:
+                self._has_moved(sub_id)
+            return True
+
+    def close(self) -> None:
+        """See `BookmarkStore.close`. The file is cut to what is in use."""
+        if self._closed:
+            return
+        with self._lock:
+            if self._behind:
+                self.prune()
+        super().close()
+        self._file.close(self._at)
+
+    # -- opening ----------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        content = self._file.read() if self._file.exists else b""
+        if not content:
+            self._load_adapter()
+            self.prune()
+            return
+        try:
+            end = self._read(content)
+        except BookmarkStoreDamaged:
+            if self._adapter is None:
+                raise
+            self._progress.clear()
+            self._load_adapter()
+            self.prune()
+            return
+        self._numbers = max((p.number for p in self._progress.values()), default=-1) + 1
+        if end < len(content.rstrip(b"\0")):
+            self.prune()  # a torn record is not written over: the new file has none
+            return
+        self._at, self._size = end, _room_for(end)
+        self._pruned = records.HEADER_BYTES
+        self._file.reserve(end, self._size)
+
+    def _read(self, content: bytes) -> int:
+        path = self.path
+        head = records.read_header(content)
+        if isinstance(head, str):
+            raise BookmarkStoreDamaged(
+                f"{path} cannot be used as a bookmark store: {head}; take another path, or move it away (messages "
+                "then come again from where subscriptions begin)"
+            )
+        self._salt, boot = head
+        try:
+            log = records.read_log(content, self._salt)
+        except BadRecord as error:
+            raise BookmarkStoreDamaged(f"the bookmark store {path} is damaged: {error}; {_REMEDY}") from error
+        if log.beyond is not None and boot == boot_id():
+            raise BookmarkStoreDamaged(
+                f"the bookmark store {path} is damaged between byte {log.end} and byte {log.beyond}; {_REMEDY}"
+            )
+        self._progress = log.subscriptions
+        return log.end
+
+    # -- the steps --------------------------------------------------------------------------------------
+
+    def _keep_new(self, sub_id: str, progress: Progress) -> None:
+        progress.number = self._numbers
+        self._numbers += 1
+        if self._size:
+            self._write(Kind.NAME, progress, sub_id.encode())
+
+    def _keep_point(self, progress: Progress) -> None:
+        self._write(Kind.START, progress, records.bookmarks(progress.point.base))
+
+    def _keep_delivery(
+        self, progress: Progress, base: int, publishers: Publishers, sequences: UInt64s
+    ) -> None:
+        self._write(Kind.DELIVERY, progress, records.delivery(base, publishers, sequences))
+
+    def _keep_discards(self, progress: Progress, done: Ranges) -> None:
+        self._write(Kind.DISCARDS, progress, records.ranges(done))
+
+    def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:
+        self._write(Kind.NOTICE, progress, records.bookmarks([bookmark]))
+
+    def _keep_forgetting(self, progress: Progress) -> None:
+        self._write(Kind.FORGET, progress, b"")
+
+    def _keep_purge(self, sub_id: str, progress: Progress) -> None:
+        self._write(Kind.PURGE, progress, b"")
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _write(self, kind: Kind, progress: Progress, payload: bytes) -> None:
+        """Record what memory has already."""
+        if self._behind:
+            return self.prune()
+        self._behind = True
+        need = RECORD_BYTES + len(payload) + -len(payload) % 8
+        if self._at + need > self._size:
+            self._grow(need)
+            if not self._behind:
+                return None  # pruned, and so recorded
+        at = self._at
+        self._file.map[at : at + need] = records.record(kind, progress.number, payload, at, self._salt)
+        self._at = at + need
+        if self._always:
+            self._file.sync(at, self._at)
+        self._behind = False
+        return None
+
+    def _make_room(self, need: int) -> None:
+        """For a record that memory does not have yet."""
+        if self._behind:
+            self.prune()
+        if self._at + need > self._size:
+            self._grow(need)
+
+    def _grow(self, need: int) -> None:
+        handler, size = self._on_resize, _room_for(self._at + need)
+        if handler is not None and not self._in_handler:
+            self._in_handler = True
+            try:
+                handler(self, size)
+            finally:
+                self._in_handler = False
+        if self._at + need <= self._size:
+            return
+        if size > max(self._prune_bytes, 4 * self._pruned):
+            self.prune()
+        if self._at + need > self._size:
+            size = _room_for(self._at + need)
+            self._file.grow(size)
+            self._size = size
+
+
+def _room_for(used: int) -> int:
+    """The size of a file of which so many bytes are in use."""
+    spare = max(bookmark_log_bytes_first, min(used, bookmark_log_step_bytes_max))
+    return -(-(used + spare) // bookmark_log_bytes_first) * bookmark_log_bytes_first

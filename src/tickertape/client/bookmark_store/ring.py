@@ -1,0 +1,215 @@
+"""Owns the bookmark store in a file of fixed size, which is written in place.
+
+Must never let a torn write hide what was recorded before it: each recovery point has two slots, written in
+turn. Only the discarded prefix is kept: what was discarded beyond it comes again after a restart.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Literal
+
+from crc32c import crc32c
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import BadOption, BookmarkStoreDamaged, BookmarkStoreFull
+from tickertape.base.limits import bookmark_ring_cells_max
+from tickertape.client.bookmark_store import cells
+from tickertape.client.bookmark_store.cells import NAME_LENGTH_MAX, SLOT, SLOT_BYTES, Cell, Place
+from tickertape.client.bookmark_store.files import StoreFile, boot_id, random_salt
+from tickertape.client.bookmark_store.progress import Progress, Ranges
+from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
+from tickertape.client.bookmark_store.store import ProgressStore
+
+_body: Final = cells.BODY.pack
+_pack_into: Final = SLOT.pack_into
+
+
+class RingBookmarkStore(ProgressStore):
+    """Remembers in a file of fixed size up to where messages are discarded; see `BookmarkStore`.
+
+    Needs no pruning, and filters after a reconnect like the other stores; but after a restart everything
+    behind the recovery point comes again, discarded or not. `path`: the file, and `path.lock` beside it.
+    `subscriptions` (default 64) and `publishers` (default 64, for each of them): how many it has room for; of
+    more publishers those that came last are kept, another subscription, or an id above 255 bytes, raises
+    `BookmarkStoreFull`. They count when the file is made. `adapter`, `sync`: as for `LoggedBookmarkStore`.
+
+    Raises `BadOption`, `BookmarkStoreLocked`, `BookmarkStoreDamaged`, `BookmarkStoreError`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        adapter: RecoveryPointAdapter | None = None,
+        *,
+        subscriptions: int = 64,
+        publishers: int = 64,
+        sync: Literal["never", "always"] = "never",
+    ) -> None:
+        super().__init__(adapter)
+        if sync not in ("never", "always"):
+            raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+        if min(subscriptions, publishers) < 1 or subscriptions * (publishers + 1) > bookmark_ring_cells_max:
+            raise BadOption(
+                f"subscriptions={subscriptions}, publishers={publishers}: at least 1 each, and at most "
+                f"{bookmark_ring_cells_max:,} in all"
+            )
+        self._always = sync == "always"
+        self._subscriptions, self._publishers = subscriptions, publishers
+        self._salt = self._version = 0
+        self._places: dict[str, Place] = {}
+        self._numbered: dict[int, Place] = {}
+        self._free: list[int] = []
+        self._file = StoreFile(path)
+        try:
+            self._open()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return str(self._file.path)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file."""
+        return cells.place_at(self._subscriptions, self._publishers)
+
+    def sync(self) -> None:
+        """Make durable what was recorded."""
+        with self._lock:
+            self._check()
+            self._file.sync(0, self.size_bytes)
+
+    def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
+        """See `BookmarkStore.discard`."""
+        with self._lock:
+            progress = self._progress.get(sub_id)
+            if progress is None:
+                self._check()
+                return False
+            head = progress.head
+            ordinal = progress.discard(publisher, sequence)
+            if ordinal != head:
+                return ordinal >= 0
+            cell = self._places[sub_id].cells.get(publisher)
+            if cell is None or progress.head != ordinal + 1:
+                self._write_prefix(self._places[sub_id], progress)
+            else:
+                cell.moved = ordinal
+                self._write(cell, publisher, sequence, ordinal, 0)
+            if self._adapter is not None:
+                self._has_moved(sub_id)
+            return True
+
+    def close(self) -> None:
+        """See `BookmarkStore.close`."""
+        if not self._closed:
+            super().close()
+            self._file.close()
+
+    # -- opening ----------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        content = self._file.read() if self._file.exists else b""
+        if content:
+            found = cells.read_ring(content, boot_id())
+            if not isinstance(found, str):
+                self._salt, self._version = found.salt, found.version
+                self._subscriptions, self._publishers = found.subscriptions, found.publishers
+                self._places = {sub_id: place for sub_id, (place, _) in found.held.items()}
+                self._progress = {sub_id: progress for sub_id, (_, progress) in found.held.items()}
+                self._numbered = {place.number: place for place in self._places.values()}
+                self._free = [n for n in reversed(range(self._subscriptions)) if n not in self._numbered]
+                self._file.reserve(len(content), len(content))
+                return
+            if self._adapter is None:
+                raise BookmarkStoreDamaged(
+                    f"{self.path} cannot be used as a ring bookmark store: {found}; take another path, give the "
+                    "store an adapter, or move it away (messages then come again)"
+                )
+        self._salt = random_salt()
+        empty = cells.header(self._salt, self._subscriptions, self._publishers, boot_id())
+        self._file.replace(empty, self.size_bytes)
+        self._free = list(reversed(range(self._subscriptions)))
+        self._load_adapter()
+
+    # -- the steps --------------------------------------------------------------------------------------
+
+    def _keep_new(self, sub_id: str, progress: Progress) -> None:
+        raw = sub_id.encode()
+        if not self._free or len(raw) > NAME_LENGTH_MAX:
+            del self._progress[sub_id]
+            raise BookmarkStoreFull(
+                f"{self.path} has room for {self._subscriptions} subscriptions with ids of up to "
+                f"{NAME_LENGTH_MAX} bytes; purge one, or make a larger file"
+            )
+        number = self._free.pop()
+        self._version += 1
+        place = self._places[sub_id] = Place(number, self._publishers, self._version, self._salt)
+        progress.number = number
+        self._numbered[number] = place
+        begin, size = place.start, cells.place_bytes(self._publishers)
+        self._file.map[begin : begin + size] = bytes(size)
+        named = cells.name(raw, self._version, begin, self._salt)
+        self._file.map[begin : begin + len(named)] = named
+        if self._always:
+            self._file.sync(begin, begin + size)
+        self._write_prefix(place, progress)
+
+    def _keep_point(self, progress: Progress) -> None:
+        place = self._place_of(progress)
+        base = progress.point.base
+        if len(base) == 1:
+            return self._write_prefix(place, progress)
+        if len(base) <= self._publishers:  # else a restart begins with the log: more comes, nothing is missed
+            for publisher, sequence in base:
+                cell = place.cell_for(publisher)
+                cell.moved = 0
+                self._write(cell, publisher, sequence, 0, 0)
+        return None
+
+    def _keep_discards(self, progress: Progress, done: Ranges) -> None:  # noqa: ARG002 - the prefix says all
+        self._write_prefix(self._place_of(progress), progress)
+
+    def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:  # noqa: ARG002 - as above
+        self._write_prefix(self._place_of(progress), progress)
+
+    def _keep_purge(self, sub_id: str, progress: Progress) -> None:  # noqa: ARG002 - the place is emptied
+        place = self._places.pop(sub_id)
+        del self._numbered[place.number]
+        begin, size = place.start, cells.place_bytes(self._publishers)
+        self._file.map[begin : begin + size] = bytes(size)
+        self._free.append(place.number)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _place_of(self, progress: Progress) -> Place:
+        return self._numbered[progress.number]
+
+    def _write_prefix(self, place: Place, progress: Progress) -> None:
+        """Record what has moved."""
+        progress.settle()
+        changed = sorted(progress.changed.items(), key=lambda entry: entry[1].moved)
+        for publisher, known in changed[-self._publishers :]:
+            cell = place.cell_for(publisher)
+            cell.moved = known.moved
+            self._write(cell, publisher, known.watermark, known.moved, 0)
+        progress.changed.clear()
+        point = progress.point
+        point.reached(progress.head)
+        state = (point.base, point.at, point.floor)
+        if len(point.base) == 1 and state != place.base_written:
+            place.base_written = state
+            self._write(place.base, *point.base[0], point.at, point.floor)
+
+    def _write(self, cell: Cell, publisher: int, sequence: int, third: int, fourth: int) -> None:
+        self._version = version = self._version + 1
+        at = cell.at
+        crc = crc32c(_body(0, version, publisher, sequence, third, fourth), cell.seed)
+        _pack_into(self._file.map, at, crc, 0, version, publisher, sequence, third, fourth)
+        cell.at, cell.other, cell.seed, cell.other_seed = cell.other, at, cell.other_seed, cell.seed
+        if self._always:
+            self._file.sync(at, at + SLOT_BYTES)
