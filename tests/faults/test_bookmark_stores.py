@@ -1,0 +1,129 @@
+"""SIGKILL of a process that delivers, discards and prunes, at any moment, again and again.
+
+What it was told is kept in a mapped file of its own: before each discard what is about to be discarded, after
+it that it was.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+import traceback
+from pathlib import Path
+from random import Random
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+import tickertape as tt
+
+CYCLES = 20
+CYCLES_FULL = 200
+TOTAL = 400_000
+BATCH = 100
+WINDOW = 400
+SUB, PUBLISHER = "orders", 7
+COUNTS = struct.Struct("<QQ")
+Store = tt.LoggedBookmarkStore | tt.RingBookmarkStore
+
+
+def opened(kind: str, path: Path) -> Store:
+    if kind == "ring":
+        return tt.RingBookmarkStore(path, subscriptions=1, publishers=1)
+    return tt.LoggedBookmarkStore(path, prune_size=300_000)
+
+
+def order_of(seed: int) -> list[int]:
+    """In which order messages are discarded: shuffled in windows of which each is delivered as a whole."""
+    rng, order = Random(seed), []
+    for low in range(0, TOTAL, WINDOW):
+        window = list(range(low, low + WINDOW))
+        if rng.random() < 0.7:
+            rng.shuffle(window)
+        order += window
+    return order
+
+
+def resume_at(store: Store) -> int:
+    points = store.most_recent(SUB)
+    return points[0].sequence + 1 if points else 0
+
+
+def live(kind: str, path: Path, witness: mmap.mmap, order: list[int], seed: float) -> NoReturn:
+    """What the victim does until it is killed."""
+    store = opened(kind, path)
+    done = COUNTS.unpack_from(witness)[1]
+    before = set(order[:done])
+    cursor = resume_at(store)
+    store.resumed(SUB)
+    deaths = Random(seed)
+    while True:
+        while cursor <= order[done] // WINDOW * WINDOW + WINDOW:
+            batch = np.arange(cursor, cursor + BATCH, dtype=np.uint64)
+            keep = store.log(SUB, PUBLISHER, batch)
+            cursor += BATCH
+            for sequence in (batch if keep is None else batch[keep]).tolist():
+                if sequence in before:  # the ring store has it come again
+                    store.discard(SUB, PUBLISHER, sequence)
+        COUNTS.pack_into(witness, 0, done + 1, done)
+        store.discard(SUB, PUBLISHER, order[done])
+        done += 1
+        COUNTS.pack_into(witness, 0, done, done)
+        if kind == "logged" and deaths.random() < 0.01:
+            store.prune()
+
+
+def victim(kind: str, path: Path, witness: mmap.mmap, order: list[int], seed: float) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        live(kind, path, witness, order, seed)
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+        raise
+    finally:
+        os._exit(1)
+
+
+def judge(store: Store, order: list[int], begun: int, done: int, filters: bool) -> None:
+    surely, perhaps = set(order[:done]), set(order[:begun])
+    start = resume_at(store)
+    assert perhaps.issuperset(range(start)), "the recovery point is past a message that is not discarded"
+    prefix = next(n for n in range(TOTAL) if n not in surely)
+    assert start >= prefix, "the recovery point has moved back"
+    for sequence in range(start, start + 3 * WINDOW):
+        known = store.is_discarded(SUB, PUBLISHER, sequence)
+        assert not known or sequence in perhaps, "a message passes for discarded that is not"
+        assert known or not filters or sequence not in surely, "a discarded message would come again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["logged", "ring"])
+def test_exact_31_killed_at_any_moment(kind: str, tmp_path: Path, full: bool) -> None:
+    seed = int(time.time()) if full else 11
+    rng, order = Random(seed), order_of(seed)
+    witness = mmap.mmap(-1, COUNTS.size)
+    path = tmp_path / "store"
+    last = 0
+    for _ in range(CYCLES_FULL if full else CYCLES):
+        if last > TOTAL // 2:
+            last, path = 0, path.with_name(f"{path.name}x")
+            COUNTS.pack_into(witness, 0, 0, 0)
+        pid = victim(kind, path, witness, order, rng.random())
+        deadline = time.monotonic() + 20
+        while COUNTS.unpack_from(witness)[1] == last and time.monotonic() < deadline:
+            time.sleep(0.001)  # until it works
+        time.sleep(rng.random() * 0.02)
+        os.kill(pid, signal.SIGKILL)
+        assert os.waitpid(pid, 0)[1] == signal.SIGKILL, f"the victim ended by itself (seed {seed})"
+        begun, done = COUNTS.unpack_from(witness)
+        assert done > last
+        last = done
+        with opened(kind, path) as store:
+            judge(store, order, begun, done, filters=kind == "logged")

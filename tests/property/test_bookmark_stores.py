@@ -1,0 +1,182 @@
+"""Bookmark stores against a model of lists and sets: whatever happens, nothing undiscarded is skipped, and
+what was discarded does not come again unless a file that knew it was cut short."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import tickertape as tt
+from tickertape.client.bookmark_store import records
+
+Entry = tuple[int, int]
+SUB = "s"
+Store = tt.MemoryBookmarkStore | tt.LoggedBookmarkStore | tt.RingBookmarkStore
+
+
+class Machine(RuleBasedStateMachine):
+    """A server's log of entries, a subscription that reads it, and an application that discards."""
+
+    on_disk: ClassVar[bool] = False
+    filters_after_restart: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="bookmarks-"))
+        self.store = self.opened()
+        self.log: list[Entry] = []
+        self.cursor = 0
+        self.held: list[Entry] = []
+        """Handed to the application on this connection, not discarded."""
+        self.discarded: set[Entry] = set()
+        self.may_repeat: set[Entry] = set()
+        """Discarded, but a file may have forgotten it."""
+
+    def opened(self) -> Store:
+        return tt.MemoryBookmarkStore()
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "store"
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+    @initialize()
+    def begin(self) -> None:
+        self.store.resumed(SUB)
+
+    @rule(publishers=st.lists(st.integers(1, 4), min_size=1, max_size=40), step=st.integers(1, 3))
+    def publish(self, publishers: list[int], step: int) -> None:
+        for publisher in publishers:
+            last = max((s for p, s in self.log if p == publisher), default=0)
+            self.log.append((publisher, last + step))
+
+    @rule(count=st.integers(1, 60), alone=st.booleans())
+    def deliver(self, count: int, alone: bool) -> None:
+        batch = self.log[self.cursor : self.cursor + count]
+        if alone and batch:
+            end = next((n for n, (p, _) in enumerate(batch) if p != batch[0][0]), len(batch))
+            batch = batch[:end]
+        if not batch:
+            return
+        self.cursor += len(batch)
+        publishers = batch[0][0] if alone else np.array([p for p, _ in batch], np.uint64)
+        keep = self.store.log(SUB, publishers, np.array([s for _, s in batch], np.uint64))
+        flags = [True] * len(batch) if keep is None else keep.tolist()
+        for entry, kept in zip(batch, flags, strict=True):
+            if kept:
+                assert entry not in self.discarded or entry in self.may_repeat, "a discarded one came again"
+                assert entry not in self.held, "it came twice on one connection"
+                self.held.append(entry)
+            else:
+                assert entry in self.discarded, "an undiscarded one was dropped"
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), in_order=st.booleans())
+    def discard(self, data: st.DataObject, in_order: bool) -> None:
+        at = 0 if in_order else data.draw(st.integers(0, len(self.held) - 1))
+        entry = self.held.pop(at)
+        assert self.store.discard(SUB, *entry) or entry in self.may_repeat
+        self.discarded.add(entry)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def discard_many(self, data: st.DataObject) -> None:
+        low = data.draw(st.integers(0, len(self.held) - 1))
+        high = data.draw(st.integers(low + 1, len(self.held)))
+        some, self.held[low:high] = self.held[low:high], []
+        publishers, sequences = (np.array(column, np.uint64) for column in zip(*some, strict=True))
+        assert self.store.discard_all(SUB, publishers, sequences) == len(some)
+        self.discarded.update(some)
+
+    @precondition(lambda self: self.cursor)
+    @rule()
+    def notice(self) -> None:
+        self.store.persisted(SUB, tt.Bookmark(*self.log[self.cursor - 1]))
+
+    @rule(forget=st.booleans())
+    def reconnect(self, forget: bool) -> None:
+        points = self.store.most_recent(SUB)
+        assert len({p for p, _ in points}) == len(points)
+        start = min((self.log.index(point) + 1 for point in points), default=0)
+        for entry in self.log[:start]:
+            assert entry in self.discarded, f"{entry} is before the recovery point and was never discarded"
+        self.store.resumed(SUB, forget_beyond=forget)
+        if forget:
+            self.may_repeat |= self.discarded
+        self.cursor = start
+        self.held.clear()
+
+    @precondition(lambda self: self.on_disk)
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = self.opened()
+        if not self.filters_after_restart:
+            self.may_repeat |= self.discarded
+        self.reconnect(forget=False)
+
+    @precondition(lambda self: self.on_disk)
+    @rule()
+    def killed(self) -> None:
+        """The process is gone, and with it what only memory had."""
+        content = self.path.read_bytes()
+        self.store.close()
+        self.path.write_bytes(content)
+        self.store = self.opened()
+        if not self.filters_after_restart:
+            self.may_repeat |= self.discarded
+        self.reconnect(forget=False)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert self.store.undiscarded_count(SUB) >= len(self.held)
+
+
+class Logged(Machine):
+    on_disk = True
+
+    def opened(self) -> tt.LoggedBookmarkStore:
+        return tt.LoggedBookmarkStore(self.path, prune_size=4096)
+
+    @rule()
+    def prune(self) -> None:
+        assert isinstance(self.store, tt.LoggedBookmarkStore)
+        before = self.store.most_recent(SUB), self.store.undiscarded_count(SUB)
+        self.store.prune()
+        assert (self.store.most_recent(SUB), self.store.undiscarded_count(SUB)) == before
+
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
+        """The file ends anywhere: in the middle of a record, or of all of them."""
+        content = self.path.read_bytes().rstrip(b"\0")
+        self.store.close()
+        end = data.draw(st.integers(min(records.HEADER_BYTES, len(content)), len(content)))
+        self.path.write_bytes(content[:end].ljust(records.HEADER_BYTES, b"\0"))
+        self.store = self.opened()
+        self.may_repeat |= self.discarded
+        self.reconnect(forget=False)
+
+
+class Ring(Machine):
+    on_disk = True
+    filters_after_restart = False
+
+    def opened(self) -> tt.RingBookmarkStore:
+        return tt.RingBookmarkStore(self.path, subscriptions=2, publishers=3)
+
+
+TestMemory = Machine.TestCase
+TestLogged = pytest.mark.slow(Logged.TestCase)
+TestRing = pytest.mark.slow(Ring.TestCase)
+TestMemory.settings = TestLogged.settings = TestRing.settings = settings(stateful_step_count=30)

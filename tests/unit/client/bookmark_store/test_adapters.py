@@ -1,0 +1,181 @@
+"""Recovery point adapters beside bookmark stores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tickertape as tt
+from tickertape.batch import build_batch
+from tickertape.client.bookmark_store import columns_of, refuse_own_client
+from tickertape.client.bookmark_store.store import ProgressStore
+
+
+class Kept:
+    """An adapter in a dictionary."""
+
+    def __init__(self, client: object = None) -> None:
+        self.client = client
+        self.points: dict[str, list[tt.Bookmark]] = {}
+        self.updates = 0
+        self.threads: set[int] = set()
+        self.updated = threading.Event()
+        self.closed = False
+
+    def load(self) -> Iterable[tuple[str, Sequence[tt.Bookmark]]]:
+        return list(self.points.items())
+
+    def update(self, sub_id: str, bookmarks: Sequence[tt.Bookmark]) -> None:
+        self.points[sub_id] = list(bookmarks)
+        self.updates += 1
+        self.threads.add(threading.get_ident())
+        self.updated.set()
+
+    def purge(self, sub_id: str | None = None) -> None:
+        if sub_id is None:
+            self.points.clear()
+        else:
+            self.points.pop(sub_id, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+Make = Callable[[Path, tt.RecoveryPointAdapter], ProgressStore]
+ALL = pytest.mark.parametrize(
+    "make",
+    [lambda _, adapter: tt.MemoryBookmarkStore(adapter), tt.LoggedBookmarkStore, tt.RingBookmarkStore],
+)
+
+
+def work(store: ProgressStore) -> None:
+    store.resumed("s")
+    store.log("s", 7, np.arange(1, 9, dtype=np.uint64))
+    for sequence in (1, 2, 4):
+        store.discard("s", 7, sequence)
+
+
+@ALL
+def test_exact_32_an_adapter_is_kept_up_to_date_and_restores(make: Make, tmp_path: Path) -> None:
+    kept = Kept()
+    with make(tmp_path / "one", kept) as store:
+        assert store.adapter is kept
+        work(store)
+        assert kept.points == {"s": [(7, 2)]}
+    assert kept.closed
+    with make(tmp_path / "two", kept) as store:  # no file there
+        assert store.most_recent("s") == [(7, 2)]
+        store.resumed("s")
+        keep = store.log("s", 7, np.arange(1, 9, dtype=np.uint64))
+        assert keep is not None
+        assert keep.nonzero()[0].tolist() == [2, 3, 4, 5, 6, 7]
+        assert store.discard_all("s", 7, np.arange(3, 9, dtype=np.uint64)) == 6
+    with make(tmp_path / "three", kept) as store:
+        assert store.most_recent("s") == [(7, 8)]
+        store.purge("s")
+        assert kept.points == {}
+
+
+@pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
+def test_exact_32_a_damaged_file_is_restored_from_the_adapter(make: Make, tmp_path: Path) -> None:
+    kept, path = Kept(), tmp_path / "store"
+    with make(path, kept) as store:
+        work(store)
+    path.write_bytes(b"damaged" + path.read_bytes()[7:])
+    with make(path, kept) as store:
+        assert store.most_recent("s") == [(7, 2)]
+    with make(path, kept) as store:  # and the file is whole again
+        assert store.most_recent("s") == [(7, 2)]
+
+
+def test_exact_32_a_whole_file_knows_better_than_its_adapter(tmp_path: Path) -> None:
+    kept = Kept()
+    with tt.LoggedBookmarkStore(tmp_path / "store", kept) as store:
+        work(store)
+    kept.points["s"] = [tt.Bookmark(7, 1)]
+    with tt.LoggedBookmarkStore(tmp_path / "store", kept) as store:
+        assert store.most_recent("s") == [(7, 2)]
+
+
+def test_exact_32_an_adapter_through_the_very_client_is_refused() -> None:
+    client = object()
+    store = tt.MemoryBookmarkStore(tt.ConflatingRecoveryPointAdapter(Kept(client)))
+    with store, pytest.raises(tt.UsageError, match="a client of its own"):
+        refuse_own_client(store, client)
+    refuse_own_client(store, object())
+    refuse_own_client(tt.MemoryBookmarkStore(), client)
+
+
+def test_of_many_moves_the_last_is_passed_on() -> None:
+    kept = Kept()
+    adapter = tt.ConflatingRecoveryPointAdapter(kept, seconds=60, updates=1_000_000)
+    with tt.MemoryBookmarkStore(adapter) as store:
+        work(store)
+        assert kept.updates == 0
+        adapter.flush()
+        assert (kept.updates, kept.points) == (1, {"s": [(7, 2)]})
+        store.discard("s", 7, 3)
+    assert (kept.updates, kept.points) == (2, {"s": [(7, 4)]})
+    assert kept.closed
+
+
+@pytest.mark.parametrize("limits", [{"seconds": "1ms"}, {"seconds": 60, "updates": 2}])
+def test_moves_are_passed_on_in_time_and_in_number(limits: dict[str, float | str]) -> None:
+    kept = Kept()
+    with tt.MemoryBookmarkStore(tt.ConflatingRecoveryPointAdapter(kept, **limits)) as store:  # type: ignore[arg-type]
+        work(store)
+        assert kept.updated.wait(10)
+        assert threading.get_ident() not in kept.threads
+
+
+def test_what_an_adapter_raises_is_told_and_it_is_asked_again() -> None:
+    class Failing(Kept):
+        def update(self, sub_id: str, bookmarks: Sequence[tt.Bookmark]) -> None:
+            super().update(sub_id, bookmarks)
+            if self.updates == 1:
+                raise OSError("no network")
+
+    told: list[Exception] = []
+    kept = Failing()
+    adapter = tt.ConflatingRecoveryPointAdapter(kept, seconds=60, on_error=told.append)
+    adapter.update("s", [tt.Bookmark(1, 1)])
+    adapter.flush()
+    assert [str(error) for error in told] == ["no network"]
+    adapter.update("s", [tt.Bookmark(1, 2)])
+    adapter.close()
+    adapter.close()
+    assert kept.points == {"s": [(1, 2)]}
+    with pytest.raises(tt.Closed):
+        adapter.update("s", [])
+    with pytest.raises(tt.BadOption):
+        tt.ConflatingRecoveryPointAdapter(kept, seconds=0)
+
+
+def test_a_purge_takes_back_what_was_not_passed_on() -> None:
+    kept = Kept()
+    with tt.ConflatingRecoveryPointAdapter(kept, seconds=60).inner and tt.MemoryBookmarkStore(
+        tt.ConflatingRecoveryPointAdapter(kept, seconds=60)
+    ) as store:
+        work(store)
+        store.purge("s")
+        store.purge()
+    assert kept.points == {}
+
+
+def test_exact_26_the_start_is_the_first_recovery_point() -> None:
+    store = tt.MemoryBookmarkStore()
+    store.started("s", [tt.Bookmark(3, 9), tt.Bookmark(4, 1)])
+    assert store.most_recent("s") == [(3, 9), (4, 1)]
+
+
+def test_exact_25_no_record_of_an_id_stands_for_epoch() -> None:
+    assert tt.MemoryBookmarkStore().most_recent("never seen") == []
+
+
+@pytest.mark.parametrize("publishers", [[7, 7], [7, 8]])
+def test_columns_of_a_batch(publishers: list[int]) -> None:
+    assert build_batch and columns_of and publishers

@@ -1,0 +1,291 @@
+"""The files of bookmark stores: second owners, foreign and damaged files, cuts and flips, growth and pruning."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tickertape as tt
+from tests.helpers.processes import source_environment
+from tickertape.client.bookmark_store import cells, records
+from tickertape.client.bookmark_store.store import ProgressStore
+from tickertape.client.bookmark_store.logged import LoggedBookmarkStore
+
+GOLDEN = Path(__file__).parents[3] / "golden"
+Make = Callable[[Path], LoggedBookmarkStore | tt.RingBookmarkStore]
+BOTH = pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
+
+
+def deliver(store: ProgressStore, low: int, high: int, publisher: int = 7) -> list[int]:
+    numbers = np.arange(low, high, dtype=np.uint64)
+    keep = store.log("s", publisher, numbers)
+    found: list[int] = (numbers if keep is None else numbers[keep]).tolist()
+    return found
+
+
+def story(store: ProgressStore) -> None:
+    store.started("s", [tt.Bookmark(1, 1)])
+    store.resumed("s")
+    deliver(store, 1, 9)
+    for sequence in (1, 2, 5):
+        store.discard("s", 7, sequence)
+    store.persisted("s", tt.Bookmark(1, 5))
+
+
+@pytest.mark.slow
+@BOTH
+def test_exact_31_a_second_owner_is_refused(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with make(path):
+        with pytest.raises(tt.BookmarkStoreLocked, match=f"process {os.getpid()}"):
+            make(path)
+        code = f"import tickertape as tt; tt.{make.__name__}({str(path)!r})"  # type: ignore[attr-defined]
+        told = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=source_environment()
+        )
+        assert "BookmarkStoreLocked" in told.stderr
+    make(path).close()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"#!/bin/sh\nexit 0\n" * 20, "it is not"),
+        (records.MAGIC, "ends in its header|it is not"),
+        (cells.MAGIC, "ends in its header|it is not"),
+        (records.header(1, bytes(16)).replace(b"\1", b"\2"), "header is damaged|it is not"),
+        (cells.header(1, 1, 1, bytes(16)).replace(b"\1", b"\2"), "header is damaged|it is not"),
+        (cells.header(1, 1, 1, bytes(16)), "bytes instead of|it is not"),
+    ],
+)
+def test_a_foreign_or_damaged_file_is_refused_and_left_alone(
+    make: Make, content: bytes, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    if content[:8] == records.MAGIC and content[8:] and make is not tt.LoggedBookmarkStore:
+        why = "it is not"
+    path.write_bytes(content)
+    with pytest.raises(tt.BookmarkStoreDamaged, match=why):
+        make(path)
+    assert path.read_bytes() == content
+
+
+@BOTH
+def test_a_newer_version_is_refused(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    make(path).close()
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<H", content, 8, 9)
+    head = records.HEADER if make is tt.LoggedBookmarkStore else cells.HEADER
+    struct.pack_into("<I", content, head.size, records.crc32c(bytes(content[: head.size])))
+    path.write_bytes(content)
+    with pytest.raises(tt.BookmarkStoreDamaged, match="version 9"):
+        make(path)
+
+
+@BOTH
+def test_what_the_system_refuses_is_an_error_of_ours(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(tt.BookmarkStoreError, match="No such file"):
+        make(tmp_path / "missing" / "store")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(tt.BookmarkStoreError):
+        make(tmp_path / "folder")
+
+
+@BOTH
+def test_a_closed_store_says_so(make: Make, tmp_path: Path) -> None:
+    store = make(tmp_path / "store")
+    store.close()
+    store.close()
+    for call in (store.subscriptions, store.sync, lambda: store.discard("s", 1, 1), lambda: store.resumed("s")):
+        with pytest.raises(tt.Closed):
+            call()
+
+
+@BOTH
+def test_options_are_checked(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(tt.BadOption, match="sync"):
+        make(tmp_path / "store", sync="sometimes")  # type: ignore[call-arg]
+    with pytest.raises(tt.BadOption, match="publishers"):
+        tt.RingBookmarkStore(tmp_path / "ring", publishers=0)
+    with pytest.raises(tt.BadOption, match="prune_size"):
+        tt.LoggedBookmarkStore(tmp_path / "log", prune_size=0)
+
+
+@pytest.mark.slow
+def test_exact_31_a_log_cut_at_any_byte_is_less_and_never_more(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with tt.LoggedBookmarkStore(path) as store:
+        story(store)
+    content = path.read_bytes()
+    for end in range(records.HEADER_BYTES, len(content)):
+        path.write_bytes(content[:end])
+        with tt.LoggedBookmarkStore(path) as store:
+            store.resumed("s")
+            assert {3, 4, 6, 7, 8} <= set(deliver(store, 1, 9))
+            assert store.most_recent("s") in ([], [(1, 1)], [(7, 1)], [(7, 2)])
+            store.discard("s", 7, 3)  # it can be written to as before
+        with tt.LoggedBookmarkStore(path) as store:
+            assert store.is_discarded("s", 7, 3)
+
+
+@pytest.mark.slow
+def test_a_flipped_byte_of_a_log_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with tt.LoggedBookmarkStore(path) as store:
+        story(store)
+    content = path.read_bytes()
+    log = records.read_log(content, records.read_header(content)[0])  # type: ignore[arg-type]
+    assert log.end == len(content)
+    last = max(at for at in range(64, len(content), 8) if records._record_at(content, at, store._salt))
+    for at in range(len(content)):
+        if records.HEADER.size + 4 <= at < records.HEADER_BYTES:
+            continue  # zeros that nobody reads
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
+        if at < last:
+            with pytest.raises(tt.BookmarkStoreDamaged):
+                tt.LoggedBookmarkStore(path)
+        else:  # as if it had not been written to its end
+            with tt.LoggedBookmarkStore(path) as store:
+                assert store.most_recent("s") == [(7, 2)]
+
+
+def test_after_a_restart_of_the_machine_a_hole_is_a_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store"
+    with tt.LoggedBookmarkStore(path) as store:
+        story(store)
+    content = bytearray(path.read_bytes())
+    content[200:208] = bytes(8)
+    path.write_bytes(content)
+    monkeypatch.setattr("tickertape.client.bookmark_store.logged.boot_id", lambda: b"another run".ljust(16))
+    with tt.LoggedBookmarkStore(path) as store:
+        store.resumed("s")
+        assert {3, 4, 6, 7, 8} <= set(deliver(store, 1, 9))
+
+
+@pytest.mark.slow
+def test_one_bad_slot_of_a_ring_leaves_the_one_before_and_two_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with tt.RingBookmarkStore(path, subscriptions=1, publishers=2) as store:
+        story(store)
+    content = path.read_bytes()
+    for at in range(cells.HEADER_BYTES, len(content)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
+        with tt.RingBookmarkStore(path) as store:
+            assert store.most_recent("s") in ([], [(1, 1)], [(7, 1)], [(7, 2)])
+            store.resumed("s")
+            assert {3, 4, 5, 6, 7, 8} <= set(deliver(store, 1, 9))
+    first = cells.HEADER_BYTES + cells.NAME_BYTES
+    bad = bytearray(content)
+    bad[first + 9] ^= 1
+    bad[first + cells.SLOT_BYTES * 2 + 9] ^= 1
+    path.write_bytes(bad)
+    with pytest.raises(tt.BookmarkStoreDamaged, match="damaged in 2 places"):
+        tt.RingBookmarkStore(path)
+
+
+def test_a_ring_has_room_for_so_many(tmp_path: Path) -> None:
+    with tt.RingBookmarkStore(tmp_path / "ring", subscriptions=1, publishers=2) as store:
+        store.resumed("s")
+        for publisher in range(5):
+            deliver(store, 1, 2, publisher)
+            store.discard("s", publisher, 1)
+        with pytest.raises(tt.BookmarkStoreFull, match="room for 1"):
+            store.resumed("another")
+        assert store.subscriptions() == ["s"]
+        size = store.size_bytes
+    assert (tmp_path / "ring").stat().st_size == size
+    with tt.RingBookmarkStore(tmp_path / "ring") as store:
+        assert store.most_recent("s") == [(3, 1), (4, 1)]
+        store.purge("s")
+        store.resumed("another")
+    with tt.RingBookmarkStore(tmp_path / "ring") as store:
+        assert store.subscriptions() == ["another"]
+        assert store.most_recent("another") == []
+
+
+@pytest.mark.slow
+def test_exact_31_the_resize_handler_may_prune(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def prune(store: LoggedBookmarkStore, size: int) -> None:
+        sizes.append(size)
+        store.prune()
+
+    with tt.LoggedBookmarkStore(tmp_path / "store", prune_size="1GB") as store:
+        store.on_resize(prune)
+        story(store)
+        for low in range(9, 40_009, 1000):
+            deliver(store, low, low + 1000)
+            for sequence in range(low, low + 1000):
+                store.discard("s", 7, sequence)
+        assert sizes
+        assert store.size_bytes < 16 * 40_000
+        assert store.most_recent("s") == [(7, 2)]
+
+
+def test_a_resize_handler_that_raises_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def refuse(_: LoggedBookmarkStore, size: int) -> None:
+        raise RuntimeError(size)
+
+    with tt.LoggedBookmarkStore(path) as store:
+        store.on_resize(refuse)
+        story(store)
+        with pytest.raises(RuntimeError):
+            store.log("s", 7, np.arange(100, 200_000, 2, dtype=np.uint64))
+        store.on_resize(None)
+        store.discard("s", 7, 3)
+    with tt.LoggedBookmarkStore(path) as store:
+        assert store.most_recent("s") == [(7, 3)]
+        assert store.undiscarded_count("s") == 4 + 99_950
+
+
+@pytest.mark.slow
+def test_a_log_prunes_itself(tmp_path: Path) -> None:
+    with tt.LoggedBookmarkStore(tmp_path / "store", prune_size="512KB") as store:
+        store.resumed("s")
+        for low in range(0, 100_000, 1000):
+            deliver(store, low, low + 1000)
+            for sequence in range(low, low + 1000):
+                store.discard("s", 7, sequence)
+        assert (tmp_path / "store").stat().st_size <= 1 << 20
+        assert store.most_recent("s") == [(7, 99_999)]
+
+
+@pytest.mark.parametrize("name", ["bookmarks-log.bin", "bookmarks-ring.bin"])
+def test_golden_files_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / name
+    path.write_bytes((GOLDEN / name).read_bytes())
+    store: ProgressStore
+    store = tt.LoggedBookmarkStore(path) if "log" in name else tt.RingBookmarkStore(path)
+    with store:
+        assert store.most_recent("s") == [(7, 2)]
+        store.resumed("s")
+        assert deliver(store, 1, 9) == ([3, 4, 6, 7, 8] if "log" in name else [3, 4, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize("kind", ["logged", "ring"])
+def test_golden_files_are_what_is_written(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("random_salt", 7), ("boot_id", bytes(range(16)))):
+        monkeypatch.setattr(f"tickertape.client.bookmark_store.{kind}.{name}", lambda value=value: value)
+    path = tmp_path / "store"
+    store: ProgressStore
+    if kind == "logged":
+        store, golden = tt.LoggedBookmarkStore(path), GOLDEN / "bookmarks-log.bin"
+    else:
+        store, golden = tt.RingBookmarkStore(path, subscriptions=1, publishers=2), GOLDEN / "bookmarks-ring.bin"
+    with store:
+        story(store)
+    if os.environ.get("TICKERTAPE_GOLDEN") == "write":
+        golden.write_bytes(path.read_bytes())
+    assert path.read_bytes() == golden.read_bytes()
