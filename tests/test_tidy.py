@@ -83,6 +83,11 @@ PURE_BY_DUTY = {
     "client/publish_store/ledger.py",
     "client/publish_store/reading.py",
     "client/publish_store/recovery.py",
+    "client/bookmark_store/blocks.py",
+    "client/bookmark_store/cells.py",
+    "client/bookmark_store/progress.py",
+    "client/bookmark_store/records.py",
+    "client/bookmark_store/recovery.py",
 }
 IMPURE_CALLS = {"open", "input", "print", "breakpoint"}
 CLOCK_READS = {"now", "utcnow", "today"}

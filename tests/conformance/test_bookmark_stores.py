@@ -17,11 +17,15 @@ def test_exact_28_the_memory_store_conforms() -> None:
 
 @pytest.mark.parametrize("sync", ["never", "always"])
 def test_exact_28_the_logged_store_conforms(tmp_path: Path, sync: str) -> None:
-    check_bookmark_store(lambda name: tt.LoggedBookmarkStore(tmp_path / name, sync=sync))  # type: ignore[arg-type]
+    check_bookmark_store(
+        lambda name: tt.LoggedBookmarkStore(tmp_path / name, sync=sync)  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.parametrize("sync", ["never", "always"])
-def test_exact_34_the_ring_store_conforms_but_for_filtering_after_a_restart(tmp_path: Path, sync: str) -> None:
+def test_exact_34_the_ring_store_conforms_but_for_filtering_after_a_restart(
+    tmp_path: Path, sync: str
+) -> None:
     check_bookmark_store(
         lambda name: tt.RingBookmarkStore(tmp_path / name, sync=sync),  # type: ignore[arg-type]
         filters_after_restart=False,

@@ -74,7 +74,7 @@ def live(kind: str, path: Path, witness: mmap.mmap, order: list[int], seed: floa
         store.discard(SUB, PUBLISHER, order[done])
         done += 1
         COUNTS.pack_into(witness, 0, done, done)
-        if kind == "logged" and deaths.random() < 0.01:
+        if isinstance(store, tt.LoggedBookmarkStore) and deaths.random() < 0.01:
             store.prune()
 
 

@@ -1,7 +1,7 @@
 """Owns a block: messages that came one after the other in one subscription, and which of them are discarded.
 
-Must never hold bodies, or an object for each message: 9 bytes a message, 17 where publishers alternate, 1 where
-one publisher's sequences have no gaps.
+Must never hold bodies, or an object for each message: 9 bytes a message, 17 where publishers alternate, 1
+where one publisher's sequences have no gaps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ _AGAIN: Final = bytes([EXPECTED, DISCARDED, EXPECTED]) + bytes(range(3, 256))
 class Block:
     """`count` messages from the ordinal `base` on. `left` of them are not discarded."""
 
-    __slots__ = ("_rows", "base", "connection", "count", "left", "publisher", "publishers", "sequences", "states")
+    __slots__ = (
+        "_rows",
+        "base",
+        "connection",
+        "count",
+        "left",
+        "publisher",
+        "publishers",
+        "sequences",
+        "states",
+    )
 
     def __init__(
         self, base: int, publisher: int, publishers: Numbers | None, sequences: Numbers, connection: int

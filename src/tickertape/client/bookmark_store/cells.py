@@ -1,4 +1,4 @@
-"""Owns the layout of a ring bookmark store (docs/formats/bookmark-store.md): places, slots, and what they say.
+"""Owns the layout of a ring bookmark store (docs/formats/bookmark-store.md): places, slots, their meaning.
 
 Must never touch a file. A place is for one subscription: its name, and pairs of slots, the first pair for its
 start or last notice, the others for one publisher each. The checksum of a slot covers where it stands, in

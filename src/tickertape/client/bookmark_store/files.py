@@ -87,11 +87,10 @@ class StoreFile:
         """All of the file."""
         with self._errors("read"):
             size = os.fstat(self._fd).st_size
-            parts = []
-            while size > 0 and (part := os.pread(self._fd, size, sum(map(len, parts)))):
-                parts.append(part)
-                size -= len(part)
-            return b"".join(parts)
+            content = b""
+            while part := os.pread(self._fd, size - len(content), len(content)):
+                content += part
+            return content
 
     def reserve(self, keep: int, size: int) -> None:
         """Map the file with `size` bytes; behind the first `keep` they are zeros."""

@@ -1,7 +1,7 @@
 """Owns the bookmark store that logs each change to a file.
 
 Must never let the file say more than is so: a change that is not in it makes messages come again, and that is
-all. What is in memory is the truth; a file that an interrupted step left behind it is written anew from there.
+all. What is in memory is the truth; a file that an interrupted step left behind is written anew from there.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class LoggedBookmarkStore(ProgressStore):
 
     def on_resize(self, handler: ResizeHandler | None) -> None:
         """Call `handler(store, size)` whenever the file is about to grow to `size` bytes, in the thread that
-        needs the room. It may `prune`. Whatever it raises comes out of the call that needed the room; the store
-        can still be used."""
+        needs the room. It may `prune`. Whatever it raises comes out of that call; the store can still be
+        used."""
         with self._lock:
             self._on_resize = handler
 
@@ -177,8 +177,8 @@ class LoggedBookmarkStore(ProgressStore):
         head = records.read_header(content)
         if isinstance(head, str):
             raise BookmarkStoreDamaged(
-                f"{path} cannot be used as a bookmark store: {head}; take another path, or move it away (messages "
-                "then come again from where subscriptions begin)"
+                f"{path} cannot be used as a bookmark store: {head}; take another path, or move it "
+                "away (messages then come again from where subscriptions begin)"
             )
         self._salt, boot = head
         try:
@@ -187,7 +187,7 @@ class LoggedBookmarkStore(ProgressStore):
             raise BookmarkStoreDamaged(f"the bookmark store {path} is damaged: {error}; {_REMEDY}") from error
         if log.beyond is not None and boot == boot_id():
             raise BookmarkStoreDamaged(
-                f"the bookmark store {path} is damaged between byte {log.end} and byte {log.beyond}; {_REMEDY}"
+                f"the bookmark store {path} is damaged between bytes {log.end} and {log.beyond}; {_REMEDY}"
             )
         self._progress = log.subscriptions
         return log.end
@@ -217,7 +217,7 @@ class LoggedBookmarkStore(ProgressStore):
     def _keep_forgetting(self, progress: Progress) -> None:
         self._write(Kind.FORGET, progress, b"")
 
-    def _keep_purge(self, sub_id: str, progress: Progress) -> None:
+    def _keep_purge(self, sub_id: str, progress: Progress) -> None:  # noqa: ARG002 - it has a number
         self._write(Kind.PURGE, progress, b"")
 
     # -- inside -----------------------------------------------------------------------------------------

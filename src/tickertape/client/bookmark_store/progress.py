@@ -97,8 +97,8 @@ class Progress:
     # -- delivery ---------------------------------------------------------------------------------------
 
     def accept(self, publishers: Publishers, sequences: UInt64s) -> Accepted:
-        """A batch is about to be delivered. Raises `BookmarkStoreFull`: it must not be, and comes again after the
-        next `resume`."""
+        """A batch is about to be delivered. Raises `BookmarkStoreFull`: it must not be, and comes again
+        after the next `resume`."""
         count = len(sequences)
         if not count:
             return ALL_NEW
@@ -117,8 +117,8 @@ class Progress:
         """Take messages of which none was seen. `publishers` for `MIXED` ones. Raises `BookmarkStoreFull`."""
         if self.window + len(sequences) > bookmark_window_messages_max:
             raise BookmarkStoreFull(
-                f"{self.window:,} messages since the first one that is not discarded, and {len(sequences):,} more: a "
-                f"bookmark store remembers {bookmark_window_messages_max:,}; discard what was processed"
+                f"{self.window:,} messages since the first one that is not discarded, and "
+                f"{len(sequences):,} more: a bookmark store remembers {bookmark_window_messages_max:,}; discard what was processed"
             )
         numbers = _numbers(sequences)
         mixed = None if publishers is None else array("Q", np.asarray(publishers, np.uint64).tobytes())
@@ -212,7 +212,10 @@ class Progress:
         if (
             at >= block.count
             or block.sequences[at] != sequence
-            or (block.publisher != publisher and (block.publishers is None or block.publishers[at] != publisher))
+            or (
+                block.publisher != publisher
+                and (block.publishers is None or block.publishers[at] != publisher)
+            )
         ):
             known = self.publishers.get(publisher)
             if known is None:

@@ -106,7 +106,7 @@ def refuse_own_client(store: BookmarkStore, client: object) -> None:
     while adapter is not None:
         if getattr(adapter, "client", None) is client:
             raise UsageError(
-                f"the {type(adapter).__name__} of this client's bookmark store works through this very client; "
+                f"the {type(adapter).__name__} of this client's bookmark store works through that client; "
                 "give it a client of its own"
             )
         adapter = getattr(adapter, "inner", None)

@@ -1,7 +1,7 @@
 """Owns the records of a logged bookmark store (docs/formats/bookmark-store.md): bytes to changes and back.
 
 Must never touch a file, or believe a byte that no checksum covers. A record is 16 bytes, or 16 and a payload
-padded to 8. Its checksum covers where it stands in which file, so nothing left over from before passes for one.
+padded to 8. Its checksum covers where it stands in which file, so that nothing left over passes for one.
 """
 
 from __future__ import annotations

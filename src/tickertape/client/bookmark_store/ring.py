@@ -127,8 +127,8 @@ class RingBookmarkStore(ProgressStore):
                 return
             if self._adapter is None:
                 raise BookmarkStoreDamaged(
-                    f"{self.path} cannot be used as a ring bookmark store: {found}; take another path, give the "
-                    "store an adapter, or move it away (messages then come again)"
+                    f"{self.path} cannot be used as a ring bookmark store: {found}; take another path, give "
+                    "the store an adapter, or move it away (messages then come again)"
                 )
         self._salt = random_salt()
         empty = cells.header(self._salt, self._subscriptions, self._publishers, boot_id())

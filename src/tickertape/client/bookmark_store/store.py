@@ -1,7 +1,7 @@
 """Owns what all bookmark stores have in common: a `Progress` for each subscription, under one lock.
 
-Must never touch a file: stores that have one say in the steps below what they keep of each change. A change is
-made in memory first; a step that fails or is interrupted leaves a file that knows less, never more.
+Must never touch a file: stores that have one say in the steps below what they keep of each change. A change
+is made in memory first; a step that fails or is interrupted leaves a file that knows less, never more.
 """
 
 from __future__ import annotations

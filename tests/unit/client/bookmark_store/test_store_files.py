@@ -1,4 +1,4 @@
-"""The files of bookmark stores: second owners, foreign and damaged files, cuts and flips, growth and pruning."""
+"""Files of bookmark stores: second owners, foreign and damaged files, cuts and flips, growth, pruning."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 
 import tickertape as tt
 from tests.helpers.processes import source_environment
 from tickertape.client.bookmark_store import cells, records
-from tickertape.client.bookmark_store.store import ProgressStore
 from tickertape.client.bookmark_store.logged import LoggedBookmarkStore
+from tickertape.client.bookmark_store.store import ProgressStore
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 Make = Callable[[Path], LoggedBookmarkStore | tt.RingBookmarkStore]
@@ -46,9 +47,13 @@ def test_exact_31_a_second_owner_is_refused(make: Make, tmp_path: Path) -> None:
     with make(path):
         with pytest.raises(tt.BookmarkStoreLocked, match=f"process {os.getpid()}"):
             make(path)
-        code = f"import tickertape as tt; tt.{make.__name__}({str(path)!r})"  # type: ignore[attr-defined]
+        code = f"import tickertape as tt; tt.{make.__name__}({str(path)!r})"
         told = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=source_environment()
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=source_environment(),
         )
         assert "BookmarkStoreLocked" in told.stderr
     make(path).close()
@@ -85,7 +90,7 @@ def test_a_newer_version_is_refused(make: Make, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     struct.pack_into("<H", content, 8, 9)
     head = records.HEADER if make is tt.LoggedBookmarkStore else cells.HEADER
-    struct.pack_into("<I", content, head.size, records.crc32c(bytes(content[: head.size])))
+    struct.pack_into("<I", content, head.size, crc32c(bytes(content[: head.size])))
     path.write_bytes(content)
     with pytest.raises(tt.BookmarkStoreDamaged, match="version 9"):
         make(path)
@@ -105,7 +110,12 @@ def test_a_closed_store_says_so(make: Make, tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     store.close()
     store.close()
-    for call in (store.subscriptions, store.sync, lambda: store.discard("s", 1, 1), lambda: store.resumed("s")):
+    for call in (
+        store.subscriptions,
+        store.sync,
+        lambda: store.discard("s", 1, 1),
+        lambda: store.resumed("s"),
+    ):
         with pytest.raises(tt.Closed):
             call()
 
@@ -158,7 +168,9 @@ def test_a_flipped_byte_of_a_log_is_found(tmp_path: Path) -> None:
                 assert store.most_recent("s") == [(7, 2)]
 
 
-def test_after_a_restart_of_the_machine_a_hole_is_a_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_restart_of_the_machine_a_hole_is_a_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "store"
     with tt.LoggedBookmarkStore(path) as store:
         story(store)
@@ -283,7 +295,10 @@ def test_golden_files_are_what_is_written(kind: str, tmp_path: Path, monkeypatch
     if kind == "logged":
         store, golden = tt.LoggedBookmarkStore(path), GOLDEN / "bookmarks-log.bin"
     else:
-        store, golden = tt.RingBookmarkStore(path, subscriptions=1, publishers=2), GOLDEN / "bookmarks-ring.bin"
+        store, golden = (
+            tt.RingBookmarkStore(path, subscriptions=1, publishers=2),
+            GOLDEN / "bookmarks-ring.bin",
+        )
     with store:
         story(store)
     if os.environ.get("TICKERTAPE_GOLDEN") == "write":
