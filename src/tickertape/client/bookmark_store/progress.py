@@ -117,8 +117,8 @@ class Progress:
         """Take messages of which none was seen. `publishers` for `MIXED` ones. Raises `BookmarkStoreFull`."""
         if self.window + len(sequences) > bookmark_window_messages_max:
             raise BookmarkStoreFull(
-                f"{self.window:,} messages since the first one that is not discarded, and "
-                f"{len(sequences):,} more: a bookmark store remembers {bookmark_window_messages_max:,}; discard what was processed"
+                f"{self.window:,} messages since the first one that is not discarded, and {len(sequences):,} "
+                f"more: a store remembers {bookmark_window_messages_max:,}; discard what was processed"
             )
         numbers = _numbers(sequences)
         mixed = None if publishers is None else array("Q", np.asarray(publishers, np.uint64).tobytes())

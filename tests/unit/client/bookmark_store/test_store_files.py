@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import subprocess
@@ -257,6 +258,29 @@ def test_a_resize_handler_that_raises_loses_nothing(tmp_path: Path) -> None:
             store.log("s", 7, np.arange(100, 200_000, 2, dtype=np.uint64))
         store.on_resize(None)
         store.discard("s", 7, 3)
+    with tt.LoggedBookmarkStore(path) as store:
+        assert store.most_recent("s") == [(7, 3)]
+        assert store.undiscarded_count("s") == 4 + 99_950
+
+
+def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+
+    def no_room(_fd: int, _offset: int, _length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with tt.LoggedBookmarkStore(path) as store:
+        story(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", no_room)
+            with pytest.raises(tt.BookmarkStoreError, match="No space left"):
+                store.log("s", 7, np.arange(100, 200_000, 2, dtype=np.uint64))
+            with pytest.raises(tt.BookmarkStoreError, match="No space left"):
+                store.discard("s", 7, 3)  # the file lacks what memory has, so it is to be written anew
+            assert not store.is_discarded("s", 7, 3)
+        assert store.discard("s", 7, 3)
     with tt.LoggedBookmarkStore(path) as store:
         assert store.most_recent("s") == [(7, 3)]
         assert store.undiscarded_count("s") == 4 + 99_950
