@@ -286,6 +286,18 @@ def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(
         assert store.undiscarded_count("s") == 4 + 99_950
 
 
+def test_a_log_knows_what_was_forgotten(tmp_path: Path) -> None:
+    with tt.LoggedBookmarkStore(tmp_path / "store") as store:
+        story(store)
+        store.resumed("s", forget_beyond=True)
+        assert deliver(store, 1, 6) == [3, 4, 5]
+    with tt.LoggedBookmarkStore(tmp_path / "store") as store:
+        assert store.most_recent("s") == [(7, 2)]
+        assert store.undiscarded_count("s") == 3
+        store.resumed("s")
+        assert deliver(store, 1, 9) == [3, 4, 5, 6, 7, 8]
+
+
 @pytest.mark.slow
 def test_a_log_prunes_itself(tmp_path: Path) -> None:
     with tt.LoggedBookmarkStore(tmp_path / "store", prune_size="512KB") as store:
