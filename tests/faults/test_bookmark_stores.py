@@ -63,6 +63,8 @@ def live(kind: str, path: Path, witness: mmap.mmap, order: list[int], seed: floa
     store.resumed(SUB)
     deaths = Random(seed)
     while True:
+        if done == len(order):
+            signal.pause()  # the judge is late
         while cursor <= order[done] // WINDOW * WINDOW + WINDOW:
             batch = np.arange(cursor, cursor + BATCH, dtype=np.uint64)
             keep = store.log(SUB, PUBLISHER, batch)
@@ -95,7 +97,7 @@ def judge(store: Store, order: list[int], begun: int, done: int, filters: bool) 
     surely, perhaps = set(order[:done]), set(order[:begun])
     start = resume_at(store)
     assert perhaps.issuperset(range(start)), "the recovery point is past a message that is not discarded"
-    prefix = next(n for n in range(TOTAL) if n not in surely)
+    prefix = next(n for n in range(TOTAL + 1) if n not in surely)
     assert start >= prefix, "the recovery point has moved back"
     for sequence in range(start, start + 3 * WINDOW):
         known = store.is_discarded(SUB, PUBLISHER, sequence)
