@@ -58,6 +58,7 @@ def live(kind: str, path: Path, witness: mmap.mmap, order: list[int], seed: floa
     """What the victim does until it is killed."""
     store = opened(kind, path)
     done = COUNTS.unpack_from(witness)[1]
+    counts = memoryview(witness).cast("Q")  # each is written whole; pack_into writes zeros first
     before = set(order[:done])
     cursor = resume_at(store)
     store.resumed(SUB)
@@ -72,10 +73,10 @@ def live(kind: str, path: Path, witness: mmap.mmap, order: list[int], seed: floa
             for sequence in (batch if keep is None else batch[keep]).tolist():
                 if sequence in before:  # the ring store has it come again
                     store.discard(SUB, PUBLISHER, sequence)
-        COUNTS.pack_into(witness, 0, done + 1, done)
+        counts[0] = done + 1
         store.discard(SUB, PUBLISHER, order[done])
         done += 1
-        COUNTS.pack_into(witness, 0, done, done)
+        counts[1] = done
         if isinstance(store, tt.LoggedBookmarkStore) and deaths.random() < 0.01:
             store.prune()
 
