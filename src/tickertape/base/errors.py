@@ -396,29 +396,8 @@ class StoreFailed(StoreError):
     code = "store_failed"
 
 
-# -- bookmark stores ----------------------------------------------------------------------------------
-
-
-class BookmarkStoreError(TickertapeError):
-    """The file of a bookmark store cannot be used: the system refused it, and the text says how."""
-
-    code = "bookmark_store"
-
-
-class BookmarkStoreLocked(BookmarkStoreError):
-    """Another store, here or in another process, has the file."""
-
-    code = "bookmark_store_locked"
-
-
-class BookmarkStoreDamaged(BookmarkStoreError):
-    """The file is not one of this kind of store, or what was written to it cannot be read back."""
-
-    code = "bookmark_store_damaged"
-
-
-class BookmarkStoreFull(BookmarkStoreError):
-    """There is no room for more undiscarded messages, subscriptions or publishers."""
+class BookmarkStoreFull(StoreError):
+    """A bookmark store has no room for more undiscarded messages, subscriptions or publishers."""
 
     code = "bookmark_store_full"
 

@@ -6,11 +6,15 @@ Must never be imported by the product itself.
 
 from __future__ import annotations
 
+from tickertape.testing.bookmark_stores import check_bookmark_store
 from tickertape.testing.publish_stores import check_publish_store
 from tickertape.testing.server import RunningServer, ServerNotReady, running_server, wait_until
 
-__all__ = ["RunningServer", "ServerNotReady", "check_publish_store", "running_server", "wait_until"]
-from tickertape.testing.bookmark_stores import check_bookmark_store
-from tickertape.testing.server import RunningServer, ServerNotReady, running_server, wait_until
-
-__all__ = ["RunningServer", "ServerNotReady", "check_bookmark_store", "running_server", "wait_until"]
+__all__ = [
+    "RunningServer",
+    "ServerNotReady",
+    "check_bookmark_store",
+    "check_publish_store",
+    "running_server",
+    "wait_until",
+]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tickertape.base.errors import BookmarkStoreDamaged, BookmarkStoreError, BookmarkStoreLocked
+from tickertape.base.errors import StoreCorrupt, StoreFailed, StoreLocked
 
 _MODE: Final = 0o600
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -39,7 +39,7 @@ def random_salt() -> int:
 class StoreFile:
     """A file that is this store's alone, until `close`. `map` is its content; it changes when it grows.
 
-    Raises `BookmarkStoreLocked`, and `BookmarkStoreError` for whatever the system refuses.
+    Raises `StoreLocked`, and `StoreFailed` for whatever the system refuses.
     """
 
     map: mmap.mmap
@@ -63,7 +63,7 @@ class StoreFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            raise BookmarkStoreLocked(
+            raise StoreLocked(
                 f"the bookmark store {self.path} is in use by process {owner}; one store, one owner"
             ) from None
         with self._errors("lock"):
@@ -75,7 +75,7 @@ class StoreFile:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
-                raise BookmarkStoreDamaged(f"{self.path} is not a regular file, so no bookmark store")
+                raise StoreCorrupt(f"{self.path} is not a regular file, so no bookmark store")
             self._fd = fd
 
     @property
@@ -172,6 +172,6 @@ class StoreFile:
         try:
             yield
         except OSError as error:
-            raise BookmarkStoreError(
+            raise StoreFailed(
                 f"cannot {what} the bookmark store {self.path}: {error.strerror or error}"
             ) from error

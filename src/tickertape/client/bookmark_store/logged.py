@@ -13,7 +13,7 @@ from typing import Final, Literal
 from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import BadOption, BookmarkStoreDamaged
+from tickertape.base.errors import BadOption, StoreCorrupt
 from tickertape.base.limits import (
     bookmark_log_bytes_first,
     bookmark_log_step_bytes_max,
@@ -48,8 +48,8 @@ class LoggedBookmarkStore(ProgressStore):
     `"always"` makes it durable before each call returns. `prune_size`: int (bytes) or text such as `"16MB"`
     (default): the file prunes itself instead of growing above this and four times what is left by pruning.
 
-    Raises `BadOption`, `BookmarkStoreLocked`, `BookmarkStoreDamaged` for a file that is damaged or of another
-    kind, `BookmarkStoreError` for what the system refuses.
+    Raises `BadOption`, `StoreLocked`, `StoreCorrupt` for a file that is damaged or of another
+    kind, `StoreFailed` for what the system refuses.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class LoggedBookmarkStore(ProgressStore):
             return
         try:
             end = self._read(content)
-        except BookmarkStoreDamaged:
+        except StoreCorrupt:
             if self._adapter is None:
                 raise
             self._progress.clear()
@@ -176,7 +176,7 @@ class LoggedBookmarkStore(ProgressStore):
         path = self.path
         head = records.read_header(content)
         if isinstance(head, str):
-            raise BookmarkStoreDamaged(
+            raise StoreCorrupt(
                 f"{path} cannot be used as a bookmark store: {head}; take another path, or move it "
                 "away (messages then come again from where subscriptions begin)"
             )
@@ -184,9 +184,9 @@ class LoggedBookmarkStore(ProgressStore):
         try:
             log = records.read_log(content, self._salt)
         except BadRecord as error:
-            raise BookmarkStoreDamaged(f"the bookmark store {path} is damaged: {error}; {_REMEDY}") from error
+            raise StoreCorrupt(f"the bookmark store {path} is damaged: {error}; {_REMEDY}") from error
         if log.beyond is not None and boot == boot_id():
-            raise BookmarkStoreDamaged(
+            raise StoreCorrupt(
                 f"the bookmark store {path} is damaged between bytes {log.end} and {log.beyond}; {_REMEDY}"
             )
         self._progress = log.subscriptions

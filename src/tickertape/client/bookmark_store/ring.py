@@ -12,7 +12,7 @@ from typing import Final, Literal
 from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import BadOption, BookmarkStoreDamaged, BookmarkStoreFull
+from tickertape.base.errors import BadOption, BookmarkStoreFull, StoreCorrupt
 from tickertape.base.limits import bookmark_ring_cells_max
 from tickertape.client.bookmark_store import cells
 from tickertape.client.bookmark_store.cells import NAME_LENGTH_MAX, SLOT, SLOT_BYTES, Cell, Place
@@ -34,7 +34,7 @@ class RingBookmarkStore(ProgressStore):
     more publishers those that came last are kept, another subscription, or an id above 255 bytes, raises
     `BookmarkStoreFull`. They count when the file is made. `adapter`, `sync`: as for `LoggedBookmarkStore`.
 
-    Raises `BadOption`, `BookmarkStoreLocked`, `BookmarkStoreDamaged`, `BookmarkStoreError`.
+    Raises `BadOption`, `StoreLocked`, `StoreCorrupt`, `StoreFailed`.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class RingBookmarkStore(ProgressStore):
                 self._file.reserve(len(content), len(content))
                 return
             if self._adapter is None:
-                raise BookmarkStoreDamaged(
+                raise StoreCorrupt(
                     f"{self.path} cannot be used as a ring bookmark store: {found}; take another path, give "
                     "the store an adapter, or move it away (messages then come again)"
                 )

@@ -46,7 +46,7 @@ def story(store: ProgressStore) -> None:
 def test_exact_31_a_second_owner_is_refused(make: Make, tmp_path: Path) -> None:
     path = tmp_path / "store"
     with make(path):
-        with pytest.raises(tt.BookmarkStoreLocked, match=f"process {os.getpid()}"):
+        with pytest.raises(tt.StoreLocked, match=f"process {os.getpid()}"):
             make(path)
         code = f"import tickertape as tt; tt.{make.__name__}({str(path)!r})"
         told = subprocess.run(
@@ -56,7 +56,7 @@ def test_exact_31_a_second_owner_is_refused(make: Make, tmp_path: Path) -> None:
             check=False,
             env=source_environment(),
         )
-        assert "BookmarkStoreLocked" in told.stderr
+        assert "StoreLocked" in told.stderr
     make(path).close()
 
 
@@ -79,7 +79,7 @@ def test_a_foreign_or_damaged_file_is_refused_and_left_alone(
     if content[:8] == records.MAGIC and content[8:] and make is not tt.LoggedBookmarkStore:
         why = "it is not"
     path.write_bytes(content)
-    with pytest.raises(tt.BookmarkStoreDamaged, match=why):
+    with pytest.raises(tt.StoreCorrupt, match=why):
         make(path)
     assert path.read_bytes() == content
 
@@ -93,16 +93,16 @@ def test_a_newer_version_is_refused(make: Make, tmp_path: Path) -> None:
     head = records.HEADER if make is tt.LoggedBookmarkStore else cells.HEADER
     struct.pack_into("<I", content, head.size, crc32c(bytes(content[: head.size])))
     path.write_bytes(content)
-    with pytest.raises(tt.BookmarkStoreDamaged, match="version 9"):
+    with pytest.raises(tt.StoreCorrupt, match="version 9"):
         make(path)
 
 
 @BOTH
 def test_what_the_system_refuses_is_an_error_of_ours(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(tt.BookmarkStoreError, match="No such file"):
+    with pytest.raises(tt.StoreFailed, match="No such file"):
         make(tmp_path / "missing" / "store")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(tt.BookmarkStoreError):
+    with pytest.raises(tt.StoreFailed):
         make(tmp_path / "folder")
 
 
@@ -162,7 +162,7 @@ def test_a_flipped_byte_of_a_log_is_found(tmp_path: Path) -> None:
             continue  # zeros that nobody reads
         path.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
         if at < last:
-            with pytest.raises(tt.BookmarkStoreDamaged):
+            with pytest.raises(tt.StoreCorrupt):
                 tt.LoggedBookmarkStore(path)
         else:  # as if it had not been written to its end
             with tt.LoggedBookmarkStore(path) as store:
@@ -201,7 +201,7 @@ def test_one_bad_slot_of_a_ring_leaves_the_one_before_and_two_are_damage(tmp_pat
     bad[first + 9] ^= 1
     bad[first + cells.SLOT_BYTES * 2 + 9] ^= 1
     path.write_bytes(bad)
-    with pytest.raises(tt.BookmarkStoreDamaged, match="damaged in 2 places"):
+    with pytest.raises(tt.StoreCorrupt, match="damaged in 2 places"):
         tt.RingBookmarkStore(path)
 
 
@@ -275,9 +275,9 @@ def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(
         story(store)
         with monkeypatch.context() as patch:
             patch.setattr(os, "posix_fallocate", no_room)
-            with pytest.raises(tt.BookmarkStoreError, match="No space left"):
+            with pytest.raises(tt.StoreFailed, match="No space left"):
                 store.log("s", 7, np.arange(100, 200_000, 2, dtype=np.uint64))
-            with pytest.raises(tt.BookmarkStoreError, match="No space left"):
+            with pytest.raises(tt.StoreFailed, match="No space left"):
                 store.discard("s", 7, 3)  # the file lacks what memory has, so it is to be written anew
             assert not store.is_discarded("s", 7, 3)
         assert store.discard("s", 7, 3)
