@@ -18,7 +18,7 @@ _numbers = itertools.count()
 _topics = itertools.count()
 
 
-@pytest.fixture(params=["blocking", "asyncio", "uvloop"])
+@pytest.fixture(params=["blocking", "asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
 def front(request: pytest.FixtureRequest) -> Iterator[Front]:
     opened = Front(request.param)
     try:

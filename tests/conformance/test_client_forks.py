@@ -13,7 +13,7 @@ from tickertape.testing.server import running_server
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["blocking", "asyncio", "uvloop"])
+@pytest.mark.parametrize("kind", ["blocking", "asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
 def test_a_forked_child_is_refused_and_the_parent_goes_on(kind: str, tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         done = subprocess.run(

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_world import EngineWorld, Heard, Peer
 from tickertape.engine.subscription import Phase, Subscription
 
@@ -127,7 +128,7 @@ def _check_log(log: dict[int, Heard], publishers: list[Peer], sent: Sent, seed: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, 3))
 def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(part * SCHEDULES // PARTS, (part + 1) * SCHEDULES // PARTS):

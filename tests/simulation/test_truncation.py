@@ -17,10 +17,10 @@ from tickertape.journal.format import CommitHeader, CommitKind, decode_commit, e
 
 SEED = 7
 KINDS = ("cut", "zeros", "noise")
-LOGS = 2
+LOGS = 1
 LOGS_FULL = 64
 """Logs whose tail, more than a KiB, is damaged at each offset in each way."""
-TORN = 1_500
+TORN = 700
 TORN_FULL = 20_000
 SECTOR_BYTES = 512
 BODY_AT = commit_header_bytes + batch_from_bodies("topic11", [b"x"]).head_bytes

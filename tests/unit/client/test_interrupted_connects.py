@@ -11,6 +11,7 @@ from types import FrameType
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tests.unit.client.test_interrupts import Interrupt, interrupted_at
 from tickertape.client.blocking import Client
@@ -31,7 +32,7 @@ def interrupts() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # interrupted before anybody held the socket
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, 4))
 def test_a_connect_interrupted_at_any_bytecode_can_be_made_again(part: int) -> None:
     step, hit = part, True
     with socket_server() as server:

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.unit.client.peer import START
 from tickertape.base.errors import Disconnected, UsageError
 from tickertape.base.ports import Buffer
@@ -257,7 +258,7 @@ def check(world: World, interrupted: int) -> None:
 
 
 @pytest.mark.parametrize("scene", SCENES)
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", parts(4, 2))
 def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str, part: int) -> None:
     prepare, act = SCENES[scene]
     step, hit = part, True

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.unit.client.peer import START
 from tests.unit.client.test_interrupts import SCENES, World, check, interrupted_at
 from tickertape.base.errors import Disconnected
@@ -64,9 +65,10 @@ class LoopWorld(World):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # between call and await
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str) -> None:
+@pytest.mark.parametrize("part", parts(3))
+def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str, part: int) -> None:
     prepare, act = SCENES[scene]
-    step, hit = 0, True
+    step, hit = part, True
     with asyncio.Runner() as runner:
         while hit:
             world = LoopWorld(runner)
@@ -80,5 +82,5 @@ def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene
             except BaseException as error:
                 error.add_note(f"step {step}")
                 raise
-            step += 1
+            step += 3
     assert step > 40
