@@ -1,14 +1,13 @@
-"""Owns one client's half of the protocol: logon, calls and their answers, and what is lost with a connection.
+"""Owns one client's half of the protocol: logon, what may be asked when, and what is lost with a connection.
 
 Must never touch a socket, a clock, a thread or a lock: its driver hands in what happened and when, and
-carries out `effects`. Publishing and subscribing have modules of their own. Every call gets exactly one
-`Resolve`.
+carries out `effects`. Publishing, subscribing and calls that wait have modules of their own.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import (
@@ -28,6 +27,7 @@ from tickertape.base.limits import combined_subscriptions_max
 from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
+from tickertape.client.calls import Calls
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
@@ -85,12 +85,6 @@ class Lost(NamedTuple):
 Input = Opened | Arrived | Lost | bytes
 
 
-class _Call(NamedTuple):
-    token: object  # None when nobody waits
-    command: Command
-    request: Request | None = None  # what a subscribe asks for
-
-
 class ClientCore:
     """The client machine. One object lives through any number of connections, one at a time.
 
@@ -114,10 +108,7 @@ class ClientCore:
         self._connection: Connection | None = None
         self._logon_token: object = None
         self._goodbye: TickertapeError | None = None
-        self._calls: dict[int, _Call] = {}
-        self._flushes: deque[tuple[int, object]] = deque()
-        """Who waits until the frames up to a number have their answers."""
-        self._last_id = 0
+        self._calls = Calls(self._frame, self.publishing, self.subscriptions, self._effects)
         self._closed = False
         self.logged_on: LoggedOn | None = None
         self.displaced: TickertapeError | None = None
@@ -188,11 +179,10 @@ class ClientCore:
         frame = self.publishing.flush_lanes()
         if level == "persisted":
             # Every frame has its answer; asking for another one would only cost a round trip.
-            self._flushes.append((frame, token))
-            self._settle_flushes()
+            self._calls.flush(frame, token)
             return
-        command = Flush(id=self._new_id(), level=level)
-        self._call(command.id, _Call(token, command))
+        command = Flush(id=self._calls.new_id(), level=level)
+        self._calls.ask(command.id, command, token)
 
     def subscribe(self, token: object, request: Request, sink: object) -> None:
         """Resolved with the `Ack` when the subscription stands.
@@ -203,7 +193,7 @@ class ClientCore:
         self._check_ready()
         self.publishing.flush_lanes()
         command = Subscribe(
-            id=self._new_id(),
+            id=self._calls.new_id(),
             sub_id=request.context.sub_id,
             topic=request.topic,
             bookmark=request.bookmark,
@@ -214,14 +204,14 @@ class ClientCore:
             positions=request.positions,
             journal=request.journal,
         )
-        call = _Call(token, command, request)
-        self._call(command.id, call, lambda: self.subscriptions.begin(request, sink))
+        begin = partial(self.subscriptions.begin, request, sink)
+        self._calls.ask(command.id, command, token, request, begin)
 
     def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server has ended them. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("unsubscribe", sub_ids, "nothing was ended")
-        command = Unsubscribe(id=self._new_id(), sub_ids=sub_ids)
-        self._call(command.id, _Call(token, command))
+        command = Unsubscribe(id=self._calls.new_id(), sub_ids=sub_ids)
+        self._calls.ask(command.id, command, token)
 
     def leave(self, request: Request) -> None:
         """Nobody holds the stream of this subscription any more: end it, unless it is over or replaced.
@@ -230,19 +220,19 @@ class ClientCore:
         """
         self._check_ready()
         if self.subscriptions.leave(request):
-            self._leave(request.context.sub_id)
+            self._calls.leave(request.context.sub_id)
 
     def pause(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server sends them no more. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("pause", sub_ids, "nothing was paused")
-        command = Pause(id=self._new_id(), sub_ids=sub_ids)
-        self._call(command.id, _Call(token, command))
+        command = Pause(id=self._calls.new_id(), sub_ids=sub_ids)
+        self._calls.ask(command.id, command, token)
 
     def resume(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when they go on. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("resume", sub_ids, "nothing was resumed")
-        command = Resume(id=self._new_id(), sub_ids=sub_ids)
-        self._call(command.id, _Call(token, command))
+        command = Resume(id=self._calls.new_id(), sub_ids=sub_ids)
+        self._calls.ask(command.id, command, token)
 
     def resolve(self, token: object, topic: str, bookmark: str) -> None:
         """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`.
@@ -254,9 +244,9 @@ class ClientCore:
             raise BadTopic(f"a topic name is text, not {type(topic).__name__}")
         self.publishing.flush_lanes()
         command = commands.Resolve(
-            id=self._new_id(), topic=topic, bookmark=bookmark, options="bookmark_not_found=fail"
+            id=self._calls.new_id(), topic=topic, bookmark=bookmark, options="bookmark_not_found=fail"
         )
-        self._call(command.id, _Call(token, command))
+        self._calls.ask(command.id, command, token)
 
     def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
         """The application is done with `cost` of what was delivered to what `request` asked for."""
@@ -293,6 +283,10 @@ class ClientCore:
         self._effects.append(Send([self._connection.preface()]))
         self._send(self._logon)
 
+    def _frame(self, command: Command) -> Send:
+        assert self._connection is not None
+        return Send(self._connection.send(command))
+
     def _send(self, command: Command, batch: MessageBatch | None = None) -> None:
         if self._connection is not None:
             self._effects.append(Send(self._connection.send(command, batch)))
@@ -322,28 +316,6 @@ class ClientCore:
                 where = "on this connection" + (", and each id is given by itself" if "," in sub_id else "")
                 raise SubscriptionUnknown(f"no subscription {sub_id!r} {where}; {consequence}")
 
-    def _leave(self, sub_id: str) -> None:
-        command = Unsubscribe(id=self._new_id(), sub_ids=(sub_id,))
-        self._call(command.id, _Call(None, command))
-
-    def _new_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
-
-    def _call(self, call_id: int, call: _Call, begin: Callable[[], None] | None = None) -> None:
-        # What cannot be encoded, or not begun, leaves no trace.
-        assert self._connection is not None
-        frame = Send(self._connection.send(call.command))
-        if begin is not None:
-            begin()
-        self._calls[call_id] = call
-        self._effects.append(frame)
-
-    def _settle_flushes(self) -> None:
-        oldest = self.publishing.oldest_unsettled() if self._flushes else None
-        while self._flushes and (oldest is None or self._flushes[0][0] < oldest):
-            self._effects.append(Resolve(self._flushes.popleft()[1], None))
-
     def _take(self, events: Sequence[Received | Violation], now: Now) -> None:
         for event in events:
             if self._goodbye is not None:
@@ -368,13 +340,13 @@ class ClientCore:
                 self._deliver(command, batch, now)
         elif isinstance(command, Persisted):
             self.publishing.persisted(command)
-            self._settle_flushes()
+            self._calls.settle_flushes()
         elif isinstance(command, Processed):
             self.publishing.processed(command)
-            self._settle_flushes()
+            self._calls.settle_flushes()
         elif isinstance(command, Rejected):
             self.publishing.rejected(command)
-            self._settle_flushes()
+            self._calls.settle_flushes()
         elif isinstance(command, Completed):
             self.subscriptions.completed(command)
         elif isinstance(command, PersistedNotice):
@@ -382,7 +354,7 @@ class ClientCore:
         elif isinstance(command, Ended):
             self.subscriptions.ended(command)
         elif isinstance(command, Ack | Resolved):
-            self._answer(command)
+            self._calls.answered(command)
         elif not isinstance(command, Heartbeat):
             raise BadCommand(f"{type(command).__name__} does not come from a server")
 
@@ -411,38 +383,12 @@ class ClientCore:
                 if sub_id in self.subscriptions:
                     self.subscriptions.end(sub_id, error.code, error)
                     if sub_id not in self.subscriptions:  # else it was just being replaced
-                        self._leave(sub_id)
+                        self._calls.leave(sub_id)
             return
         if several:
             self.subscriptions.delivered_to_all(routes, batch, now)
         else:
             self.subscriptions.delivered(command, batch, now)
-
-    def _answer(self, answer: Ack | Resolved) -> None:
-        call = self._calls.pop(answer.id, None)
-        if call is None:
-            raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
-        outcome: object = answer
-        if isinstance(answer, Ack) and answer.code:
-            outcome = error_from_code(answer.code, answer.text, available=answer.available)
-            if call.request is not None:
-                credit, left = self.subscriptions.refused(call.request, answer.code, outcome)
-                if credit is not None:
-                    self._send(credit)
-                if left:
-                    self._leave(call.request.context.sub_id)
-        elif call.request is not None:
-            if self.subscriptions.stands(call.request):
-                self._leave(call.request.context.sub_id)
-        elif isinstance(call.command, Flush):
-            outcome = None
-        elif isinstance(call.command, Unsubscribe):
-            for sub_id in call.command.sub_ids:
-                self.subscriptions.end(sub_id, "unsubscribed", None)
-        elif isinstance(call.command, Resume):
-            self.subscriptions.resumed(call.command.sub_ids)
-        if call.token is not None:
-            self._effects.append(Resolve(call.token, outcome))
 
     def _hang_up(self, error: TickertapeError) -> None:
         self._goodbye = error
@@ -471,14 +417,10 @@ class ClientCore:
             self.loss.__cause__ = error
             self.publishing.lost(self.loss)
         self.subscriptions.lost(reason, refusal)
-        calls = [call.token for call in self._calls.values()]
-        calls.extend(token for _, token in self._flushes)
-        self._calls.clear()
-        self._flushes.clear()
         if self._logon_token is not None:
             self._effects.append(Resolve(self._logon_token, Closed("closed") if self._closed else error))
             self._logon_token = None
-        self._effects.extend(Resolve(token, refusal) for token in calls if token is not None)
+        self._calls.lost(refusal)
         if was_on and not self._closed:
             self._effects.append(Down(error))
 

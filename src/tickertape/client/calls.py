@@ -1,0 +1,121 @@
+"""Owns what was asked of a server and has no answer yet, and what an answer means for its subscriptions.
+
+Must never decide whether there is a connection to ask on: the core does. Every call gets exactly one
+`Resolve`, at the latest when its connection is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tickertape.base.errors import BadCommand, TickertapeError, error_from_code
+from tickertape.client.effects import Effect, Resolve, Send
+from tickertape.client.publishing import Publishing
+from tickertape.client.subscriptions import Request, Subscriptions
+from tickertape.wire.commands import Ack, Command, Flush, Resolved, Resume, Unsubscribe
+
+
+class _Call(NamedTuple):
+    token: object  # None when nobody waits
+    command: Command
+    request: Request | None = None  # what a subscribe asks for
+
+
+class Calls:
+    """The calls of one client machine.
+
+    `encode(command)` makes the frame for the connection that there is. `effects` is where this leaves what is
+    to be done.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[Command], Send],
+        publishing: Publishing,
+        subscriptions: Subscriptions,
+        effects: list[Effect],
+    ) -> None:
+        self._encode = encode
+        self._publishing = publishing
+        self._subscriptions = subscriptions
+        self._effects = effects
+        self._waiting: dict[int, _Call] = {}
+        self._flushes: deque[tuple[int, object]] = deque()
+        """Who waits until the frames up to a number have their answers."""
+        self._last_id = 0
+
+    def new_id(self) -> int:
+        """A number for the next command; it names its answer."""
+        self._last_id += 1
+        return self._last_id
+
+    def ask(
+        self,
+        call_id: int,
+        command: Command,
+        token: object,
+        request: Request | None = None,
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        """Send `command`, which has `call_id`; its answer is for `token`.
+
+        `begin` is what has to be done first. What cannot be encoded, or not begun, leaves no trace.
+        """
+        frame = self._encode(command)
+        if begin is not None:
+            begin()
+        self._waiting[call_id] = _Call(token, command, request)
+        self._effects.append(frame)
+
+    def leave(self, sub_id: str) -> None:
+        """Tell the server that nobody wants this subscription any more."""
+        command = Unsubscribe(id=self.new_id(), sub_ids=(sub_id,))
+        self.ask(command.id, command, None)
+
+    def answered(self, answer: Ack | Resolved) -> None:
+        """The server answered a command. Raises `BadCommand` when nobody had asked."""
+        call = self._waiting.pop(answer.id, None)
+        if call is None:
+            raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
+        outcome: object = answer
+        if isinstance(answer, Ack) and answer.code:
+            outcome = error_from_code(answer.code, answer.text, available=answer.available)
+            if call.request is not None:
+                credit, left = self._subscriptions.refused(call.request, answer.code, outcome)
+                if credit is not None:
+                    self._effects.append(self._encode(credit))
+                if left:
+                    self.leave(call.request.context.sub_id)
+        elif call.request is not None:
+            if self._subscriptions.stands(call.request):
+                self.leave(call.request.context.sub_id)
+        elif isinstance(call.command, Flush):
+            outcome = None
+        elif isinstance(call.command, Unsubscribe):
+            for sub_id in call.command.sub_ids:
+                self._subscriptions.end(sub_id, "unsubscribed", None)
+        elif isinstance(call.command, Resume):
+            self._subscriptions.resumed(call.command.sub_ids)
+        if call.token is not None:
+            self._effects.append(Resolve(call.token, outcome))
+
+    def flush(self, frame: int, token: object) -> None:
+        """`token` waits until every frame published up to number `frame` has its answer."""
+        self._flushes.append((frame, token))
+        self.settle_flushes()
+
+    def settle_flushes(self) -> None:
+        """Frames may have got their answers."""
+        oldest = self._publishing.oldest_unsettled() if self._flushes else None
+        while self._flushes and (oldest is None or self._flushes[0][0] < oldest):
+            self._effects.append(Resolve(self._flushes.popleft()[1], None))
+
+    def lost(self, error: TickertapeError) -> None:
+        """The connection is gone, and every answer with it."""
+        tokens = [call.token for call in self._waiting.values()]
+        tokens.extend(token for _, token in self._flushes)
+        self._waiting.clear()
+        self._flushes.clear()
+        self._effects.extend(Resolve(token, error) for token in tokens if token is not None)
