@@ -91,13 +91,27 @@ def test_bad_names_and_addresses_are_refused(front: Front, uri: str) -> None:
         front.make("a", uri, timeout="soon")
 
 
-def test_exact_13_a_bookmark_store_is_not_built_yet(front: Front, uri: str, name: str) -> None:
-    with pytest.raises(tt.BadOption, match="bookmark_store is not built yet"):
-        front.make(name, uri, bookmark_store=object())
-    front.make(name, uri, bookmark_store=None).connect()
+def test_exact_13_a_client_takes_a_bookmark_store_and_another_one_later(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    first, second = tt.MemoryBookmarkStore(), tt.MemoryBookmarkStore()
+    client = front.make(name, uri, bookmark_store=first)
+    client.connect()
+    assert client.bookmark_store is first
+    client.publish(topic, b"1")
+    stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="a")
+    with pytest.raises(tt.UsageError, match="bookmark subscription 'a' runs"):
+        client.set_bookmark_store(second)
+    assert stream.get(10).discard()
+    stream.close()
+    client.publish_flush()
+    client.set_bookmark_store(second)
+    assert (first.subscriptions(), second.subscriptions()) == (["a"], [])
+    client.set_bookmark_store(None)
+    assert client.bookmark_store is None
 
 
-def test_exact_25_most_recent_starts_with_the_first_message(client: tt.Client, topic: str) -> None:
+def test_exact_25_most_recent_without_a_store_is_the_first_message(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"1", b"2"])
     for sub_id in ("risk", "risk"):
         stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id=sub_id)

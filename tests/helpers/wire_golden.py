@@ -102,6 +102,7 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
             None,
         ),
         "ack": (Ack(id=1, start=0, found=False), None),
+        "ack-after": (Ack(id=1, start=7, after="12472216704108904515|42|"), None),
         "ack-error": (Ack(id=1, code="bad_bookmark", text="no"), None),
         "resolved": (Resolved(id=5, journal="j-1", start=0, end=100), None),
         "persisted": (Persisted(frame=2, sequence=43), None),

@@ -132,6 +132,8 @@ subscriptions_per_connection_max: Final = 10_000
 """Subscriptions that one connection may hold; the next one is refused."""
 searches_per_connection_max: Final = 256
 """Start points of one connection that may be looked up at a time; the next one is refused."""
+resubscriptions_under_way_max: Final = 128
+"""Subscriptions that a client places again at a time after a lost connection."""
 option_bytes_max: Final = 4 * KIB
 """Largest option string of a command, in characters: it is read character by character."""
 option_parts_max: Final = 500
@@ -401,6 +403,7 @@ included_files_max: Final = 64
 
 assert batch_bytes_target < commit_bytes_max < batch_bytes_max
 assert recovery_bookmarks_max < bookmarks_per_list_max
+assert resubscriptions_under_way_max < searches_per_connection_max
 assert bookmark_log_bytes_first < bookmark_log_step_bytes_max < bookmark_prune_bytes_default
 assert 4 * recovery_bookmarks_max <= bookmark_publishers_max <= bookmark_ring_cells_max
 assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max

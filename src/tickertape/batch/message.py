@@ -13,9 +13,20 @@ import msgspec
 from tickertape.payload.bodies import decode
 
 if TYPE_CHECKING:
+    from tickertape.batch.format import UInt64s
     from tickertape.batch.layout import MessageBatch
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Discards(Protocol):
+    """Where discarded messages are told."""
+
+    def discard(self, sub_id: str, publisher: int, sequence: int, /) -> bool:
+        """The application is done with a message. False when it was before."""
+
+    def discard_all(self, sub_id: str, publishers: int | UInt64s, sequences: UInt64s, /) -> int:
+        """The application is done with many; of how many it was not before."""
 
 
 class DeliveryContext(Protocol):
@@ -36,6 +47,10 @@ class DeliveryContext(Protocol):
     @property
     def command(self) -> str:
         """Why a message was delivered: `publish`, `sow`, ..."""
+
+    @property
+    def store(self) -> Discards | None:
+        """Where discarded messages are told; None when nobody keeps account of them."""
 
 
 class Message(msgspec.Struct, frozen=True, eq=False):
@@ -105,6 +120,19 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def expiration(self) -> int | None:
         """Milliseconds of life that the publisher gave it, counted from `timestamp`, or None."""
         return self.batch.expiration(self.index)
+
+    def discard(self) -> bool:
+        """The application is done with it: a bookmark store does not let it come again.
+
+        False when it was discarded before, and where there is nothing to do: the subscription has no
+        bookmark, or its client no bookmark store. Raises what the store raises (`StoreFailed`, `Closed`).
+        """
+        batch = self.batch
+        context = batch.context
+        if context is None or context.store is None:
+            return False
+        index = self.index
+        return context.store.discard(context.sub_id, batch.publisher(index), batch.sequence(index))
 
     def json(self) -> Any:
         """The body, read as JSON. Raises `BadMessage` when it is not."""

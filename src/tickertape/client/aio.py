@@ -11,10 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from tickertape.base.errors import Closed, Disconnected, StoreFull, TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.base.units import within
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
+from tickertape.client.bookmark_store.protocol import BookmarkStore, refuse_own_client
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, naming
 from tickertape.client.convoy import Convoy
@@ -22,7 +25,6 @@ from tickertape.client.driver import FailedWriteHandler, extras
 from tickertape.client.effects import HandAll
 from tickertape.client.loop_driver import LoopDriver
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.requests import refuse_not_built
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
@@ -49,7 +51,10 @@ class AsyncClient(
     and both travel in clear: the user only keeps another one from taking over the client name.
     `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
     and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
-    unknown outcome. `bookmark_store` is not built yet: anything but None raises `BadOption`.
+    unknown outcome.
+    `bookmark_store`: remembers what bookmark subscriptions were delivered and which messages were discarded
+    (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`), for MOST_RECENT and to keep back what
+    was discarded. Close it after the client.
     `timeout`: seconds or text (`"500ms"`), default 10: for every call that is not given its own; None = wait
     as long as the connection lasts.
 
@@ -68,11 +73,12 @@ class AsyncClient(
         user: str | None = None,
         password: str | None = None,
         publish_store: PublishStore | None = None,
-        bookmark_store: object = None,
+        bookmark_store: BookmarkStore | None = None,
         timeout: float | str | None = client_timeout_seconds,
     ) -> None:
-        refuse_not_built({"bookmark_store": bookmark_store})
         super().__init__(name, uri, user, password, timeout)
+        if bookmark_store is not None:
+            self.set_bookmark_store(bookmark_store)
         if publish_store is not None:
             self._core.set_store(publish_store, now())
         self._convoy = Convoy()
@@ -168,6 +174,19 @@ class AsyncClient(
         self._core.set_store(store, now())
         self._drive()
 
+    @property
+    def bookmark_store(self) -> BookmarkStore | None:
+        """What remembers bookmark subscriptions."""
+        return self._core.subscriptions.store
+
+    def set_bookmark_store(self, store: BookmarkStore | None) -> None:
+        """Use `store` from now on. Raises `UsageError` while a bookmark subscription runs, and for a store
+        whose adapter works through this client."""
+        self._check_not_forked()
+        if store is not None:
+            refuse_own_client(store, self)
+        self._core.subscriptions.use_store(store)
+
     def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
         """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
 
@@ -232,6 +251,7 @@ class AsyncClient(
     async def _open(
         self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
     ) -> AsyncMessageStream:
+        request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
         stream = self._stream(request, on_message, limited=limited)
         try:

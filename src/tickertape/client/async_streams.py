@@ -279,6 +279,10 @@ class AsyncHandledStream(AsyncMessageStream):
         """Those that came before it joined the convoy, and are still to be taken here."""
         self._by_itself = True
 
+    def again(self) -> None:
+        """Internal: what was not handed on comes again, on another connection."""
+        self._inbox.void()
+
     # -- on its own -------------------------------------------------------------------------------------
 
     async def hand_on(self) -> None:
@@ -298,6 +302,8 @@ class AsyncHandledStream(AsyncMessageStream):
                 for message in batch:
                     if inbox.closed:
                         return
+                    if inbox.voided:
+                        break
                     await self.hand(message)
             self.settle()
         finally:
@@ -366,8 +372,8 @@ class AsyncHandledStream(AsyncMessageStream):
             self._report(self.sub_id, owed)
 
     async def hand(self, message: Message) -> None:
-        """Internal: call the handler, unless the stream is closed."""
-        if self._inbox.closed:
+        """Internal: call the handler, unless the stream is closed, or the message comes again."""
+        if self._inbox.closed or self._inbox.voided:
             return
         try:
             outcome = self._handler(message)

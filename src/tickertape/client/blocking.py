@@ -11,15 +11,17 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+import msgspec
+
 from tickertape.base.errors import Disconnected, TimedOut
 from tickertape.base.limits import client_timeout_seconds
+from tickertape.client.bookmark_store.protocol import BookmarkStore, refuse_own_client
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, naming
 from tickertape.client.driver import FailedWriteHandler, extras
 from tickertape.client.effects import HandAll
 from tickertape.client.lane import NOBODY
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.requests import refuse_not_built
 from tickertape.client.steps import PublishSteps
 from tickertape.client.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.subscribing import Handler, SubscribingClient
@@ -39,7 +41,10 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
     and both travel in clear: the user only keeps another one from taking over the client name.
     `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
     and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
-    unknown outcome. `bookmark_store` is not built yet: anything but None raises `BadOption`.
+    unknown outcome.
+    `bookmark_store`: remembers what bookmark subscriptions were delivered and which messages were discarded
+    (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`), for MOST_RECENT and to keep back what
+    was discarded. Close it after the client.
     `timeout`: seconds or text (`"500ms"`), default 10: for every call that is not given its own; None = wait
     as long as the connection lasts.
     `connect`: connect and log on at once (default True).
@@ -57,12 +62,13 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
         user: str | None = None,
         password: str | None = None,
         publish_store: PublishStore | None = None,
-        bookmark_store: object = None,
+        bookmark_store: BookmarkStore | None = None,
         timeout: float | str | None = client_timeout_seconds,
         connect: bool = True,
     ) -> None:
-        refuse_not_built({"bookmark_store": bookmark_store})
         super().__init__(name, uri, user, password, timeout)
+        if bookmark_store is not None:
+            self.set_bookmark_store(bookmark_store)
         if publish_store is not None:
             self._core.set_store(publish_store, now())
         if connect:
@@ -159,6 +165,19 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
             link, later = self._link, self._sends()
         self._carry_out(link, later)
 
+    @property
+    def bookmark_store(self) -> BookmarkStore | None:
+        """What remembers bookmark subscriptions."""
+        return self._core.subscriptions.store
+
+    def set_bookmark_store(self, store: BookmarkStore | None) -> None:
+        """Use `store` from now on. Raises `UsageError` while a bookmark subscription runs, and for a store
+        whose adapter works through this client."""
+        if store is not None:
+            refuse_own_client(store, self)
+        with self._lock:
+            self._core.subscriptions.use_store(store)
+
     def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
         """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
 
@@ -179,6 +198,7 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
     def _open(
         self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
     ) -> MessageStream:
+        request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
         common: dict[str, Any] = {
             "consumed": partial(self._consumed, request=request),

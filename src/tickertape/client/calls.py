@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tickertape.base.errors import BadCommand, TickertapeError, error_from_code
-from tickertape.client.effects import Effect, Resolve, Send
+from tickertape.client.effects import Effect, Resolve, Send, Tell
 from tickertape.client.publishing import Publishing
+from tickertape.client.resubscription import Round
 from tickertape.client.subscriptions import Request, Subscriptions
-from tickertape.wire.commands import Ack, Command, Flush, Resolved, Resume, Unsubscribe
+from tickertape.wire.commands import Ack, Command, Flush, Pause, Resolved, Resume, Unsubscribe
 
 
 class _Call(NamedTuple):
@@ -79,6 +80,9 @@ class Calls:
         call = self._waiting.pop(answer.id, None)
         if call is None:
             raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
+        if isinstance(call.token, Round) and isinstance(answer, Ack):
+            self._placed_again(call, call.token, answer)
+            return
         outcome: object = answer
         if isinstance(answer, Ack) and answer.code:
             outcome = error_from_code(answer.code, answer.text, available=answer.available)
@@ -88,18 +92,52 @@ class Calls:
                     self._effects.append(self._encode(credit))
                 if left:
                     self.leave(call.request.context.sub_id)
-        elif call.request is not None:
-            if self._subscriptions.stands(call.request):
+        elif call.request is not None and isinstance(answer, Ack):
+            if self._subscriptions.stands(call.request, answer):
                 self.leave(call.request.context.sub_id)
         elif isinstance(call.command, Flush):
             outcome = None
         elif isinstance(call.command, Unsubscribe):
             for sub_id in call.command.sub_ids:
                 self._subscriptions.end(sub_id, "unsubscribed", None)
-        elif isinstance(call.command, Resume):
-            self._subscriptions.resumed(call.command.sub_ids)
+        elif isinstance(call.command, Pause | Resume):
+            self._subscriptions.paused(call.command.sub_ids, paused=isinstance(call.command, Pause))
         if call.token is not None:
             self._effects.append(Resolve(call.token, outcome))
+
+    # -- subscriptions that are placed again ------------------------------------------------------------
+
+    def place_next(self, placing: Round) -> None:
+        """Ask for as many of them as may be under way at a time; its token is resolved when all are
+        answered."""
+        while (sub_id := placing.next()) is not None:
+            call_id = self.new_id()
+            try:
+                asked = self._subscriptions.place_again(sub_id, call_id)
+            except TickertapeError as error:
+                self._subscriptions.failed(sub_id, error)
+                placing.answered(sub_id, error)
+                continue
+            if asked is None:
+                placing.answered(sub_id, None)
+            else:
+                request, command = asked
+                self.ask(call_id, command, placing, request)
+        if placing.over:
+            self._effects.append(Resolve(placing.token, placing.refused))
+
+    def _placed_again(self, call: _Call, placing: Round, answer: Ack) -> None:
+        assert call.request is not None
+        sub_id, error = call.request.context.sub_id, None
+        if answer.code:
+            text = f"subscription {sub_id!r} could not be placed again: {answer.text}"
+            error = error_from_code(answer.code, text, available=answer.available)
+            self._subscriptions.refused(call.request, answer.code, error)
+            self._effects.append(Tell(error))
+        elif self._subscriptions.stands(call.request, answer):
+            self.leave(sub_id)
+        placing.answered(sub_id, error)
+        self.place_next(placing)
 
     def flush(self, frame: int, token: object) -> None:
         """`token` waits until every frame published up to number `frame` has its answer."""
@@ -114,8 +152,10 @@ class Calls:
 
     def lost(self, error: TickertapeError) -> None:
         """The connection is gone, and every answer with it."""
-        tokens = [call.token for call in self._waiting.values()]
+        asked = [call.token for call in self._waiting.values()]
+        tokens = [token for token in asked if not isinstance(token, Round)]
         tokens.extend(token for _, token in self._flushes)
+        tokens.extend(placing.token for placing in {token for token in asked if isinstance(token, Round)})
         self._waiting.clear()
         self._flushes.clear()
         self._effects.extend(Resolve(token, error) for token in tokens if token is not None)

@@ -13,7 +13,7 @@ import msgspec
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.options import parse_options
 from tickertape.client.requests import StartPoint, check_sub_ids, make_request
-from tickertape.client.subscriptions import Request
+from tickertape.client.subscription import Request
 
 BUILT: Final = {
     "publish": ("topic", "data", "expiration", "correlation_id", "sow_key"),

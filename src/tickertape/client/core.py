@@ -32,6 +32,7 @@ from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
 from tickertape.client.requests import check_sub_ids
+from tickertape.client.resubscription import Round
 from tickertape.client.shares import routes_of
 from tickertape.client.subscriptions import Request, Subscriptions
 from tickertape.wire import commands
@@ -55,7 +56,6 @@ from tickertape.wire.commands import (
     Rejected,
     Resolved,
     Resume,
-    Subscribe,
     Unsubscribe,
 )
 from tickertape.wire.connection import Connection, Received, Violation
@@ -150,6 +150,15 @@ class ClientCore:
         """That moment has come."""
         self._send_credits(self.subscriptions.wake(now))
 
+    @property
+    def keep_subscriptions(self) -> bool:
+        """Whether subscriptions with a handler outlive their connection, to be placed by `resubscribe`."""
+        return self.subscriptions.keep
+
+    @keep_subscriptions.setter
+    def keep_subscriptions(self, keep: bool) -> None:
+        self.subscriptions.keep = keep
+
     # -- calls of the application -----------------------------------------------------------------------
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
@@ -188,28 +197,35 @@ class ClientCore:
         """Resolved with the `Ack` when the subscription stands.
 
         With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
-        `Disconnected`, `SubscriptionExists`.
+        `Disconnected`, `SubscriptionExists`, and what the bookmark store raises.
         """
         self._check_ready()
         self.publishing.flush_lanes()
-        command = Subscribe(
-            id=self._calls.new_id(),
-            sub_id=request.context.sub_id,
-            topic=request.topic,
-            bookmark=request.bookmark,
-            filter=request.filter,
-            options=request.options,
-            credit=request.depth_bytes,
-            until_caught_up=request.until_caught_up,
-            positions=request.positions,
-            journal=request.journal,
-        )
-        begin = partial(self.subscriptions.begin, request, sink)
-        self._calls.ask(command.id, command, token, request, begin)
+        coming = self.subscriptions.prepare(request, sink)
+        command = coming.command(self._calls.new_id())
+        self._calls.ask(command.id, command, token, request, partial(self.subscriptions.begin, coming))
+
+    def resubscribe(self, token: object) -> None:
+        """Place the subscriptions again that were kept when a connection was lost, in the order in which they
+        were placed first.
+
+        Resolved with a list of (sub_id, error): those that were refused. Each of them has ended with its
+        error, and the exception listener was told. Raises `Disconnected`, `Closed`.
+        """
+        self._check_ready()
+        self._calls.place_next(Round(token, self.subscriptions.kept()))
+        self._run_errands()
 
     def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
-        """Resolved when the server has ended them. Raises `Disconnected`, `SubscriptionUnknown`."""
-        self._check_known("unsubscribe", sub_ids, "nothing was ended")
+        """Resolved when the server has ended them; at once for those that only wait to be placed again.
+        Raises `Disconnected`, `SubscriptionUnknown`."""
+        check_sub_ids("unsubscribe", sub_ids)
+        if self.logged_on is not None or not set(sub_ids) <= set(self.subscriptions.kept()):
+            self._check_known("unsubscribe", sub_ids, "nothing was ended")
+        sub_ids = self.subscriptions.drop_kept(sub_ids)
+        if not sub_ids:
+            self._effects.append(Resolve(token, None))
+            return
         command = Unsubscribe(id=self._calls.new_id(), sub_ids=sub_ids)
         self._calls.ask(command.id, command, token)
 
@@ -218,6 +234,8 @@ class ClientCore:
 
         Raises `Disconnected`.
         """
+        if self.subscriptions.leave_kept(request):
+            return
         self._check_ready()
         if self.subscriptions.leave(request):
             self._calls.leave(request.context.sub_id)
@@ -269,7 +287,9 @@ class ClientCore:
         if self.logged_on is not None:
             self.publishing.flush_lanes()
         if self._connection is None:
-            self.publishing.lost(Closed("the client was closed"))
+            refusal = Closed("the client was closed")
+            self.publishing.lost(refusal)
+            self.subscriptions.lost("closed", refusal)
         else:
             self._effects.append(Hangup(Closed("the client was closed")))
 
@@ -327,6 +347,17 @@ class ClientCore:
                 self._command(event.command, event.batch, now)
             except BadCommand as error:
                 self._hang_up(error)
+            if self.subscriptions.grants or self.subscriptions.leaving:
+                self._run_errands()
+
+    def _run_errands(self) -> None:
+        """Tell the server what subscriptions want it to know."""
+        subscriptions = self.subscriptions
+        grants, subscriptions.grants = subscriptions.grants, []
+        leaving, subscriptions.leaving = subscriptions.leaving, []
+        self._send_credits(grants)
+        for sub_id in leaving:
+            self._calls.leave(sub_id)
 
     def _command(self, command: Command, batch: MessageBatch | None, now: Now) -> None:
         if isinstance(command, Goodbye):
@@ -380,10 +411,7 @@ class ClientCore:
                 batch.verify()
         except CorruptBatch as error:
             for sub_id in command.sub_ids or (command.sub_id,):
-                if sub_id in self.subscriptions:
-                    self.subscriptions.end(sub_id, error.code, error)
-                    if sub_id not in self.subscriptions:  # else it was just being replaced
-                        self._calls.leave(sub_id)
+                self.subscriptions.failed(sub_id, error)
             return
         if several:
             self.subscriptions.delivered_to_all(routes, batch, now)
@@ -416,7 +444,7 @@ class ClientCore:
             self.loss = Disconnected(f"{refusal}; call connect() again")
             self.loss.__cause__ = error
             self.publishing.lost(self.loss)
-        self.subscriptions.lost(reason, refusal)
+        self.subscriptions.lost(reason, refusal, keep=self.keep_subscriptions and not self._closed)
         if self._logon_token is not None:
             self._effects.append(Resolve(self._logon_token, Closed("closed") if self._closed else error))
             self._logon_token = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tickertape.base.errors import Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
 from tickertape.base.units import parse_interval
@@ -17,6 +17,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.client import forks
 from tickertape.client.core import ClientCore
 from tickertape.client.effects import (
+    Again,
     CaughtUp,
     Down,
     Effect,
@@ -29,6 +30,7 @@ from tickertape.client.effects import (
     Notice,
     Resolve,
     Room,
+    Tell,
 )
 from tickertape.client.handlers import ExceptionListener, Handlers
 from tickertape.client.lane import CLOSED
@@ -113,14 +115,12 @@ class Driver(ABC):
                 self._hand_all(effect)
             elif isinstance(effect, Resolve):
                 effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
-            elif isinstance(effect, CaughtUp):
-                effect.sink.caught_up()  # type: ignore[attr-defined]
-            elif isinstance(effect, Notice):
-                effect.sink.noticed(effect.bookmark)  # type: ignore[attr-defined]
-            elif isinstance(effect, End):
-                effect.sink.end(effect.reason, effect.error)  # type: ignore[attr-defined]
+            elif isinstance(effect, CaughtUp | Notice | End | Again):
+                _tell_sink(effect)
             elif isinstance(effect, Joined):
                 self._joined(effect.sinks)
+            elif isinstance(effect, Tell):
+                self._handlers.tell(effect.error)
             elif isinstance(effect, FailedWrite):
                 self._failed_write(effect)
             elif isinstance(effect, Room):
@@ -180,6 +180,18 @@ class Driver(ABC):
                 f"another process took over the client name {self.name!r}, and would be thrown out in turn: "
                 "give each process a name of its own, or call connect() outside of the disconnect handler"
             ) from self._core.displaced
+
+
+def _tell_sink(effect: CaughtUp | Notice | End | Again) -> None:
+    sink: Any = effect.sink
+    if isinstance(effect, CaughtUp):
+        sink.caught_up()
+    elif isinstance(effect, Notice):
+        sink.noticed(effect.bookmark)
+    elif isinstance(effect, End):
+        sink.end(effect.reason, effect.error)
+    else:
+        sink.again()
 
 
 def extras(

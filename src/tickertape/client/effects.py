@@ -80,6 +80,18 @@ class End(NamedTuple):
     error: TickertapeError | None
 
 
+class Again(NamedTuple):
+    """The connection of a subscription that is kept is lost: what `sink` has not handed on comes again."""
+
+    sink: object
+
+
+class Tell(NamedTuple):
+    """The application's exception listener is to hear of this."""
+
+    error: TickertapeError
+
+
 class FailedWrite(NamedTuple):
     """The server refused that many messages. `batch` holds them when there is a publish store, else None."""
 
@@ -99,5 +111,18 @@ class Down(NamedTuple):
 
 
 Effect = (
-    Send | Hangup | Resolve | Hand | HandAll | Joined | CaughtUp | Notice | End | FailedWrite | Room | Down
+    Send
+    | Hangup
+    | Resolve
+    | Hand
+    | HandAll
+    | Joined
+    | CaughtUp
+    | Notice
+    | End
+    | Again
+    | Tell
+    | FailedWrite
+    | Room
+    | Down
 )

@@ -70,6 +70,7 @@ class Inbox:
         "_pushed_batches",
         "_pushed_cost",
         "_taken",
+        "_void_batches",
         "caught_up",
         "closed",
         "early",
@@ -78,6 +79,7 @@ class Inbox:
         "limited",
         "owed",
         "sub_id",
+        "voids",
     )  # fmt: skip
 
     def __init__(self, sub_id: str, *, limited: bool) -> None:
@@ -102,6 +104,9 @@ class Inbox:
         self._catching_up: set[object] = set()
         self._done: MessageBatch | str | None = None
         self._notice: tuple[int, str] | None = None
+        self._void_batches = -1
+        self.voids = 0
+        """How often what is here was declared void."""
 
     # -- what the client hands in -----------------------------------------------------------------------
 
@@ -119,6 +124,12 @@ class Inbox:
         self._notice = (self._pushed_batches, bookmark)
         self._apply_notice()
 
+    def void(self) -> None:
+        """What is here comes again: it is to be handed to nobody, and counts as taken when its turn comes."""
+        self._void_batches = self._pushed_batches
+        self._notice = None
+        self.voids += 1
+
     def end(self, reason: str, error: TickertapeError | None) -> None:
         """Nothing more comes; what is here can still be taken. The first end counts."""
         if self.end_reason is None:
@@ -135,6 +146,11 @@ class Inbox:
     def waiting(self) -> int:
         """Batches that came and were not taken."""
         return self._pushed_batches - self._taken[0]
+
+    @property
+    def voided(self) -> bool:
+        """Whether the batch that was taken last is void."""
+        return self._taken[0] <= self._void_batches
 
     @property
     def at_hand(self) -> MessageBatch | None:
@@ -155,7 +171,7 @@ class Inbox:
 
     def done(self, batch: MessageBatch) -> None:
         """The application is done with `batch` and everything before it."""
-        if batch.context is not None and batch.context.with_bookmark:
+        if batch.context is not None and batch.context.with_bookmark and not self.voided:
             self._done = batch
 
     @property

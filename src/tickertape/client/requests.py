@@ -20,29 +20,30 @@ from tickertape.base.limits import (
 from tickertape.base.options import format_options
 from tickertape.base.units import parse_size
 from tickertape.client.option_string import merge_options
-from tickertape.client.subscriptions import DeliveryContext, Request
+from tickertape.client.subscription import DeliveryContext, Request
 
 StartPoint = str | datetime | Bookmark | Sequence[str | Bookmark]
 NOT_FOUND: Final = ("fail", "now", "epoch")
 
 
-def refuse_not_built(options: Mapping[str, object]) -> None:
-    """Raise `BadOption` if any of `options` is asked for (neither None nor False)."""
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise BadOption(f"{name}={value!r}: {name} is not built yet; leave it out")
+class MadeUpId(str):
+    """The id of a subscription that the application gave none."""
+
+    __slots__ = ()
 
 
 def start_text(bookmark: StartPoint) -> str:
-    """The text of a start point for the wire. `MOST_RECENT` is EPOCH as there is no bookmark store.
-
-    Raises `BadBookmark`.
-    """
+    """The text of a start point: as it goes on the wire, or `MOST_RECENT`. Raises `BadBookmark`."""
     text = bookmark_text(bookmark)
-    if text == MOST_RECENT:
-        return EPOCH
-    parse_bookmark(text)
+    if text != MOST_RECENT:
+        parse_bookmark(text)
     return text
+
+
+def wire_text(bookmark: StartPoint) -> str:
+    """As `start_text`, where no subscription is asked about: `MOST_RECENT` is EPOCH then."""
+    text = start_text(bookmark)
+    return EPOCH if text == MOST_RECENT else text
 
 
 def make_request(
@@ -91,7 +92,7 @@ def make_request(
     return Request(
         topic=topic,
         context=DeliveryContext(
-            sub_id=sub_id, with_bookmark="bookmark" in wire, with_timestamp="timestamp" in wire
+            sub_id=str(sub_id), with_bookmark="bookmark" in wire, with_timestamp="timestamp" in wire
         ),
         bookmark=None if bookmark is None else start_text(bookmark),
         filter=filter,
@@ -101,6 +102,7 @@ def make_request(
         until_caught_up=until_caught_up,
         positions=positions,
         journal=journal,
+        named=not isinstance(sub_id, MadeUpId),
     )
 
 

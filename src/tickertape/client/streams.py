@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from inspect import GEN_CLOSED, getgeneratorstate
-from itertools import repeat
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -329,12 +328,18 @@ class HandledStream(MessageStream):
     def push(self, batch: MessageBatch) -> None:
         """Internal: a batch was delivered; hand its messages on, until the handler closes the stream."""
         handler, run, inbox = self.handler, self._handlers.run, self._inbox
+        voids = inbox.voids
         for message in batch:
-            if inbox.closed:
+            if inbox.closed or inbox.voids != voids:
                 break
             run(handler, message)
-        inbox.done(batch)
+        else:
+            inbox.done(batch)
         self._report(self.sub_id, batch.cost)
+
+    def again(self) -> None:
+        """Internal: what was not handed on comes again, on another connection."""
+        self._inbox.voids += 1
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")
@@ -350,12 +355,14 @@ def push_all(
     """Shares of one batch with these `bodies` were delivered: hand all messages on, in its order.
 
     What handlers raise is told. What was consumed is not reported here."""
-    order: list[tuple[int, int, MessageBatch, Inbox, Handler]] = []
+    order: list[tuple[int, int, MessageBatch, Inbox, int, Handler]] = []
     for stream, share, rows in parts:
-        order += zip(rows, range(len(rows)), repeat(share), repeat(stream.inbox), repeat(stream.handler))
+        inbox = stream.inbox
+        handler, voids = stream.handler, inbox.voids
+        order += [(row, index, share, inbox, voids, handler) for index, row in enumerate(rows)]
     order.sort(key=itemgetter(0))
-    for row, index, share, inbox, handler in order:
-        if not inbox.closed:
+    for row, index, share, inbox, voids, handler in order:
+        if not inbox.closed and inbox.voids == voids:
             try:
                 handler(Message(bodies[row], share, index))
             except Exception as error:  # noqa: BLE001 - code of the application may raise anything

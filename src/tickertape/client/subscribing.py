@@ -15,7 +15,14 @@ from tickertape.batch.message import Message
 from tickertape.client.command import Command, check_command, one_sub_id, request_of
 from tickertape.client.core import ClientCore
 from tickertape.client.option_string import Fields, Interval, Rate
-from tickertape.client.requests import StartPoint, make_request, not_found_given, start_text
+from tickertape.client.requests import (
+    MadeUpId,
+    StartPoint,
+    make_request,
+    not_found_given,
+    start_text,
+    wire_text,
+)
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout
 
@@ -120,9 +127,9 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
     ) -> Opened:
         """Receive `topic` from the log, from `bookmark` on, then what is published.
 
-        `bookmark`: `EPOCH`, `NOW`, `MOST_RECENT` (EPOCH while there is no bookmark store), a bookmark or a
-        list of them, a timestamp (`YYYYmmddTHHMMSS[Z]` or `datetime`; starts strictly after it), or a range
-        such as `[20261120T090000:20261120T100000)`, which ends the stream at its stop.
+        `bookmark`: `EPOCH`, `NOW`, `MOST_RECENT` (where `sub_id` left off, as the bookmark store says; else
+        EPOCH), a bookmark or a list of them, a timestamp (`YYYYmmddTHHMMSS[Z]` or `datetime`; starts strictly
+        after it), or a range such as `[20261120T090000:20261120T100000)`, which ends the stream at its stop.
         `rate`: how fast at most, as long as it lasts: messages a second (a number), payload bytes a second
         (`"500KB"`) or a multiple of the original pace (`"2x"`); of what passes the filter. `rate_max_gap`:
         the longest wait of a multiple between two messages, in seconds or text. `pause`: begin, but send
@@ -242,7 +249,7 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         Raises `BadBookmark`, `BookmarkUnknown`, `BookmarkExpired`, `TopicNotRecorded`, `TimedOut`,
         `Disconnected`, `Closed`.
         """
-        return self._resolve(topic, start_text(bookmark), timeout)
+        return self._resolve(topic, wire_text(bookmark), timeout)
 
     def unsubscribe(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
         """End subscriptions, all in one command; their streams end. On the receive thread it does not wait.
@@ -314,5 +321,5 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
 
     def _sub_id(self, sub_id: str | None) -> str:
         if sub_id is None:
-            sub_id = f"{self._core.name}-{next(self._made_ids)}"
+            sub_id = MadeUpId(f"{self._core.name}-{next(self._made_ids)}")
         return sub_id

@@ -1,7 +1,8 @@
 """Owns the subscriptions of one connection and their credit.
 
 One that is to be replaced goes on until the server answers: what comes before the answer is the old one's,
-what comes behind it the new one's. Must never hold messages: what arrives is handed on at once. Credit is
+what comes behind it the new one's. Where subscriptions are kept, those with a handler outlive their
+connection and are placed again. Must never hold messages: what arrives is handed on at once. Credit is
 given back when half of the window was consumed, or, for the little that remains, a moment after the last
 delivery: a server whose next message does not fit what is left waits for exactly that.
 """
@@ -11,73 +12,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import SubscriptionExists, TickertapeError, error_from_code
-from tickertape.base.limits import credit_bytes_default, credit_linger_seconds
+from tickertape.base.errors import Closed, SubscriptionExists, TickertapeError, UsageError, error_from_code
+from tickertape.base.limits import credit_linger_seconds
 from tickertape.base.ports import Now
+from tickertape.batch import message_costs, select
+from tickertape.batch.format import I8
 from tickertape.batch.layout import MessageBatch
-from tickertape.client.effects import CaughtUp, Effect, End, Hand, HandAll, Joined, Notice, Part
+from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
+from tickertape.client.bookmarks import MemoryTrail, StoredTrail, Trail, asked
+from tickertape.client.effects import Again, CaughtUp, Effect, End, Hand, HandAll, Joined, Notice, Part, Tell
+from tickertape.client.resubscription import Replay, place_after
 from tickertape.client.shares import Recent, Route
-from tickertape.wire.commands import Completed, Credit, Deliver, Ended, PersistedNotice
+from tickertape.client.subscription import DeliveryContext, Request, Subscription
+from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
 
-
-class DeliveryContext(msgspec.Struct, frozen=True):
-    """What the messages of a subscription know about it."""
-
-    sub_id: str
-    with_bookmark: bool = False
-    with_timestamp: bool = False
-    command: str = "publish"
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as asked for. `depth_bytes` is the credit granted at first, in cost."""
-
-    topic: str
-    context: DeliveryContext
-    bookmark: str | None = None
-    filter: str | None = None
-    options: str = ""
-    replace: bool = False
-    """Whether it may take the place of one with its id; `options` say so too."""
-    depth_bytes: int = credit_bytes_default
-    until_caught_up: bool = False
-    positions: tuple[int, int] | None = None
-    journal: str | None = None
-
-
-class _Subscription:
-    __slots__ = (
-        "consumed",
-        "context",
-        "deadline",
-        "delivered",
-        "left",
-        "overdue",
-        "replays",
-        "request",
-        "sink",
-        "successor",
-        "unconsumed",
-        "window",
-    )  # fmt: skip
-
-    def __init__(self, request: Request, sink: object) -> None:
-        self.request = request
-        self.replays = request.bookmark is not None or request.positions is not None
-        self.context = request.context
-        self.sink = sink
-        self.window = request.depth_bytes
-        self.unconsumed = 0
-        self.consumed = 0
-        self.deadline = 0.0
-        self.delivered = 0.0
-        self.overdue = False
-        self.successor: _Subscription | None = None
-        """What was asked to replace it, until the server has answered."""
-        self.left = False
-        """Nobody holds its stream any more, and the server is still to be told."""
+__all__ = ["DeliveryContext", "Request", "Subscriptions"]
 
 
 class Subscriptions:
@@ -85,9 +37,19 @@ class Subscriptions:
 
     def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
-        self._by_id: dict[str, _Subscription] = {}
-        self._lingering: dict[str, _Subscription] = {}
+        self._by_id: dict[str, Subscription] = {}
+        self._lingering: dict[str, Subscription] = {}
         self._recent = Recent()
+        self._placed = 0
+        """How many were begun."""
+        self.store: BookmarkStore | None = None
+        """Remembers what bookmark subscriptions were delivered."""
+        self.keep = False
+        """Whether subscriptions with a handler outlive their connection."""
+        self.grants: list[Credit] = []
+        """Credit to give back, for the core to send."""
+        self.leaving: list[str] = []
+        """Subscriptions that are over here and not at the server, for the core to tell."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -95,34 +57,86 @@ class Subscriptions:
     def __contains__(self, sub_id: object) -> bool:
         return sub_id in self._by_id
 
-    def begin(self, request: Request, sink: object) -> None:
-        """Expect deliveries to `sink`. Raises `SubscriptionExists`."""
+    # -- begin and end ----------------------------------------------------------------------------------
+
+    def use_store(self, store: BookmarkStore | None) -> None:
+        """Remember in `store` from now on. Raises `UsageError` while a bookmark subscription runs."""
+        for sub_id, subscription in self._by_id.items():
+            if subscription.replay is not None:
+                raise UsageError(
+                    f"bookmark subscription {sub_id!r} runs: change the bookmark store without one"
+                )
+        self.store = store
+
+    def prepare(self, request: Request, sink: object) -> Subscription:
+        """What `begin` takes. Raises `SubscriptionExists`, and what the bookmark store raises."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
-        if present is None:
-            self._by_id[sub_id] = _Subscription(request, sink)
-        elif not request.replace:
-            raise SubscriptionExists(f"subscription id {sub_id!r} is in use on this connection")
-        elif present.successor is not None:
-            raise SubscriptionExists(f"subscription {sub_id!r} is just being replaced")
-        else:
-            present.successor = _Subscription(request, sink)
+        if present is not None:
+            if not request.replace:
+                raise SubscriptionExists(f"subscription id {sub_id!r} is in use on this connection")
+            if present.successor is not None:
+                raise SubscriptionExists(f"subscription {sub_id!r} is just being replaced")
+            if not present.placed:
+                raise SubscriptionExists(f"subscription {sub_id!r} is to be placed again first")
+        self._placed += 1
+        replay = None
+        if request.bookmark is not None or request.positions is not None:
+            trail = self._trail(request, present)
+            replay = Replay(request.bookmark, request.options, trail, until_caught_up=request.until_caught_up)
+        subscription = Subscription(request, sink, replay, self._placed)
+        if replay is not None and replay.trail is not None:
+            if replay.trail.comes_again:
+                subscription.context = msgspec.structs.replace(request.context, store=self.store)
+            replay.trail.resumed(conflated=subscription.terms.conflated)
+        return subscription
 
-    def stands(self, request: Request) -> bool:
-        """The server took it; what it replaces is over. Whether its stream was left meanwhile."""
+    def _trail(self, request: Request, present: Subscription | None) -> Trail | None:
+        store, sub_id = self.store, request.context.sub_id
+        if request.bookmark is None:
+            return None
+        if store is None:
+            return MemoryTrail() if self.keep and request.handled else None
+        if not request.named and present is None:
+            asked(lambda: store.purge(sub_id))
+        return StoredTrail(store, sub_id)
+
+    def begin(self, subscription: Subscription) -> None:
+        """Expect deliveries to it."""
+        sub_id = subscription.context.sub_id
+        present = self._by_id.get(sub_id)
+        if present is None:
+            self._by_id[sub_id] = subscription
+        else:
+            present.successor = subscription
+
+    def stands(self, request: Request, answer: Ack) -> bool:
+        """The server took it; what it replaces is over. Whether its stream was left meanwhile. Raises
+        `BadCommand` for a place that is none."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
         if present is not None and present.successor is not None and present.successor.request is request:
             successor = present.successor
-            if present.replays and not successor.replays:  # it goes on where the old one was
-                successor.replays = True
-                successor.context = msgspec.structs.replace(successor.context, with_bookmark=True)
+            successor.take_over(present)
             self.end(sub_id, "replaced", None)
             present = successor
-        if present is None or present.request is not request or not present.left:
+        if present is None or present.request is not request:
             return False
-        present.left = False
-        return True
+        present.stood = True
+        if present.replay is not None and answer.after:
+            self._begun(present, present.replay, answer.after)
+        left, present.left = present.left, False
+        return left
+
+    def _begun(self, subscription: Subscription, replay: Replay, after: str) -> None:
+        place = place_after(after)
+        if replay.trail is None:
+            return
+        try:
+            replay.trail.started([] if place is None else [place])
+        except TickertapeError as error:
+            self.failed(subscription.context.sub_id, error)
+        replay.begun, replay.after = True, place
 
     def refused(self, request: Request, reason: str, error: TickertapeError) -> tuple[Credit | None, bool]:
         """The server did not take it. What it was to replace goes on: the credit to give back for that, and
@@ -140,7 +154,7 @@ class Subscriptions:
         present.successor = None
         self._effects.append(End(successor.sink, reason, error))
         left, present.left = present.left, False
-        return (_give_back(present) if present.consumed else None), left
+        return (present.give_back() if present.consumed else None), left
 
     def leave(self, request: Request) -> bool:
         """Nobody holds its stream any more; whether the server is to be told now."""
@@ -155,17 +169,133 @@ class Subscriptions:
             successor.left = True
         return False
 
+    def completed(self, command: Completed) -> None:
+        """The replay has caught up or reached its stop."""
+        subscription = self._by_id.get(command.sub_id)
+        if subscription is not None:
+            if subscription.replay is not None:
+                subscription.replay.completed = True
+            self._effects.append(CaughtUp(subscription.sink))
+
+    def ended(self, command: Ended) -> None:
+        """The server says that it is over."""
+        if not command.code:
+            self.end(command.sub_id, "complete", None)
+            return
+        error = error_from_code(command.code, command.text)
+        subscription = self._by_id.get(command.sub_id)
+        if subscription is not None and subscription.request.handled:
+            self._effects.append(Tell(error))
+        self.end(command.sub_id, command.code, error)
+
+    def failed(self, sub_id: str, error: TickertapeError) -> None:
+        """It cannot go on here; the server is to be told."""
+        if sub_id not in self._by_id:
+            return
+        self._effects.append(Tell(error))
+        placed = self._by_id[sub_id].placed
+        self.end(sub_id, error.code, error)
+        if placed and sub_id not in self._by_id:  # else it was just being replaced
+            self.leaving.append(sub_id)
+
+    def end(self, sub_id: str, reason: str, error: TickertapeError | None) -> None:
+        """Forget a subscription and tell its sink; nothing when there is none. What was to replace it is in
+        its place then."""
+        subscription = self._by_id.pop(sub_id, None)
+        if subscription is None:
+            return
+        self._lingering.pop(sub_id, None)
+        self._effects.append(End(subscription.sink, reason, error))
+        if subscription.successor is not None:
+            self._by_id[sub_id] = subscription.successor
+        elif not subscription.request.named and subscription.context.store is not None:
+            self._purge(sub_id)
+
+    def _purge(self, sub_id: str) -> None:
+        """Nobody will ask for an id that was made up again."""
+        store = self.store
+        try:
+            if store is not None:
+                asked(lambda: store.purge(sub_id))
+        except Closed:
+            return  # what it still knows is purged when the id is made up again
+        except TickertapeError as error:
+            self._effects.append(Tell(error))
+
+    # -- connections ------------------------------------------------------------------------------------
+
+    def lost(self, reason: str, error: TickertapeError, *, keep: bool = False) -> None:
+        """The connection is gone, and all of its subscriptions but those that are kept."""
+        for sub_id in list(self._by_id):
+            present = self._by_id[sub_id]
+            if keep and present.request.handled and present.stood and not present.left:
+                self._lose(sub_id, present, reason, error)
+            else:
+                while sub_id in self._by_id:
+                    self.end(sub_id, reason, error)
+
+    def _lose(self, sub_id: str, present: Subscription, reason: str, error: TickertapeError) -> None:
+        successor, present.successor = present.successor, None
+        if successor is not None:
+            self._effects.append(End(successor.sink, reason, error))
+        self._lingering.pop(sub_id, None)
+        present.lose()
+        replay = present.replay
+        if replay is not None and replay.completed and replay.ends:
+            self.end(sub_id, "complete", None)
+        elif present.trail is not None and present.trail.comes_again:
+            self._effects.append(Again(present.sink))
+
+    def kept(self) -> list[str]:
+        """Those that wait to be placed again, in the order in which they were placed first."""
+        waiting = [subscription for subscription in self._by_id.values() if not subscription.placed]
+        return [subscription.context.sub_id for subscription in sorted(waiting, key=_order)]
+
+    def leave_kept(self, request: Request) -> bool:
+        """As `leave`, for one that waits to be placed again: it is over. Whether it was one."""
+        present = self._by_id.get(request.context.sub_id)
+        if present is None or present.request is not request or present.placed:
+            return False
+        self.end(present.context.sub_id, "unsubscribed", None)
+        return True
+
+    def drop_kept(self, sub_ids: Sequence[str]) -> tuple[str, ...]:
+        """End those that wait to be placed again; the others."""
+        rest = []
+        for sub_id in dict.fromkeys(sub_ids):
+            if sub_id in self._by_id and not self._by_id[sub_id].placed:
+                self.end(sub_id, "unsubscribed", None)
+            else:
+                rest.append(sub_id)
+        return tuple(rest)
+
+    def place_again(self, sub_id: str, call_id: int) -> tuple[Request, Subscribe] | None:
+        """What asks for it on this connection; None when it is over meanwhile. Raises what the bookmark
+        store raises."""
+        subscription = self._by_id.get(sub_id)
+        if subscription is None or subscription.placed:
+            return None
+        replay = subscription.replay
+        if replay is not None and replay.trail is not None:
+            replay.trail.resumed(conflated=subscription.terms.conflated)
+        command = subscription.command_again(call_id)
+        subscription.placed = True
+        return subscription.request, command
+
+    # -- delivery ---------------------------------------------------------------------------------------
+
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
         """A batch came; one for a subscription that is over was on its way when it ended."""
         subscription = self._by_id.get(command.sub_id)
         if subscription is None:
             return
+        self._came(subscription, batch.cost, now.mono)
+        if subscription.trail is not None:
+            kept = self._sifted(subscription, subscription.trail, batch)
+            if kept is None:
+                return
+            batch = kept
         batch.context = subscription.context
-        subscription.unconsumed += batch.cost
-        subscription.overdue = False
-        subscription.delivered = now.mono
-        if not subscription.deadline:
-            self._linger(subscription, now.mono)
         self._effects.append(Hand(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
@@ -176,18 +306,81 @@ class Subscriptions:
         for sub_id, rows, cost in routes:
             subscription = by_id.get(sub_id)
             if subscription is not None:
-                subscription.unconsumed += cost
-                subscription.overdue = False
-                subscription.delivered = mono
-                if not subscription.deadline:
-                    self._linger(subscription, mono)
-                parts.append((subscription.sink, share(rows, cost, subscription.context), rows))
+                self._came(subscription, cost, mono)
+                if subscription.trail is not None:
+                    rows, cost = self._sifted_rows(subscription, subscription.trail, batch, rows, cost)
+                if cost:
+                    parts.append((subscription.sink, share(rows, cost, subscription.context), rows))
         if parts:
             self._effects.append(HandAll(shared, parts))
 
-    def _linger(self, subscription: _Subscription, mono: float) -> None:
-        subscription.deadline = mono + credit_linger_seconds
-        self._lingering[subscription.context.sub_id] = subscription
+    def _came(self, subscription: Subscription, cost: int, mono: float) -> None:
+        subscription.unconsumed += cost
+        subscription.overdue = False
+        subscription.delivered = mono
+        if not subscription.deadline:
+            subscription.deadline = mono + credit_linger_seconds
+            self._lingering[subscription.context.sub_id] = subscription
+
+    def _sifted(self, subscription: Subscription, trail: Trail, batch: MessageBatch) -> MessageBatch | None:
+        """What of a batch is for the application; None when there is nothing."""
+        try:
+            keep = trail.sift(*columns_of(batch))
+        except TickertapeError as error:
+            self.failed(subscription.context.sub_id, error)
+            return None
+        if keep is None or keep.all():
+            return batch
+        rows = keep.nonzero()[0]
+        kept = select(batch, rows) if len(rows) else None
+        self._give(subscription, batch.cost - (0 if kept is None else kept.cost))
+        return kept
+
+    def _sifted_rows(
+        self, subscription: Subscription, trail: Trail, batch: MessageBatch, rows: Sequence[int], cost: int
+    ) -> tuple[Sequence[int], int]:
+        """As `_sifted`, of some messages of a batch: those that are left, and their cost."""
+        publishers, sequences = columns_of(batch)
+        at = None
+        if len(rows) < batch.count:
+            at = np.array(rows, I8)
+            sequences = sequences[at]
+            publishers = publishers if isinstance(publishers, int) else publishers[at]
+        try:
+            keep = trail.sift(publishers, sequences)
+        except TickertapeError as error:
+            self.failed(subscription.context.sub_id, error)
+            return (), 0
+        if keep is None or keep.all():
+            return rows, cost
+        left = keep.nonzero()[0] if at is None else at[keep]
+        kept = int(message_costs(batch)[left].sum())
+        self._give(subscription, cost - kept)
+        return left.tolist(), kept
+
+    def _give(self, subscription: Subscription, cost: int) -> None:
+        credit = subscription.take(cost)
+        if credit is not None:
+            self.grants.append(credit)
+
+    def noticed(self, command: PersistedNotice) -> None:
+        """Subscriptions were sent everything of theirs up to a bookmark: each may resume there."""
+        bookmark = Bookmark(command.publisher, command.sequence)
+        for sub_id in command.sub_ids:
+            subscription = self._by_id.get(sub_id)
+            if subscription is None:
+                continue
+            replay = subscription.replay
+            if replay is not None and replay.trail is not None:
+                try:
+                    replay.trail.noticed(bookmark)
+                except TickertapeError as error:
+                    self.failed(sub_id, error)
+                    continue
+                replay.begun, replay.after = True, bookmark
+            self._effects.append(Notice(subscription.sink, str(bookmark)))
+
+    # -- credit -----------------------------------------------------------------------------------------
 
     def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> Credit | None:
         """The application took `cost` of the subscription that `request` asked for, which may have been
@@ -195,19 +388,7 @@ class Subscriptions:
         subscription = self._by_id.get(sub_id)
         if subscription is None or (request is not None and subscription.request is not request):
             return None
-        return self._consumed(subscription, cost)
-
-    @staticmethod
-    def _consumed(subscription: _Subscription, cost: int) -> Credit | None:
-        subscription.unconsumed -= cost
-        subscription.consumed += cost
-        if subscription.successor is not None:
-            return None  # it would be credit of the one that replaces it
-        if 2 * subscription.consumed >= subscription.window or (
-            subscription.overdue and subscription.unconsumed <= 0
-        ):
-            return _give_back(subscription)
-        return None
+        return subscription.take(cost)
 
     def consumed_all(self, takings: Sequence[tuple[Request, int]]) -> list[Credit]:
         """As `consumed`, for several."""
@@ -216,16 +397,20 @@ class Subscriptions:
         for request, cost in takings:
             subscription = by_id.get(request.context.sub_id)
             if subscription is not None and subscription.request is request:
-                credit = self._consumed(subscription, cost)
+                credit = subscription.take(cost)
                 if credit is not None:
                     grants.append(credit)
         return grants
 
-    def resumed(self, sub_ids: Sequence[str]) -> None:
-        """Subscriptions were resumed by one command: the server may read the log once for all of them."""
-        sinks = [self._by_id[sub_id].sink for sub_id in dict.fromkeys(sub_ids) if sub_id in self._by_id]
-        if len(sinks) > 1:
-            self._effects.append(Joined(sinks))
+    def paused(self, sub_ids: Sequence[str], *, paused: bool) -> None:
+        """The server paused or resumed them: it may read the log once for all that one command resumed."""
+        for sub_id in sub_ids:
+            if sub_id in self._by_id:
+                self._by_id[sub_id].terms.paused = paused
+        if not paused:
+            sinks = [self._by_id[sub_id].sink for sub_id in dict.fromkeys(sub_ids) if sub_id in self._by_id]
+            if len(sinks) > 1:
+                self._effects.append(Joined(sinks))
 
     def next_deadline(self) -> float | None:
         """When `wake` wants to be called (monotonic seconds), or None."""
@@ -249,50 +434,9 @@ class Subscriptions:
             if subscription.unconsumed > 0:
                 subscription.overdue = True
             elif subscription.consumed and subscription.successor is None:
-                grants.append(_give_back(subscription))
+                grants.append(subscription.give_back())
         return grants
 
-    def completed(self, command: Completed) -> None:
-        """The replay has caught up or reached its stop."""
-        subscription = self._by_id.get(command.sub_id)
-        if subscription is not None:
-            self._effects.append(CaughtUp(subscription.sink))
 
-    def noticed(self, command: PersistedNotice) -> None:
-        """Subscriptions were sent everything of theirs up to a bookmark: each may resume there."""
-        for sub_id in command.sub_ids:
-            subscription = self._by_id.get(sub_id)
-            if subscription is not None:
-                bookmark = Bookmark(command.publisher, command.sequence)
-                self._effects.append(Notice(subscription.sink, str(bookmark)))
-
-    def ended(self, command: Ended) -> None:
-        """The server says that it is over."""
-        if command.code:
-            error = error_from_code(command.code, command.text)
-            self.end(command.sub_id, command.code, error)
-        else:
-            self.end(command.sub_id, "complete", None)
-
-    def end(self, sub_id: str, reason: str, error: TickertapeError | None) -> None:
-        """Forget a subscription and tell its sink; nothing when there is none. What was to replace it is in
-        its place then."""
-        subscription = self._by_id.pop(sub_id, None)
-        if subscription is None:
-            return
-        self._lingering.pop(sub_id, None)
-        self._effects.append(End(subscription.sink, reason, error))
-        if subscription.successor is not None:
-            self._by_id[sub_id] = subscription.successor
-
-    def lost(self, reason: str, error: TickertapeError) -> None:
-        """The connection is gone, and all of its subscriptions."""
-        for sub_id in list(self._by_id):
-            while sub_id in self._by_id:
-                self.end(sub_id, reason, error)
-
-
-def _give_back(subscription: _Subscription) -> Credit:
-    credit = Credit(sub_id=subscription.context.sub_id, bytes=subscription.consumed)
-    subscription.consumed = 0
-    return credit
+def _order(subscription: Subscription) -> int:
+    return subscription.order

@@ -70,7 +70,13 @@ class Notices:
             return
         self._at = now.mono + notice_seconds
         self._wanted = False
-        wanting = [s for s in caught_up if s.replays and s.told < last.end]
+        stamp = last.batch.timestamp(last.at)
+        wanting = [
+            s
+            for s in caught_up
+            # One that begins in the future would begin too early if it were taken up again there.
+            if s.replays and s.told < last.end and (s.not_before is None or s.not_before <= stamp)
+        ]
         wanting.sort(key=_connection)
         publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
         for conn, subs in groupby(wanting, _connection):

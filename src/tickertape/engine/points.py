@@ -11,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
-from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, Epoch, FromNow, Range, StartPoint
-from tickertape.base.errors import BadOption, BookmarkUnknown
+from tickertape.base.bookmarks import (
+    EPOCH,
+    AtBookmarks,
+    AtTime,
+    Bookmark,
+    Epoch,
+    FromNow,
+    Range,
+    StartPoint,
+)
+from tickertape.base.errors import BadOption, BookmarkUnknown, TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.base.texts import shown
 from tickertape.journal.journal import Journal
-from tickertape.journal.lookup import find_bookmark, find_time
+from tickertape.journal.lookup import find_bookmark, find_time, last_before
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.retired import expired, is_expired
 
@@ -36,6 +45,8 @@ class Extent(NamedTuple):
     """Position before which it ends."""
     stop_time: int | None = None
     """It ends before the first message stamped at or after this (microseconds)."""
+    after: str = ""
+    """See `Ack.after`."""
 
 
 ExtentSearch = Generator[ReadRequest | None, Buffer, Extent]
@@ -140,6 +151,31 @@ def _positions(
         what = f"the bookmark {_named(AtBookmarks(tuple(gone)))}"
         raise expired(what, journal.view.retired, journal.view.first)
     return positions
+
+
+def with_place(
+    journal: Journal, point: StartPoint | Range, search: ExtentSearch, log_time: int
+) -> ExtentSearch:
+    """Say after which message the extent of `point` begins, too. What cannot be read is not said: the
+    subscription may well begin all the same. Of what is accepted and not yet persisted nothing is named: it
+    may be lost. Raises `BookmarkExpired` when retention removes the place meanwhile."""
+    extent = yield from search
+    if extent.not_before is not None and extent.not_before > log_time:
+        return extent
+    view = journal.view
+    try:
+        last = yield from last_before(view, extent.start)
+    except TickertapeError:
+        after = ""
+    else:
+        after = EPOCH if last is None else str(last)
+    if extent.start < view.first_position:
+        begin = point.begin if isinstance(point, Range) else point
+        if extent.found and isinstance(begin, AtBookmarks):
+            raise expired("the begin", view.retired, view.first)
+        extent = extent._replace(start=view.first_position)
+        after = EPOCH
+    return extent._replace(after=after)
 
 
 def close_extent(journal: Journal, search: ExtentSearch) -> ExtentSearch:

@@ -26,7 +26,7 @@ from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
-from tickertape.engine.points import Extent, ExtentSearch, resolve
+from tickertape.engine.points import Extent, ExtentSearch, resolve, with_place
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.session import Session
 from tickertape.engine.subscribe_options import SubscribeOptions, subscribe_options
@@ -105,10 +105,14 @@ def extent_search(
         return _known(Extent(command.positions[0], stop=command.positions[1]))
     if command.bookmark is None:
         return _known(Extent(journal.accepted_end))
-    point = parse_bookmark(command.bookmark)
+    point, log_time = parse_bookmark(command.bookmark), journal.log_time(now)
     if isinstance(point, FromNow):
-        return _known(Extent(journal.accepted_end))
-    return resolve(journal, point, journal.accepted_end, options.not_found, journal.log_time(now))
+        search = _known(Extent(journal.accepted_end))
+    else:
+        search = resolve(journal, point, journal.accepted_end, options.not_found, log_time)
+    if isinstance(command, Subscribe):
+        return with_place(journal, point, search, log_time)
+    return search
 
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:

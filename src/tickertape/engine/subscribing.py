@@ -251,7 +251,8 @@ class Subscribing:
                 self._hold(sub.session).recorded[sub.sub_id] = sub
             if command.until_caught_up:
                 extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
-            self._answers.send(conn, Ack(id=command.id, start=extent.start, found=extent.found))
+            answer = Ack(id=command.id, start=extent.start, found=extent.found, after=extent.after)
+            self._answers.send(conn, answer)
             sub.begin(extent, target)
             self.delivery.begin(sub)
 

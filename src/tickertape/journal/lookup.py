@@ -11,10 +11,11 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
+from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt, TickertapeError
 from tickertape.base.limits import commit_bytes_max
 from tickertape.base.ports import Buffer
-from tickertape.batch import MessageBatch
+from tickertape.batch import KIND_MESSAGE, MessageBatch, slice_batch
 from tickertape.journal.format import CommitHeader
 from tickertape.journal.index import Place
 from tickertape.journal.reader import LogReader
@@ -175,6 +176,34 @@ def _time_from(view: LogView, segment: LogSegment, after: int) -> Search:
             if int(stamps[-1]) >= after:
                 return part.first_position + int(np.searchsorted(stamps, after))
     return view.end_position
+
+
+def last_before(view: LogView, position: int) -> Generator[ReadRequest, Buffer, Bookmark | None]:
+    """The bookmark of the last persisted message before `position`; None where the log has none."""
+    position = min(position, view.end_position)
+    while position > view.first_position:
+        part = yield from _part_with(view, position - 1)
+        if part is None or (at := part.index_at(position)) == 0:
+            return None  # retention has removed it meanwhile
+        kinds = part.batch.kinds
+        messages = np.arange(at) if kinds is None else (kinds[:at] == KIND_MESSAGE).nonzero()[0]
+        if len(messages):
+            last = int(messages[-1])
+            one = slice_batch(part.batch, last, last + 1)
+            return Bookmark(one.publisher(0), one.sequence(0))
+        position = part.first_position
+    return None
+
+
+def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, Part | None]:
+    """The part that holds a persisted position."""
+    reader = LogReader(view, position)
+    while (step := reader.poll()) is not None:
+        parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+        for part in parts:
+            if part.end_position > position:
+                return part
+    return None
 
 
 def fold_topic(

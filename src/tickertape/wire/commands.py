@@ -152,6 +152,9 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
     text: str = ""
     start: Count | None = None
     found: bool = True
+    after: str = ""
+    """Where that is, for a client that has to take it up again before its first message: the bookmark of the
+    last message before it, `0` when there is none; empty when it is not known, or yet to come."""
     available: str = ""
     """With `bookmark_expired`: the first bookmark that the log still has, if it has a message."""
 

@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from tickertape.base.bookmarks import EPOCH, MOST_RECENT
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark
 from tickertape.base.errors import BadBookmark, BadOption, BadTopic
-from tickertape.client.requests import make_request, refuse_not_built, start_text
+from tickertape.client.bookmarks import MemoryTrail
+from tickertape.client.requests import make_request, start_text, wire_text
+from tickertape.client.resubscription import Replay
 
 
 @pytest.mark.parametrize("name", ["max_backlog", "oof", "top_n", "projection"])
 def test_what_is_not_built_yet_raises(name: str) -> None:
-    with pytest.raises(BadOption, match=f"{name}=1: {name} is not built yet"):
-        refuse_not_built({name: 1})
     with pytest.raises(BadOption, match=f"option {name} is not built yet"):
         make_request("orders", "s", bookmark="0", options=f"{name}=1")
 
@@ -168,7 +168,17 @@ def test_exact_02_a_naive_datetime_is_utc_and_an_aware_one_is_converted() -> Non
 
 
 def test_exact_25_most_recent_never_goes_on_the_wire() -> None:
-    assert make_request("orders", "s", bookmark=MOST_RECENT).bookmark == EPOCH
+    with pytest.raises(BadBookmark):
+        make_request("orders", "s", bookmark=f"{MOST_RECENT},1|2|")
+    assert wire_text(MOST_RECENT) == EPOCH, "where there is no subscription to look up"
+    for again in (False, True):
+        for points in ([], [Bookmark(1, 2), Bookmark(3, 4)]):
+            trail = MemoryTrail()
+            trail.started(points)
+            replay = Replay(MOST_RECENT, "", trail, until_caught_up=False)
+            text = replay.again(conflated=False, live=False) if again else replay.first()
+            assert text == (",".join(map(str, points)) or EPOCH)
+    assert Replay(MOST_RECENT, "", None, until_caught_up=False).first() == EPOCH, "without a store"
 
 
 def test_a_malformed_start_is_refused_here() -> None:

@@ -72,7 +72,7 @@ def test_with_a_bookmark_it_begins_there_and_the_old_one_goes_on_until_then() ->
     world.settle()
     command = _replace(peer, "s", "a", bookmark="0")
     world.settle()
-    assert peer.answers[command] == Ack(id=command, start=world.broker.journal.view.first_position)
+    assert peer.answers[command] == Ack(id=command, start=world.broker.journal.view.first_position, after="0")
     assert _bodies(peer) == list(range(20))
 
 

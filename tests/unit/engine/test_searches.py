@@ -75,7 +75,8 @@ def test_searches_wait_for_the_read_budget_and_all_are_answered() -> None:
     commands = [peer.subscribe(f"s{number}", "t", bookmark=bookmark, credit=1 << 20) for number in range(20)]
     assert len(world.reads) == 1, "the others wait"
     world.settle()
-    assert all(peer.answers[command] == Ack(id=command, start=7) for command in commands)
+    after = "{}|{}|".format(*world.log("t")[5][:2])
+    assert all(peer.answers[command] == Ack(id=command, start=7, after=after) for command in commands)
 
 
 def test_more_searches_than_one_connection_may_have_are_refused() -> None:

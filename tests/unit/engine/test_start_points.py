@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.start_points import MESSAGES, POINTS, RANGES, Row, written
 from tests.simulation.engine_world import EngineWorld, Heard
 from tickertape.base.timestamps import format_timestamp
-from tickertape.wire.commands import Ack, Completed, Resolve, Resolved
+from tickertape.wire.commands import Ack, Completed, Resolve, Resolved, Unsubscribe
 
 SECOND = 1_000_000
 
@@ -190,3 +190,43 @@ def test_a_bookmark_of_another_topic_is_a_point_of_the_same_log() -> None:
     assert scene.heard("s") == [10]
     scene.ask("r", Row("", f"[b8:{text}]", []))
     assert scene.heard("r") == [8, 9]
+
+
+@pytest.mark.parametrize("from_disk", [False, True], ids=["memory", "disk"])
+def test_exact_26_the_answer_says_after_which_message_it_begins(*, from_disk: bool) -> None:
+    scene = Scene(from_disk=from_disk)
+
+    def after(text: str) -> str:
+        asked = scene.subscriber.subscribe("s", "t", bookmark=text)
+        scene.world.settle()
+        answer = scene.subscriber.answers[asked]
+        assert isinstance(answer, Ack)
+        scene.subscriber.send(Unsubscribe(id=10_000 + asked, sub_ids=("s",)))
+        scene.world.settle()
+        return answer.after
+
+    fifth = format_timestamp(scene.times[4])
+    for text, expected in (
+        ("0", "0"),
+        ("0|1|", scene.bookmarks[-1]),
+        (scene.bookmarks[3], scene.bookmarks[3]),
+        (f"{scene.bookmarks[6]},{scene.bookmarks[3]}", scene.bookmarks[3]),
+        (f"[{scene.bookmarks[3]}:{scene.bookmarks[6]})", scene.bookmarks[2]),
+        (fifth, scene.bookmarks[4]),
+        (f"[{fifth}:{scene.bookmarks[8]})", scene.bookmarks[3]),
+        (f"[{format_timestamp(scene.times[-1] + 3600 * SECOND)}:20991231T000000Z)", ""),
+        (format_timestamp(scene.times[-1] + 3600 * SECOND), scene.bookmarks[-1]),
+    ):
+        assert after(text) == expected, text
+
+
+def test_a_range_that_begins_in_the_future_is_told_no_place_before_it_begins() -> None:
+    scene = Scene()
+    begin = scene.times[-1] + 2 * SECOND + SECOND // 2
+    scene.subscriber.subscribe("s", "t", bookmark=f"[{format_timestamp(begin)}:20991231T000000Z)")
+    scene.publish(0)
+    scene.world.wake(1.0)
+    assert not scene.subscriber.notices
+    scene.publish(1)
+    scene.publish(2)
+    assert scene.heard("s") == [1, 2]

@@ -1,0 +1,160 @@
+"""Owns one subscription of a client: what was asked for, its credit, and how it stands on the connection.
+
+Must never hold messages, or decide what becomes of others: that is the business of subscriptions.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tickertape.base.limits import credit_bytes_default, message_cost_bytes
+from tickertape.batch.message import Discards
+from tickertape.client.bookmarks import Trail
+from tickertape.client.resubscription import Replay, Terms
+from tickertape.wire.commands import Credit, Subscribe
+
+
+class DeliveryContext(msgspec.Struct, frozen=True):
+    """What the messages of a subscription know about it."""
+
+    sub_id: str
+    with_bookmark: bool = False
+    with_timestamp: bool = False
+    command: str = "publish"
+    store: Discards | None = None
+    """The bookmark store of a bookmark subscription."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription as asked for. `depth_bytes` is the credit granted at first, in cost."""
+
+    topic: str
+    context: DeliveryContext
+    bookmark: str | None = None
+    """As it goes on the wire, or MOST_RECENT."""
+    filter: str | None = None
+    options: str = ""
+    replace: bool = False
+    """Whether it may take the place of one with its id; `options` say so too."""
+    depth_bytes: int = credit_bytes_default
+    until_caught_up: bool = False
+    positions: tuple[int, int] | None = None
+    journal: str | None = None
+    named: bool = True
+    """Whether the application chose the id; one that was made up means nothing to the next process."""
+    handled: bool = False
+    """Whether its messages go to a handler: then it may outlive its connection."""
+
+
+class Subscription:
+    """State of one subscription of the client machine."""
+
+    __slots__ = (
+        "consumed",
+        "context",
+        "deadline",
+        "delivered",
+        "left",
+        "order",
+        "overdue",
+        "placed",
+        "replay",
+        "request",
+        "sink",
+        "stood",
+        "successor",
+        "terms",
+        "unconsumed",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, sink: object, replay: Replay | None, order: int) -> None:
+        self.request = request
+        self.context = request.context
+        self.replay = replay
+        """None for one that only has what comes."""
+        self.terms = Terms(request.options)
+        self.sink = sink
+        self.order = order
+        """Those that are placed again keep the order in which they were placed first."""
+        self.window = request.depth_bytes
+        self.unconsumed = 0
+        self.consumed = 0
+        self.deadline = 0.0
+        self.delivered = 0.0
+        self.overdue = False
+        self.successor: Subscription | None = None
+        """What was asked to replace it, until the server has answered."""
+        self.left = False
+        """Nobody holds its stream any more, and the server is still to be told."""
+        self.placed = True
+        """The server of this connection was asked for it."""
+        self.stood = False
+        """A server has taken it."""
+
+    @property
+    def trail(self) -> Trail | None:
+        """Who keeps account of what it was delivered."""
+        return None if self.replay is None else self.replay.trail
+
+    def command(self, call_id: int) -> Subscribe:
+        """What asks the server for it, for the first time."""
+        request = self.request
+        return Subscribe(
+            id=call_id,
+            sub_id=request.context.sub_id,
+            topic=request.topic,
+            bookmark=request.bookmark if self.replay is None else self.replay.first(),
+            filter=request.filter,
+            options=request.options,
+            credit=request.depth_bytes,
+            until_caught_up=request.until_caught_up,
+            positions=request.positions,
+            journal=request.journal,
+        )
+
+    def command_again(self, call_id: int) -> Subscribe:
+        """What asks another connection for it. What lies unconsumed here is still of its window."""
+        request, replay, terms = self.request, self.replay, self.terms
+        self.consumed = 0
+        return Subscribe(
+            id=call_id,
+            sub_id=request.context.sub_id,
+            topic=request.topic,
+            bookmark=None if replay is None else replay.again(conflated=terms.conflated, live=terms.live),
+            filter=request.filter,
+            options=terms.again(replay),
+            credit=max(message_cost_bytes, self.window - self.unconsumed),
+            until_caught_up=replay is not None and replay.until_caught_up,
+        )
+
+    def take_over(self, old: Subscription) -> None:
+        """It goes on in the place of `old`."""
+        self.order = old.order
+        if old.replay is not None and self.replay is None:
+            self.replay = old.replay
+            self.terms.paused = self.terms.paused or old.terms.paused
+            self.context = msgspec.structs.replace(self.context, with_bookmark=True, store=old.context.store)
+
+    def lose(self) -> None:
+        """Its connection is lost; it waits for another one."""
+        self.placed = self.overdue = False
+        self.deadline = 0.0
+
+    def take(self, cost: int) -> Credit | None:
+        """The application took `cost`; the credit to give back now, if any."""
+        self.unconsumed -= cost
+        if not self.placed:
+            return None
+        self.consumed += cost
+        if self.successor is not None:
+            return None  # it would be credit of the one that replaces it
+        if 2 * self.consumed >= self.window or (self.overdue and self.unconsumed <= 0):
+            return self.give_back()
+        return None
+
+    def give_back(self) -> Credit:
+        """All credit that was consumed and not given back."""
+        credit = Credit(sub_id=self.context.sub_id, bytes=self.consumed)
+        self.consumed = 0
+        return credit
