@@ -103,7 +103,7 @@ def test_exact_13_a_client_takes_a_bookmark_store_and_another_one_later(
     with pytest.raises(tt.UsageError, match="bookmark subscription 'a' runs"):
         client.set_bookmark_store(second)
     assert stream.get(10).discard()
-    stream.close()
+    client.unsubscribe("a")
     client.publish_flush()
     client.set_bookmark_store(second)
     assert (first.subscriptions(), second.subscriptions()) == (["a"], [])

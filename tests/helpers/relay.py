@@ -1,7 +1,7 @@
 """Owns a relay on a real socket between clients and a server: it notes the commands of both sides, and holds
-back what the server says when it is told to.
+back what the server says, or cuts all connections, when it is told to.
 
-Must never change, reorder or lose a byte.
+Must never change or reorder a byte, or lose one but by a cut.
 """
 
 from __future__ import annotations
@@ -61,6 +61,14 @@ class Relay:
     def release(self) -> None:
         """It arrives, and so does what comes after it."""
         self._open.set()
+
+    def cut(self) -> None:
+        """End all connections; new ones are taken."""
+        sockets, self._sockets = self._sockets, []
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,0 +1,461 @@
+"""Bookmark stores in both clients, and subscriptions that are placed again after a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.helpers.relay import Relay
+from tickertape.base.bookmarks import Bookmark
+from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
+from tickertape.testing.server import wait_until
+
+SECONDS = 20
+
+
+class Scene:
+    """A subscriber behind a relay that cuts its connection, and a publisher beside it."""
+
+    def __init__(self, front: Front, relay: Relay, uri: str, name: str) -> None:
+        self.front = front
+        self.relay = relay
+        self.name = name
+        self.publisher = front.connect(f"{name}-publisher", uri)
+        self.told: list[BaseException] = []
+        self.client: Any = None
+
+    def begin(self, store: tt.BookmarkStore | None = None) -> Any:
+        """A subscriber whose handlers outlive its connection."""
+        self.client = self.front.make(self.name, self.relay.uri, bookmark_store=store)
+        self.core.keep_subscriptions = True
+        self.client.set_exception_listener(self.told.append)
+        self.client.connect()
+        return self.client
+
+    @property
+    def core(self) -> Any:
+        return self._inner._core
+
+    @property
+    def _inner(self) -> Any:
+        return getattr(self.client, "target", self.client) if self.front.kind != "blocking" else self.client
+
+    def publish(self, topic: str, numbers: Sequence[int]) -> None:
+        self.publisher.publish_batch(topic, [b'{"n": %d}' % number for number in numbers])
+        self.publisher.publish_flush()
+
+    def lose(self) -> None:
+        self.relay.cut()
+        wait_until(lambda: not self.client.connected)
+
+    def again(self) -> list[tuple[str, Exception]]:
+        """Connect and place everything again; what was refused."""
+        self.client.connect()
+        inner = self._inner
+        begun = inner._call(inner._core.resubscribe, SECONDS, "resubscribe")
+        refused: list[tuple[str, Exception]] = (
+            begun if self.front.kind == "blocking" else self.front.run(begun)
+        )
+        return refused
+
+
+@pytest.fixture
+def scene(front: Front, uri: str, name: str) -> Iterator[Scene]:
+    with Relay(uri) as relay:
+        scene = Scene(front, relay, uri, name)
+        yield scene
+        if scene.client is not None:
+            scene.client.close()
+
+
+class Heard:
+    """A handler that notes numbers, and discards those it is told to."""
+
+    def __init__(self, discards: Callable[[int], bool] = lambda _: False) -> None:
+        self.numbers: list[int] = []
+        self._discards = discards
+
+    def __call__(self, message: tt.Message) -> None:
+        number = message.json()["n"]
+        self.numbers.append(number)
+        if self._discards(number):
+            assert message.discard()
+
+    def wait(self, count: int) -> list[int]:
+        wait_until(lambda: len(self.numbers) >= count)
+        return self.numbers
+
+
+def store_of(kind: str, directory: Path) -> tt.BookmarkStore:
+    if kind == "memory":
+        return tt.MemoryBookmarkStore()
+    return (tt.LoggedBookmarkStore if kind == "logged" else tt.RingBookmarkStore)(directory / "bookmarks")
+
+
+# -- bookmark stores ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["logged", "ring"])
+def test_exact_25_most_recent_is_where_the_store_of_an_earlier_run_left_off(
+    front: Front, uri: str, name: str, topic: str, tmp_path: Path, kind: str
+) -> None:
+    for run in range(3):
+        store = store_of(kind, tmp_path)
+        client = front.connect(name, uri, bookmark_store=store)
+        client.publish_batch(topic, [b"%d" % (run * 10 + n) for n in range(10)])
+        client.publish_flush()
+        expected = list(range(max(0, 10 * run - 3), 10 * run + 10))
+        stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk")
+        messages = [stream.get(SECONDS) for _ in expected]
+        assert [int(message.data) for message in messages] == expected
+        assert [message.discard() for message in messages[:-3]] == [True] * (len(expected) - 3)
+        assert not messages[0].discard(), "it was before"
+        client.close()
+        store.close()
+
+
+def test_exact_34_a_ring_gives_again_what_was_discarded_out_of_order(
+    front: Front, uri: str, name: str, topic: str, tmp_path: Path
+) -> None:
+    for kind, expected in (("ring", [1, 2, 3, 4]), ("logged", [1, 3])):
+        for run in range(2):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            store = store_of(kind, tmp_path / kind)
+            client = front.connect(name, uri, bookmark_store=store)
+            if run == 0 and kind == "ring":
+                client.publish_batch(topic, [b"%d" % n for n in range(5)])
+                client.publish_flush()
+            stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk")
+            wanted = expected if run else range(5)
+            messages = [stream.get(SECONDS) for _ in wanted]
+            assert [int(message.data) for message in messages] == list(wanted)
+            if run == 0:
+                for n in (0, 2, 4):
+                    assert messages[n].discard()
+            with pytest.raises(tt.TimedOut):
+                stream.get(0.05)
+            client.close()
+            store.close()
+
+
+def test_only_bookmark_subscriptions_are_remembered(
+    front: Front, uri: str, name: str, topic: str, other_topic: str
+) -> None:
+    store = tt.MemoryBookmarkStore()
+    client = front.connect(name, uri, bookmark_store=store)
+    plain = client.subscribe(topic, sub_id="plain")
+    replayed = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="marked")
+    made_up = client.bookmark_subscribe(topic, tt.EPOCH)
+    client.publish(topic, b"1")
+    assert not plain.get(SECONDS).discard()
+    assert made_up.get(SECONDS).discard()
+    assert store.undiscarded_count("marked") == 1
+    assert next(iter(replayed.batches())).discard() == 1
+    assert store.undiscarded_count("marked") == 0
+    client.unsubscribe(made_up.sub_id, "plain")
+    assert store.subscriptions() == ["marked"]
+
+
+class Full(tt.MemoryBookmarkStore):
+    """A store that has no room, or fails in another way, for one subscription."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
+        if sub_id == "full":
+            raise self._error
+        return super().log(sub_id, publishers, sequences)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [(tt.BookmarkStoreFull("no room"), "bookmark_store_full"), (OSError("broken disk"), "store_failed")],
+)
+def test_a_store_that_fails_ends_that_subscription_and_says_so(
+    front: Front, uri: str, name: str, topic: str, raised: Exception, code: str
+) -> None:
+    told: list[BaseException] = []
+    client = front.connect(name, uri, bookmark_store=Full(raised))
+    client.set_exception_listener(told.append)
+    full = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="full")
+    other = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="other")
+    client.publish(topic, b"1")
+    assert other.get(SECONDS).data == b"1"
+    assert list(full) == []
+    assert full.end_reason == code
+    wait_until(lambda: len(told) == 1)
+    assert told[0] is full.end_error
+    client.publish(topic, b"2")
+    assert other.get(SECONDS).data == b"2"
+    assert client.bookmark_subscribe(topic, tt.EPOCH, sub_id="full").sub_id == "full", "the server forgot it"
+
+
+class Adapter:
+    """A recovery point adapter that works through a client."""
+
+    def __init__(self, client: object) -> None:
+        self.client = client
+
+    def load(self) -> list[tuple[str, Sequence[Bookmark]]]:
+        return []
+
+    def update(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
+        raise AssertionError
+
+    def purge(self, sub_id: str | None = None) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        raise AssertionError
+
+
+def test_exact_32_an_adapter_given_the_client_it_keeps_state_for_is_refused(uri: str, name: str) -> None:
+    for kind in (tt.Client, tt.AsyncClient):
+        client = kind(name, uri, connect=False) if kind is tt.Client else tt.AsyncClient(name, uri)
+        with pytest.raises(tt.UsageError, match="works through that client"):
+            client.set_bookmark_store(tt.MemoryBookmarkStore(adapter=Adapter(client)))
+        client.set_bookmark_store(tt.MemoryBookmarkStore(adapter=Adapter(object())))
+
+
+# -- subscriptions that are placed again --------------------------------------------------------------
+
+
+def test_handlers_go_on_after_a_lost_connection(scene: Scene, topic: str) -> None:
+    client, plain, marked = scene.begin(), Heard(), Heard()
+    client.subscribe(topic, on_message=plain)
+    client.bookmark_subscribe(topic, tt.EPOCH, on_message=marked, filter="/n < 50")
+    scene.publish(topic, range(10))
+    marked.wait(10)
+    plain.wait(10)
+    for low in (10, 20, 30):
+        scene.lose()
+        scene.publish(topic, range(low, low + 5))
+        assert scene.again() == []
+        scene.publish(topic, range(low + 5, low + 10))
+        scene.publish(topic, [99])
+        marked.wait(low + 10)
+        wait_until(lambda: plain.numbers[-1] == 99)
+    assert marked.numbers == list(range(40)), "nothing is missed, nothing comes twice"
+    assert [n for n in plain.numbers if n != 99] == [n for n in range(40) if n < 10 or n % 10 >= 5]
+    assert scene.told == []
+
+
+def test_exact_26_one_that_began_now_goes_on_there_before_its_first_message(scene: Scene, topic: str) -> None:
+    scene.publish(topic, range(5))
+    client, heard = scene.begin(), Heard()
+    client.bookmark_subscribe(topic, tt.NOW, on_message=heard)
+    scene.lose()
+    scene.publish(topic, range(5, 10))
+    assert scene.again() == []
+    assert heard.wait(5) == list(range(5, 10))
+
+
+def test_exact_26_the_start_that_was_resolved_is_in_the_store(
+    scene: Scene, topic: str, tmp_path: Path
+) -> None:
+    scene.publish(topic, range(5))
+    with tt.LoggedBookmarkStore(tmp_path / "bookmarks") as store:
+        client, heard = scene.begin(store), Heard()
+        client.bookmark_subscribe(topic, tt.NOW, on_message=heard, sub_id="a")
+        assert len(store.most_recent("a")) == 1
+        client.close()
+    scene.publish(topic, range(5, 10))
+    with tt.LoggedBookmarkStore(tmp_path / "bookmarks") as store:
+        client, heard = scene.begin(store), Heard()
+        client.bookmark_subscribe(topic, tt.MOST_RECENT, on_message=heard, sub_id="a")
+        assert heard.wait(5) == list(range(5, 10))
+        client.close()
+
+
+def test_exact_26_a_range_keeps_its_end(scene: Scene, topic: str) -> None:
+    scene.publish(topic, range(20))
+    marks = [message.bookmark for message in scene.publisher.replay(topic)]
+    client, heard, over = scene.begin(), Heard(), Heard()
+    running = client.bookmark_subscribe(
+        topic, f"[{marks[3]}:{marks[15]}]", on_message=heard, rate=100, timestamp=True
+    )
+    client.bookmark_subscribe(topic, f"[{marks[3]}:{marks[5]}]", on_message=over)
+    heard.wait(2)
+    over.wait(3)
+    wait_until(lambda: len(scene.core.subscriptions) == 1)
+    scene.lose()
+    assert scene.again() == []
+    wait_until(lambda: running.end_reason is not None)
+    assert running.end_reason == "complete"
+    assert heard.numbers == list(range(3, 16))
+    assert over.numbers == [3, 4, 5], "it was complete, and is not asked for again"
+
+
+def test_exact_27_what_was_paused_comes_back_paused_and_what_was_resumed_runs(
+    scene: Scene, topic: str
+) -> None:
+    client, paused, resumed = scene.begin(), Heard(), Heard()
+    client.bookmark_subscribe(topic, tt.EPOCH, on_message=paused, sub_id="paused")
+    client.bookmark_subscribe(topic, tt.EPOCH, on_message=resumed, sub_id="resumed", pause=True)
+    scene.publish(topic, range(5))
+    paused.wait(5)
+    client.pause("paused")
+    client.resume("resumed")
+    resumed.wait(5)
+    scene.lose()
+    scene.publish(topic, range(5, 10))
+    assert scene.again() == []
+    assert resumed.wait(10) == list(range(10))
+    assert paused.numbers == list(range(5))
+    client.resume("paused")
+    assert paused.wait(10) == list(range(10))
+
+
+@pytest.mark.parametrize("kind", ["memory", "logged", "ring"])
+def test_exact_28_what_was_not_discarded_comes_again_and_nothing_else_does(
+    scene: Scene, topic: str, tmp_path: Path, kind: str
+) -> None:
+    store = store_of(kind, tmp_path)
+    client, heard = scene.begin(store), Heard(lambda n: n % 3 != 0 or n >= 30)
+    client.bookmark_subscribe(topic, tt.MOST_RECENT, on_message=heard, sub_id="a")
+    scene.publish(topic, range(20))
+    heard.wait(20)
+    scene.lose()
+    scene.publish(topic, range(20, 40))
+    assert scene.again() == []
+    again = [0, 3, 6, 9, 12, 15, 18]
+    assert heard.wait(47) == [*range(20), *again, *range(20, 40)]
+    scene.lose()
+    assert scene.again() == []
+    scene.publish(topic, [40])
+    assert heard.wait(47 + 11)[47:] == [*again, 21, 24, 27, 40]
+    client.close()
+    store.close()
+
+
+class Forgetful(tt.MemoryBookmarkStore):
+    """A store that names a place that no log has, for one subscription."""
+
+    def most_recent(self, sub_id: str) -> list[Bookmark]:
+        return (
+            [Bookmark(7, 7)] if sub_id == "b" and self.undiscarded_count("b") else super().most_recent(sub_id)
+        )
+
+
+def test_exact_28_a_place_that_the_log_does_not_hold_ends_that_subscription_only(
+    scene: Scene, topic: str
+) -> None:
+    client = scene.begin(Forgetful())
+    heard = {sub_id: Heard() for sub_id in "abc"}
+    streams = {
+        sub_id: client.bookmark_subscribe(topic, tt.EPOCH, on_message=heard[sub_id], sub_id=sub_id)
+        for sub_id in "abc"
+    }
+    scene.publish(topic, [1])
+    for one in heard.values():
+        one.wait(1)
+    scene.lose()
+    ((refused, error),) = scene.again()
+    assert refused == "b"
+    assert isinstance(error, tt.BookmarkUnknown)
+    wait_until(lambda: len(scene.told) == 1)
+    assert scene.told == [error]
+    assert streams["b"].end_reason == "bookmark_unknown"
+    scene.publish(topic, [2])
+    for sub_id in "ac":
+        assert heard[sub_id].wait(3) == [1, 1, 2], "what was not discarded came again"
+    assert heard["b"].numbers == [1]
+    scene.lose()
+    assert scene.again() == [], "it is not asked for any more"
+
+
+def test_exact_33_a_stream_ends_and_its_application_asks_again(scene: Scene, topic: str) -> None:
+    client = scene.begin(tt.MemoryBookmarkStore())
+    scene.publish(topic, range(10))
+    stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="a")
+    for n in range(10):
+        message = stream.get(SECONDS)
+        assert message.json()["n"] == n
+        if n < 8:
+            message.discard()
+    scene.lose()
+    assert list(stream) == []
+    assert stream.end_reason == "disconnected"
+    scene.publish(topic, [10])
+    assert scene.again() == []
+    assert list(stream) == [], "it does not revive"
+    stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="a")
+    assert [stream.get(SECONDS).json()["n"] for _ in range(3)] == [8, 9, 10]
+
+
+def test_several_with_filters_share_deliveries_and_each_goes_on_where_it_was(
+    scene: Scene, topic: str
+) -> None:
+    client = scene.begin(tt.MemoryBookmarkStore())
+    heard = [Heard(lambda n, k=k: n % 4 == k) for k in range(4)]  # type: ignore[misc]
+    for k in range(4):
+        client.bookmark_subscribe(
+            topic, tt.NOW, on_message=heard[k], sub_id=f"s{k}", filter=f"/n % 2 = {k % 2}"
+        )
+    scene.publish(topic, range(40))
+    for k in range(4):
+        heard[k].wait(20)
+    scene.lose()
+    scene.publish(topic, range(40, 48))
+    assert scene.again() == []
+    for k in range(4):
+        mine = [n for n in range(40) if n % 2 == k % 2]
+        again = [n for n in mine if n % 4 != k]
+        late = [n for n in range(40, 48) if n % 2 == k % 2]
+        assert heard[k].wait(len(mine) + len(again) + len(late)) == mine + again + late
+
+
+def test_unsubscribed_while_disconnected_it_is_gone(scene: Scene, topic: str) -> None:
+    client, gone, stays = scene.begin(), Heard(), Heard()
+    stream = client.subscribe(topic, on_message=gone, sub_id="gone")
+    closed = client.subscribe(topic, on_message=gone, sub_id="closed")
+    client.subscribe(topic, on_message=stays, sub_id="stays")
+    scene.lose()
+    with pytest.raises(tt.Disconnected):
+        client.subscribe(topic)
+    client.unsubscribe("gone")
+    closed.close()
+    assert stream.end_reason == "unsubscribed"
+    assert scene.again() == []
+    scene.publish(topic, [1])
+    stays.wait(1)
+    assert gone.numbers == []
+
+
+def test_a_handler_in_the_middle_of_a_loss_is_given_the_rest_again(scene: Scene, topic: str) -> None:
+    client = scene.begin(tt.MemoryBookmarkStore())
+    inside, go_on = threading.Event(), threading.Event()
+    heard = Heard(lambda _: True)
+
+    def slow(message: tt.Message) -> None:
+        if message.json()["n"] == 3:
+            inside.set()
+            assert go_on.wait(SECONDS)
+        heard(message)
+
+    async def slow_async(message: tt.Message) -> None:
+        await asyncio.to_thread(slow, message)
+
+    handler = slow if scene.front.kind == "blocking" else slow_async
+    client.bookmark_subscribe(topic, tt.MOST_RECENT, on_message=handler, sub_id="a")
+    scene.publish(topic, range(10))
+    assert inside.wait(SECONDS)
+    scene.relay.cut()
+    if scene.front.kind != "blocking":  # there it is noticed when the handler returns
+        wait_until(lambda: not client.connected)
+    go_on.set()
+    wait_until(lambda: not client.connected)
+    assert scene.again() == []
+    scene.publish(topic, [10])
+    wait_until(lambda: 10 in heard.numbers)
+    assert sorted(set(heard.numbers)) == list(range(11))
+    assert heard.numbers == sorted(heard.numbers), "each of them once, in order"
