@@ -1,0 +1,401 @@
+"""The client machine on the engine itself, in virtual time: subscriptions that outlive their connections.
+
+Connections are lost at any byte, the application discards in any order, pauses, resumes and replaces. What
+must hold: with a bookmark store what was discarded never comes again, and everything else does; without one
+each message comes once; in the order of the log, and nothing is missed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from tests.simulation.engine_world import EngineWorld, Peer
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
+from tickertape.base.errors import Disconnected, TickertapeError
+from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message import Message
+from tickertape.client.bookmark_store import MemoryBookmarkStore
+from tickertape.client.core import ClientCore, Lost, Opened
+from tickertape.client.effects import Again, CaughtUp, End, Hand, HandAll, Hangup, Notice, Resolve, Send, Tell
+from tickertape.client.requests import make_request
+from tickertape.client.subscription import Request
+from tickertape.wire.commands import Ack, Command, Logon
+from tickertape.wire.connection import Connection, Received
+
+RUNS = 160
+STEPS = 400
+FILTERS = (None, "/n % 2 = 0", "/n % 3 = 0")
+Key = tuple[int, int]
+
+
+class Link(Peer):
+    """One connection of the client: bytes wait on both ways until it is their turn."""
+
+    def __init__(self, world: EngineWorld, conn: int) -> None:
+        super().__init__(world, conn, "client")
+        self.server = Connection("server")
+        self.to_client = bytearray()
+        self.to_server: list[tuple[Command, MessageBatch | None]] = []
+
+    def take(self, data: bytes) -> None:
+        self.to_client += data
+
+    def sent(self, data: bytes) -> None:
+        for event in self.server.feed(data):
+            assert isinstance(event, Received), event
+            if isinstance(event.command, Logon):
+                self.server.logged_on()
+            self.to_server.append((event.command, event.batch))
+
+
+class Application:
+    """What an application knows of one subscription id, whichever handler has it."""
+
+    def __init__(self, sub_id: str, start: str, filter_text: str | None) -> None:
+        self.sub_id = sub_id
+        self.start = start
+        self.filter = filter_text
+        self.begun: Ack | None = None
+        """Where it began."""
+        self.handed: list[list[Key]] = [[]]
+        """What was handed on, by connection."""
+        self.open: dict[Key, Message] = {}
+        """Handed on and not discarded."""
+        self.discarded: set[Key] = set()
+        self.paused = False
+        self.sink: Sink | None = None
+
+
+class Sink:
+    """A handler that takes its time."""
+
+    def __init__(self, application: Application, request: Request) -> None:
+        self.application = application
+        self.request = request
+        self.waiting: list[MessageBatch] = []
+        self.over = False
+
+
+class World:
+    """An engine, two publishers, one client, one seed."""
+
+    def __init__(self, seed: int, counts: Counter[str]) -> None:
+        self.random = Random(seed)
+        self.counts = counts
+        self.engine = EngineWorld(seed)
+        self.engine.small_tail()
+        self.publishers = [self.engine.connect("even"), self.engine.connect("odd")]
+        self.store = MemoryBookmarkStore() if seed % 2 else None
+        self.core = ClientCore("client")
+        self.core.keep_subscriptions = True
+        self.core.subscriptions.use_store(self.store)
+        self.link: Link | None = None
+        self.number = 0
+        self.rounds = 0
+        self.placed = True
+        """Whether everything was placed on this connection."""
+        self.applications: dict[str, Application] = {}
+        self.calls: dict[object, Callable[[object], None]] = {}
+
+    # -- what can happen --------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        bodies = []
+        for _ in range(self.random.choice((1, 1, 3, 20))):
+            bodies.append(b'{"n": %d}' % self.number)
+            self.number += 1
+        self.random.choice(self.publishers).publish("t", bodies)
+
+    def ready(self) -> bool:
+        return self.core.logged_on is not None and self.placed and not self.calls
+
+    def subscribe(self) -> None:
+        if not self.ready() or len(self.applications) >= 4:
+            return
+        start = self.random.choice((EPOCH, MOST_RECENT, NOW))
+        application = Application(f"s{len(self.applications)}", start, self.random.choice(FILTERS))
+        application.paused = self.random.random() < 0.3
+        options = {"pause": application.paused}
+        self.place(application, options, bookmark=start)
+
+    def replace(self) -> None:
+        standing = [one for one in self.applications.values() if one.sink is not None]
+        if self.ready() and standing:
+            self.place(self.random.choice(standing), {"replace": True})
+
+    def place(self, application: Application, options: dict[str, object], **more: str) -> None:
+        request = make_request(
+            "t", application.sub_id, filter=application.filter, depth=2000, given=options, **more
+        )
+        request = msgspec.structs.replace(request, handled=True)
+        sink = Sink(application, request)
+        token = object()
+
+        def answered(outcome: object) -> None:
+            if isinstance(outcome, TickertapeError):
+                assert isinstance(outcome, Disconnected), outcome
+                return
+            application.sink = sink
+            if application.begun is None:
+                assert isinstance(outcome, Ack)
+                application.begun = outcome
+            self.applications[application.sub_id] = application
+            self.counts["replaced" if "replace" in options else "began"] += 1
+
+        self.calls[token] = answered
+        self.core.subscribe(token, request, sink)
+
+    def turn(self) -> None:
+        """Pause what runs, or resume what is paused."""
+        standing = [one for one in self.applications.values() if one.sink is not None]
+        if not self.ready() or not standing:
+            return
+        application = self.random.choice(standing)
+        token = object()
+        wanted = not application.paused
+
+        def answered(outcome: object) -> None:
+            if isinstance(outcome, TickertapeError):
+                assert isinstance(outcome, Disconnected), outcome
+            else:
+                application.paused = wanted
+                self.counts["paused" if wanted else "resumed"] += 1
+
+        self.calls[token] = answered
+        verb = self.core.pause if wanted else self.core.resume
+        verb(token, (application.sub_id,))
+
+    def client_to_server(self) -> None:
+        link = self.link
+        if link is not None and link.to_server:
+            command, batch = link.to_server.pop(0)
+            self.engine.broker.received(link.conn, command, batch, self.engine.now())
+            self.engine.collect()
+
+    def server_to_client(self) -> None:
+        link = self.link
+        if link is not None and link.to_client:
+            count = self.random.choice((1, 40, 500, 1 << 20))
+            data = bytes(link.to_client[:count])
+            del link.to_client[:count]
+            self.core.receive(data, self.engine.now())
+
+    def work(self) -> None:
+        for _ in range(self.random.choice((1, 5, 20))):
+            self.engine.step()
+
+    def time(self) -> None:
+        self.engine.wake(self.random.choice((0.03, 1.1)))
+        deadline = self.core.next_deadline()
+        now = self.engine.now()
+        if deadline is not None and deadline <= now.mono:
+            self.core.wake(now)
+
+    def hand_on(self) -> None:
+        for application in self.applications.values():
+            sink = application.sink
+            if sink is not None and sink.waiting and self.random.random() < 0.6:
+                self.take(sink)
+
+    def take(self, sink: Sink) -> None:
+        batch = sink.waiting.pop(0)
+        application = sink.application
+        for message in batch:
+            key = (batch.publisher(message.index), message.sequence)
+            assert key not in application.handed[-1], "twice on one connection"
+            application.handed[-1].append(key)
+            if key not in application.discarded:
+                application.open[key] = message
+        self.core.consumed(application.sub_id, batch.cost, sink.request)
+
+    def discard(self) -> None:
+        for application in self.applications.values():
+            keys = list(application.open)
+            self.random.shuffle(keys)
+            for key in keys[: self.random.choice((0, 1, 3, 30))]:
+                assert application.open.pop(key).discard() is (self.store is not None)
+                if self.store is not None:
+                    application.discarded.add(key)
+
+    def lose(self) -> None:
+        link, self.link = self.link, None
+        if link is None:
+            return
+        self.counts["lost"] += 1
+        del self.engine.peers[link.conn]
+        self.engine.broker.disconnected(link.conn)
+        self.engine.collect()
+        self.core.receive(Lost(Disconnected("cut")), self.engine.now())
+
+    def connect(self) -> None:
+        if self.link is not None:
+            return
+        self.engine._conn += 1
+        self.link = Link(self.engine, self.engine._conn)
+        self.engine.peers[self.link.conn] = self.link
+        self.engine.broker.connected(self.link.conn)
+        self.placed = False
+        for application in self.applications.values():
+            application.handed.append([])
+        self.core.receive(Opened("logon"), self.engine.now())
+
+    # -- carrying out -----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        for effect in self.core.effects():
+            if isinstance(effect, Send):
+                assert self.link is not None
+                self.link.sent(b"".join(effect.buffers))
+            elif isinstance(effect, Hand):
+                self.delivered(self.of(effect.sink), effect.batch)
+            elif isinstance(effect, HandAll):
+                self.counts["shared"] += 1
+                for sink, share, _ in effect.parts:
+                    self.delivered(self.of(sink), share)
+            elif isinstance(effect, Again):
+                sink = self.of(effect.sink)
+                cost = sum(batch.cost for batch in sink.waiting)
+                sink.waiting.clear()
+                self.core.consumed(sink.application.sub_id, cost, sink.request)
+            elif isinstance(effect, End):
+                self.ended(self.of(effect.sink), effect)
+            elif isinstance(effect, Resolve):
+                self.resolved(effect)
+            else:
+                assert isinstance(effect, CaughtUp | Notice) or not isinstance(effect, Hangup | Tell), effect
+
+    @staticmethod
+    def delivered(sink: Sink, batch: MessageBatch) -> None:
+        """What was discarded is not delivered; what comes again may be discarded while it waits."""
+        keys = {(batch.publisher(i), batch.sequence(i)) for i in range(batch.count)}
+        assert not keys & sink.application.discarded
+        sink.waiting.append(batch)
+
+    @staticmethod
+    def of(sink: object) -> Sink:
+        assert isinstance(sink, Sink)
+        return sink
+
+    def ended(self, sink: Sink, effect: End) -> None:
+        if sink.application.sink is not sink:
+            assert isinstance(effect.error, Disconnected), effect
+            return
+        assert effect.reason == "replaced", effect
+        while sink.waiting:  # what came before it is handed on before what comes behind
+            self.take(sink)
+
+    def resolved(self, effect: Resolve) -> None:
+        if effect.token == "logon":
+            if not isinstance(effect.outcome, TickertapeError):
+                self.rounds += 1
+                self.core.resubscribe(("round", self.rounds))
+                self.settle()
+        elif effect.token == ("round", self.rounds):
+            self.placed = True
+            assert effect.outcome == [] or isinstance(effect.outcome, Disconnected), effect.outcome
+        else:
+            self.calls.pop(effect.token)(effect.outcome)
+
+    # -- running and checking ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        self.connect()
+        actions = [
+            *[self.publish] * 2,
+            *[self.client_to_server] * 6,
+            *[self.server_to_client] * 6,
+            *[self.work] * 4,
+            *[self.hand_on] * 4,
+            *[self.discard] * 2,
+            self.time,
+            *[self.subscribe] * 2,
+            self.turn,
+            self.replace,
+            *[self.connect] * 2,
+        ]
+        for _ in range(STEPS):
+            if self.random.random() < 0.012:
+                self.lose()
+            else:
+                self.random.choice(actions)()
+            self.settle()
+        self.finish()
+
+    def come_to_rest(self) -> None:
+        """Everything that can happen happens."""
+        quiet = 0
+        while quiet < 3:
+            before = sum(len(keys) for one in self.applications.values() for keys in one.handed)
+            self.connect()
+            self.settle()
+            while self.link is not None and (self.link.to_server or self.link.to_client):
+                self.client_to_server()
+                self.server_to_client()
+                self.engine.settle()
+                self.settle()
+            for application in self.applications.values():
+                while application.sink is not None and application.sink.waiting:
+                    self.take(application.sink)
+            self.engine.settle()
+            self.settle()
+            self.time()
+            self.settle()
+            after = sum(len(keys) for one in self.applications.values() for keys in one.handed)
+            busy = self.link is not None and (self.link.to_server or self.link.to_client)
+            quiet = 0 if busy or before != after else quiet + 1
+
+    def finish(self) -> None:
+        self.come_to_rest()
+        while any(one.paused for one in self.applications.values()):
+            self.turn()
+            self.come_to_rest()
+        if self.store is not None:
+            self.discard()
+            self.lose()
+            self.settle()
+            self.come_to_rest()
+        log = self.engine.log("t")
+        places = {(heard.publisher, heard.sequence): place for place, heard in enumerate(log)}
+        positions = list(self.engine.positions())
+        numbers = {key: msgspec.json.decode(log[place].body)["n"] for key, place in places.items()}
+        for one in self.applications.values():
+            assert one.begun is not None
+            divisor = {None: 1, FILTERS[1]: 2, FILTERS[2]: 3}[one.filter]
+            wanted, free = [], set()
+            for key, place in places.items():
+                if positions[place] < (one.begun.start or 0):
+                    # Accepted and not yet persisted when it began: there is no other place to go on from.
+                    free.add(key)
+                elif numbers[key] % divisor == 0:
+                    wanted.append(key)
+            handed = [[key for key in keys if key not in free] for keys in one.handed]
+            for keys in one.handed:
+                assert [places[key] for key in keys] == sorted(places[key] for key in keys)
+            if self.store is None:
+                assert [key for keys in handed for key in keys] == wanted
+            else:
+                assert {key for keys in handed for key in keys} == set(wanted)
+                assert handed[-1] == [key for key in wanted if key not in one.discarded]
+                self.counts["discarded"] += len(one.discarded)
+            after = next((p for k, p in places.items() if str(Bookmark(*k)) == one.begun.after), -1)
+            assert all(places[key] > after for keys in one.handed for key in keys)
+            self.counts["handed"] += len(wanted)
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_exact_28_nothing_is_lost_and_nothing_doubled_whatever_the_network_does(block: int) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(block * RUNS // 8, (block + 1) * RUNS // 8):
+        world = World(seed, counts)
+        try:
+            world.run()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    wanted = {"lost", "replaced", "paused", "resumed", "discarded", "handed", "shared"}
+    assert {name for name in wanted if counts[name]} == wanted, counts
