@@ -8,7 +8,7 @@ each message comes once; in the order of the log, and nothing is missed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 import msgspec
@@ -128,9 +128,11 @@ class World:
         if self.ready() and standing:
             self.place(self.random.choice(standing), {"replace": True})
 
-    def place(self, application: Application, options: dict[str, object], **more: str) -> None:
+    def place(
+        self, application: Application, options: Mapping[str, object], bookmark: str | None = None
+    ) -> None:
         request = make_request(
-            "t", application.sub_id, filter=application.filter, depth=2000, given=options, **more
+            "t", application.sub_id, filter=application.filter, depth=2000, given=options, bookmark=bookmark
         )
         request = msgspec.structs.replace(request, handled=True)
         sink = Sink(application, request)

@@ -330,6 +330,13 @@ class MessageBatch:
         publishers = self.run(0).publisher if self.run_count == 1 else self.publishers
         return context.store.discard_all(context.sub_id, publishers, self.sequences)
 
+    def discard_one(self, i: int) -> bool:
+        """As `Message.discard`, of message `i`."""
+        context = self.context
+        if context is None or (store := context.store) is None:
+            return False
+        return store.discard(context.sub_id, self._publisher_numbers[i], self._sequence_numbers[i])
+
     def __len__(self) -> int:
         return self.count
 

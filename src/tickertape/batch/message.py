@@ -127,12 +127,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         False when it was discarded before, and where there is nothing to do: the subscription has no
         bookmark, or its client no bookmark store. Raises what the store raises (`StoreFailed`, `Closed`).
         """
-        batch = self.batch
-        context = batch.context
-        if context is None or context.store is None:
-            return False
-        index = self.index
-        return context.store.discard(context.sub_id, batch.publisher(index), batch.sequence(index))
+        return self.batch.discard_one(self.index)
 
     def json(self) -> Any:
         """The body, read as JSON. Raises `BadMessage` when it is not."""

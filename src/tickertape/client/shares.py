@@ -196,6 +196,14 @@ class Share(MessageBatch):
         return super().expiration(i) if view is None else view[0].batch.expiration(view[1][i])
 
 
+    def discard_one(self, i: int) -> bool:
+        """As a batch's."""
+        context = self.context
+        if context is None or context.store is None:
+            return False
+        return context.store.discard(context.sub_id, self.publisher(i), self.sequence(i))
+
+
 class Recent:
     """The batches for several that came last, `shared_batches_bytes_max` of them: only these are shared."""
 
