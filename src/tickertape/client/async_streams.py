@@ -19,8 +19,9 @@ from tickertape.base.limits import batch_bytes_target
 from tickertape.base.units import parse_interval
 from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.layout import MessageBatch
-from tickertape.batch.message import Message
+from tickertape.batch.message import DeliveryContext, Message
 from tickertape.client import forks
+from tickertape.client.conflated import let_go
 from tickertape.client.convoy import Convoy
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import Inbox, rest_of
@@ -158,6 +159,20 @@ class AsyncMessageStream:
         finally:
             inbox.end_catch_up(who)
 
+    def conflate(self, by: str = "sow_key") -> None:
+        """From now on, of what waits here only the newest message of each key is kept: for a consumer that
+        is slower than the stream and wants the present, not the past.
+
+        `by`: `"sow_key"` (the topic and the key that the publisher gave; messages without one are all kept)
+        or `"topic"`. The others are dropped, and discarded in the bookmark store; the order of what is left
+        is that of the log. Messages of the batch that was begun are still given. Raises `UsageError`.
+        """
+        self._check_not_forked()
+        owed = self._inbox.conflate(by)
+        if owed:
+            self._report(self.sub_id, owed)
+        self._let_go(self._inbox.context)
+
     async def close(self) -> None:
         """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
         if self._forked:
@@ -181,6 +196,7 @@ class AsyncMessageStream:
         """Internal: a batch was delivered."""
         owed = self._inbox.push(batch)
         self._changed.wake()
+        self._let_go(batch.context)
         if owed:
             self._report(self.sub_id, owed)
 
@@ -244,6 +260,12 @@ class AsyncMessageStream:
         seconds = None if timeout is None else parse_interval(timeout)
         if not await self._changed.wait_for(lambda: self._inbox.ready, seconds):
             raise self._inbox.late(seconds)
+
+    def _let_go(self, context: DeliveryContext | None) -> None:
+        if self._inbox.superseded and context is not None:
+            error = let_go(self._inbox, context)
+            if error is not None:
+                self.end(error.code, error)
 
     def _drop_current(self) -> None:
         deque(self._current, maxlen=0)  # a loop may be in the middle of it
@@ -381,6 +403,10 @@ class AsyncHandledStream(AsyncMessageStream):
                 await outcome
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._handlers.tell(error)
+
+    def conflate(self, by: str = "sow_key") -> None:  # noqa: ARG002 - overrides
+        """Raises `UsageError`: messages go to the handler as they come."""
+        raise UsageError(f"messages of {self.sub_id} go to on_message; there is nothing to conflate")
 
     async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")

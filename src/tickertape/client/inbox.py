@@ -19,8 +19,9 @@ from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut
 from tickertape.base.limits import catch_up_bytes_max
 from tickertape.base.units import within
 from tickertape.batch.layout import MessageBatch
-from tickertape.batch.message import Message
+from tickertape.batch.message import DeliveryContext, Message
 from tickertape.batch.select import slice_batch
+from tickertape.client.conflated import Conflation, Waiting
 
 Taken = tuple[int, int, MessageBatch | None]
 """What was taken of what came: how many batches, their cost, and the last one until it is settled."""
@@ -64,6 +65,7 @@ class Inbox:
     __slots__ = (
         "_batches",
         "_catching_up",
+        "_conflation",
         "_done",
         "_notice",
         "_prepaid_cost",
@@ -79,6 +81,7 @@ class Inbox:
         "limited",
         "owed",
         "sub_id",
+        "superseded",
         "voids",
     )  # fmt: skip
 
@@ -91,7 +94,10 @@ class Inbox:
         self.caught_up = False
         self.closed = False
         """Whether the application wants no more; what comes then is dropped."""
-        self._batches: deque[MessageBatch] = deque()
+        self._batches: deque[MessageBatch | Waiting] = deque()
+        self._conflation: Conflation | None = None
+        self.superseded: list[tuple[int, int]] = []
+        """Publisher and sequence of what newer messages took the place of; who discards it empties this."""
         self._pushed_batches = 0
         self._pushed_cost = 0
         self._taken: Taken = (0, 0, None)
@@ -114,10 +120,53 @@ class Inbox:
         """A batch was delivered; the cost to report as consumed at once."""
         if self.closed:
             return 0
+        if self._conflation is not None:
+            return self._conflate(self._conflation, batch)
         self._batches.append(batch)
         self._pushed_batches += 1
         self._pushed_cost += batch.cost
         return self._prepay() if self._catching_up else 0
+
+    def conflate(self, by: str) -> int:
+        """From now on only the newest message of each key waits here; the cost to report at once. Raises
+        `UsageError`."""
+        conflation = Conflation(by)
+        came, self._batches = self._batches, deque()
+        self._conflation = conflation
+        owed, paid_cost, at = 0, self._prepaid_cost, self._taken[1]
+        for item in came:
+            batch = item.rest() if isinstance(item, Waiting) else item
+            at += batch.cost
+            self._pushed_batches -= 1
+            self._pushed_cost -= batch.cost
+            owed += self._conflate(conflation, batch, paid=at <= paid_cost)
+        return owed
+
+    @property
+    def context(self) -> DeliveryContext | None:
+        """What the messages that wait know of their subscription."""
+        for item in self._batches:
+            return (item.batch if isinstance(item, Waiting) else item).context
+        return None
+
+    def _conflate(self, conflation: Conflation, batch: MessageBatch, *, paid: bool = False) -> int:
+        waiting, superseded = conflation.add(batch)
+        waiting.paid = paid
+        self._batches.append(waiting)
+        self._pushed_batches += 1
+        self._pushed_cost += batch.cost
+        owed = 0
+        with_store = batch.context is not None and batch.context.store is not None
+        for earlier, row in superseded:
+            if with_store:
+                self.superseded.append(earlier.mark(row))
+            cost = earlier.drop(row)
+            self._pushed_cost -= cost
+            if earlier.paid:
+                self._prepaid_cost -= cost
+            else:
+                owed += cost
+        return owed + (self._prepay() if self._catching_up else 0)
 
     def notice(self, bookmark: str) -> None:
         """Everything up to `bookmark` was delivered: with what is here, a place to resume from."""
@@ -186,7 +235,7 @@ class Inbox:
             if self.limited and self.end_error is not None:
                 raise self.end_error
             return None
-        batch = self._batches[0]
+        batch = self._first()
         batches, begin, _ = self._taken
         end = begin + batch.cost
         # What was granted again while it lay here is not granted twice.
@@ -194,6 +243,19 @@ class Inbox:
         self._taken = (batches + 1, end, batch)
         self._batches.popleft()
         return batch
+
+    def _first(self) -> MessageBatch:
+        """What waits first; what is empty before it counts as taken."""
+        while len(self._batches) > self._pushed_batches - self._taken[0]:
+            self._batches.popleft()  # see `settle`
+        while isinstance(first := self._batches[0], Waiting):
+            if self._conflation is not None:
+                self._conflation.taken(first)
+            if first.left:
+                return first.rest()
+            self._taken = (self._taken[0] + 1, *self._taken[1:])
+            self._batches.popleft()
+        return first
 
     def close(self) -> bool:
         """Drop what is here and what comes; whether the subscription was still running."""
@@ -251,6 +313,10 @@ class Inbox:
     def _prepay(self) -> int:
         if self._full or self.closed:
             return 0
+        if self._conflation is not None:
+            for item in self._batches:
+                if isinstance(item, Waiting):
+                    item.paid = True
         owed = self._pushed_cost - max(self._prepaid_cost, self._taken[1])
         self._prepaid_cost = self._pushed_cost
         return owed

@@ -195,7 +195,6 @@ class Share(MessageBatch):
         view = self._view
         return super().expiration(i) if view is None else view[0].batch.expiration(view[1][i])
 
-
     def discard_one(self, i: int) -> bool:
         """As a batch's."""
         context = self.context

@@ -22,8 +22,9 @@ from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.base.units import parse_interval
 from tickertape.batch.arrow import table_of
 from tickertape.batch.layout import MessageBatch
-from tickertape.batch.message import Message
+from tickertape.batch.message import DeliveryContext, Message
 from tickertape.client import forks
+from tickertape.client.conflated import let_go
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import NOWHERE, Inbox, Place
 from tickertape.client.subscribing import Handler
@@ -163,6 +164,20 @@ class MessageStream:
         finally:
             self._locked(inbox.end_catch_up, who)
 
+    def conflate(self, by: str = "sow_key") -> None:
+        """From now on, of what waits here only the newest message of each key is kept: for a consumer that
+        is slower than the stream and wants the present, not the past.
+
+        `by`: `"sow_key"` (the topic and the key that the publisher gave; messages without one are all kept)
+        or `"topic"`. The others are dropped, and discarded in the bookmark store; the order of what is left
+        is that of the log. Messages of the batch that was begun are still given. Raises `UsageError`.
+        """
+        inbox = self._inbox
+        self._locked(self._conflate, by)
+        self._pay(early=inbox.early)
+        if inbox.superseded and (context := inbox.context) is not None:
+            self._let_go(context)
+
     def close(self) -> None:
         """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
         if self._forked:
@@ -187,6 +202,8 @@ class MessageStream:
         with self._lock:
             owed = self._inbox.push(batch)
             self._changed.notify_all()  # whoever was interrupted while it waited may still be on the list
+        if self._inbox.superseded and batch.context is not None:
+            self._let_go(batch.context)
         if owed:
             self._report(self.sub_id, owed)
 
@@ -273,6 +290,15 @@ class MessageStream:
                 self._lock.release()
             raise
 
+    def _conflate(self, by: str) -> None:
+        inbox = self._inbox
+        inbox.early += inbox.conflate(by)
+
+    def _let_go(self, context: DeliveryContext) -> None:
+        error = let_go(self._inbox, context)
+        if error is not None:
+            self.end(error.code, error)
+
     def _begin_catch_up(self, who: object) -> None:
         inbox = self._inbox
         inbox.early += inbox.begin_catch_up(who)
@@ -340,6 +366,10 @@ class HandledStream(MessageStream):
     def again(self) -> None:
         """Internal: what was not handed on comes again, on another connection."""
         self._inbox.voids += 1
+
+    def conflate(self, by: str = "sow_key") -> None:  # noqa: ARG002 - overrides
+        """Raises `UsageError`: messages go to the handler as they come."""
+        raise UsageError(f"messages of {self.sub_id} go to on_message; there is nothing to conflate")
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")
