@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import tickertape as tt
@@ -293,6 +295,35 @@ def test_a_handler_gets_every_message_in_order(client: tt.Client, topic: str) ->
     assert [type(error) for error in told] == [ValueError, ValueError]
     with pytest.raises(tt.UsageError, match="on_message"):
         stream.get(0)
+
+
+def test_whatever_a_handler_raises_the_next_message_is_handed_on(
+    front: Front, client: tt.Client, topic: str
+) -> None:
+    seen: list[bytes] = []
+    told: list[BaseException] = []
+    client.set_exception_listener(told.append)
+
+    def exits(message: tt.Message) -> None:
+        seen.append(message.data)
+        raise SystemExit(3)  # on the receive thread it is no end of the program
+
+    async def cancelled(message: tt.Message) -> None:
+        seen.append(message.data)
+        waited_for = asyncio.get_running_loop().create_future()
+        waited_for.cancel()
+        await waited_for
+
+    handler = exits if front.kind == "blocking" else cancelled
+    for sub_id, filter_text in (("alone", None), ("a", "/n > 0"), ("b", "/n > 0")):
+        client.subscribe(topic, on_message=handler, sub_id=sub_id, filter=filter_text)
+    for number in range(3):
+        client.publish(topic, b'{"n": %d}' % number)
+    wait_until(lambda: len(seen) == 3 + 2 * 2)
+    wait_until(lambda: len(told) == len(seen))
+    wanted = SystemExit if front.kind == "blocking" else asyncio.CancelledError
+    assert {type(error) for error in told} == {wanted}
+    assert client.connected
 
 
 # -- the end ------------------------------------------------------------------------------------------

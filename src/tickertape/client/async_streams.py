@@ -401,6 +401,11 @@ class AsyncHandledStream(AsyncMessageStream):
             outcome = self._handler(message)
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._handlers.tell(error)  # something that the handler waited for was cancelled
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._handlers.tell(error)
 

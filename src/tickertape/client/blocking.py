@@ -245,7 +245,7 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
             else:
                 sink.push(share)  # type: ignore[attr-defined]
         if handled:
-            push_all(effect.shared.bodies(), handled, self._handlers.tell)
+            push_all(effect.shared.bodies(), handled, self._handlers.caught)
             takings = [(sink.request, share.cost) for sink, share, _ in handled if sink.request is not None]
             with self._lock:
                 self._core.consumed_all(takings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from threading import current_thread, main_thread
 
 ExceptionListener = Callable[[BaseException], object]
 
@@ -22,8 +23,15 @@ class Handlers:
         """Call `handler`; what it raises is told."""
         try:
             handler(*arguments)
-        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self.tell(error)
+        except BaseException as error:  # noqa: BLE001 - code of the application may raise anything
+            self.caught(error)
+
+    def caught(self, error: BaseException) -> None:
+        """A handler raised this: it is told. Raised again is only what would end the program, on the main
+        thread; on the receive thread it would end nothing but the connection."""
+        if not isinstance(error, Exception) and current_thread() is main_thread():
+            raise error
+        self.tell(error)
 
     def tell(self, error: BaseException) -> None:
         """Tell the listener, or standard error."""

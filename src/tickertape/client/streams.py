@@ -380,7 +380,7 @@ HandledPart = tuple[HandledStream, MessageBatch, Sequence[int]]
 
 
 def push_all(
-    bodies: Sequence[bytes], parts: Sequence[HandledPart], tell: Callable[[BaseException], None]
+    bodies: Sequence[bytes], parts: Sequence[HandledPart], caught: Callable[[BaseException], None]
 ) -> None:
     """Shares of one batch with these `bodies` were delivered: hand all messages on, in its order.
 
@@ -395,7 +395,7 @@ def push_all(
         if not inbox.closed and inbox.voids == voids:
             try:
                 handler(Message(bodies[row], share, index))
-            except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-                tell(error)
+            except BaseException as error:  # noqa: BLE001 - code of the application may raise anything
+                caught(error)
     for stream, share, _ in parts:
         stream.inbox.done(share)
