@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import StoreFailed, TickertapeError
-from tickertape.client.bookmark_store.progress import Mask, Progress, Publishers, UInt64s
+from tickertape.base.limits import bookmark_publishers_max
+from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.client.bookmark_store.protocol import BookmarkStore
-from tickertape.client.bookmark_store.recovery import one_for_each
+from tickertape.client.bookmark_store.recovery import RecoveryPoint, one_for_each
 
 T = TypeVar("T")
 
@@ -79,38 +82,71 @@ class MemoryTrail:
     comes_again = False
 
     def __init__(self) -> None:
-        self._progress = Progress()
+        self._point = RecoveryPoint()
+        self._delivered = 0
+        self._seen: dict[int, tuple[int, int]] = {}
+        """Of each publisher the ordinal of its last message, and the sequence; the latest is the last."""
 
     def resumed(self, *, conflated: bool) -> None:
         """See `Trail`."""
-        self._progress.resume(conflated)
+        if conflated:
+            self._point.again(self._delivered)
 
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
         """See `Trail`."""
-        progress = self._progress
-        if not progress.delivered and not progress.point.base:
-            progress.point.start(one_for_each(bookmarks))
+        if not self._delivered and not self._point.base:
+            self._point.start(one_for_each(bookmarks))
 
     def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """See `Trail`."""
-        progress = self._progress
-        keep, new = progress.accept(publishers, sequences)
-        if new is not None:
-            sequences = sequences[new]
-            if not isinstance(publishers, int):
-                publishers = publishers[new]
-        if len(sequences):
-            progress.discard_rows(publishers, sequences)
-        return keep
+        if isinstance(publishers, int):
+            keep = self._new(publishers, sequences)
+            kept = sequences if keep is None else sequences[keep]
+            self._delivered += len(kept)
+            if len(kept):
+                self._saw(publishers, int(kept[-1]), self._delivered - 1)
+            return keep
+        keep = np.ones(len(sequences), np.bool_)
+        lasts = []
+        for publisher in np.unique(publishers).tolist():
+            rows = (publishers == publisher).nonzero()[0]
+            new = self._new(publisher, sequences[rows])
+            if new is not None:
+                keep[rows] = new
+                rows = rows[new]
+            if len(rows):
+                lasts.append((int(rows[-1]), publisher))
+        ordinals = self._delivered - 1 + keep.cumsum()
+        for row, publisher in sorted(lasts):  # the latest comes last
+            self._saw(publisher, int(sequences[row]), int(ordinals[row]))
+        self._delivered += int(keep.sum())
+        return None if keep.all() else keep
+
+    def _new(self, publisher: int, sequences: UInt64s) -> Mask | None:
+        """Of messages of one publisher those above what was seen of it; None = all."""
+        _, high = self._seen.get(publisher, (0, -1))
+        rising = len(sequences) == 1 or bool((sequences[1:] > sequences[:-1]).all())
+        if rising and int(sequences[0]) > high:
+            return None
+        new = np.ones(len(sequences), np.bool_) if high < 0 else sequences > np.uint64(high)
+        new[1:] &= sequences[1:] > np.maximum.accumulate(sequences)[:-1]
+        return new
+
+    def _saw(self, publisher: int, sequence: int, ordinal: int) -> None:
+        self._seen.pop(publisher, None)
+        self._seen[publisher] = ordinal, sequence
+        if len(self._seen) > bookmark_publishers_max:
+            for old in list(self._seen)[: bookmark_publishers_max // 2]:
+                del self._seen[old]
 
     def noticed(self, bookmark: Bookmark) -> None:
         """See `Trail`."""
-        progress = self._progress
-        progress.point.notice(bookmark, progress.delivered, progress.head)
+        self._point.notice(bookmark, self._delivered, self._delivered)
 
     def most_recent(self) -> list[Bookmark]:
         """See `Trail`."""
-        return self._progress.most_recent()
+        moved = ((at, publisher, sequence) for publisher, (at, sequence) in self._seen.items())
+        return self._point.bookmarks(self._delivered, moved)
 
 
 def asked(call: Callable[[], T]) -> T:
