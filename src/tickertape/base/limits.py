@@ -134,6 +134,10 @@ searches_per_connection_max: Final = 256
 """Start points of one connection that may be looked up at a time; the next one is refused."""
 resubscriptions_under_way_max: Final = 128
 """Subscriptions that a client places again at a time after a lost connection."""
+resubscription_retry_seconds: Final = 0.2
+"""When a client tries again to place what the server refused for now."""
+resubscription_retries_max: Final = 150
+"""How often it does so on one connection."""
 option_bytes_max: Final = 4 * KIB
 """Largest option string of a command, in characters: it is read character by character."""
 option_parts_max: Final = 500

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tickertape.base.errors import BadCommand, TickertapeError, error_from_code
+from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
 from tickertape.client.effects import Effect, Resolve, Send, Tell
 from tickertape.client.publishing import Publishing
 from tickertape.client.resubscription import Round
@@ -46,6 +46,8 @@ class Calls:
         self._flushes: deque[tuple[int, object]] = deque()
         """Who waits until the frames up to a number have their answers."""
         self._last_id = 0
+        self.postponed: list[Round] = []
+        """Rounds in which the server refused some for now; `retry` goes on with them."""
 
     def new_id(self) -> int:
         """A number for the next command; it names its answer."""
@@ -126,9 +128,22 @@ class Calls:
         if placing.over:
             self._effects.append(Resolve(placing.token, placing.refused))
 
+    def retry(self) -> None:
+        """What was refused for now may be asked for again."""
+        postponed, self.postponed = self.postponed, []
+        for placing in postponed:
+            placing.retry()
+            self.place_next(placing)
+
     def _placed_again(self, call: _Call, placing: Round, answer: Ack) -> None:
         assert call.request is not None
         sub_id, error = call.request.context.sub_id, None
+        if answer.code == NotReady.code and placing.postpone(sub_id):
+            self._subscriptions.postponed(call.request)
+            if placing not in self.postponed:
+                self.postponed.append(placing)
+            self.place_next(placing)
+            return
         if answer.code:
             text = f"subscription {sub_id!r} could not be placed again: {answer.text}"
             error = error_from_code(answer.code, text, available=answer.available)
@@ -155,7 +170,9 @@ class Calls:
         asked = [call.token for call in self._waiting.values()]
         tokens = [token for token in asked if not isinstance(token, Round)]
         tokens.extend(token for _, token in self._flushes)
-        tokens.extend(placing.token for placing in {token for token in asked if isinstance(token, Round)})
+        rounds = {token for token in asked if isinstance(token, Round)}.union(self.postponed)
+        tokens.extend(placing.token for placing in rounds)
+        self.postponed.clear()
         self._waiting.clear()
         self._flushes.clear()
         self._effects.extend(Resolve(token, error) for token in tokens if token is not None)

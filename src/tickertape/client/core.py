@@ -23,7 +23,7 @@ from tickertape.base.errors import (
     UsageError,
     error_from_code,
 )
-from tickertape.base.limits import combined_subscriptions_max
+from tickertape.base.limits import combined_subscriptions_max, resubscription_retry_seconds
 from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
@@ -110,6 +110,8 @@ class ClientCore:
         self._goodbye: TickertapeError | None = None
         self._calls = Calls(self._frame, self.publishing, self.subscriptions, self._effects)
         self._closed = False
+        self._retry_at: float | None = None
+        """When what the server refused for now is asked for again."""
         self.logged_on: LoggedOn | None = None
         self.displaced: TickertapeError | None = None
         """Why the last connection ended, when another one took over the client name."""
@@ -144,11 +146,18 @@ class ClientCore:
 
     def next_deadline(self) -> float | None:
         """The earliest moment (monotonic seconds) at which `wake` wants to be called, or None."""
-        return self.subscriptions.next_deadline()
+        deadline = self.subscriptions.next_deadline()
+        if self._retry_at is None:
+            return deadline
+        return self._retry_at if deadline is None else min(deadline, self._retry_at)
 
     def wake(self, now: Now) -> None:
         """That moment has come."""
         self._send_credits(self.subscriptions.wake(now))
+        if self._retry_at is not None and self._retry_at <= now.mono:
+            self._retry_at = None
+            self._calls.retry()
+            self._run_errands()
 
     @property
     def keep_subscriptions(self) -> bool:
@@ -349,6 +358,8 @@ class ClientCore:
                 self._hang_up(error)
             if self.subscriptions.grants or self.subscriptions.leaving:
                 self._run_errands()
+            if self._calls.postponed and self._retry_at is None:
+                self._retry_at = now.mono + resubscription_retry_seconds
 
     def _run_errands(self) -> None:
         """Tell the server what subscriptions want it to know."""
@@ -433,7 +444,7 @@ class ClientCore:
         if was_on and isinstance(error, NameInUse):
             self.displaced = error
         self._connection = None
-        self.logged_on = None
+        self.logged_on = self._retry_at = None
         if self._closed:
             refusal: TickertapeError = Closed("the client was closed")
             reason = "closed"

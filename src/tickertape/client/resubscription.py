@@ -23,7 +23,7 @@ from tickertape.base.bookmarks import (
     parse_bookmark,
 )
 from tickertape.base.errors import BadBookmark, BadCommand, TickertapeError
-from tickertape.base.limits import resubscriptions_under_way_max
+from tickertape.base.limits import resubscription_retries_max, resubscriptions_under_way_max
 from tickertape.base.options import format_options, parse_options
 from tickertape.client.bookmarks import Trail
 
@@ -135,6 +135,8 @@ class Round:
         self.refused: list[Refusal] = []
         self._left = deque(sub_ids)
         self._under_way = 0
+        self._postponed: list[str] = []
+        self._retries = 0
 
     def next(self) -> str | None:
         """The id of the next one to be placed; None when others have to be answered first."""
@@ -149,7 +151,21 @@ class Round:
         if error is not None:
             self.refused.append((sub_id, error))
 
+    def postpone(self, sub_id: str) -> bool:
+        """One was refused for now: it is tried again after `retry`. False when that was done too often."""
+        if self._retries >= resubscription_retries_max:
+            return False
+        self._under_way -= 1
+        self._postponed.append(sub_id)
+        return True
+
+    def retry(self) -> None:
+        """A moment has passed."""
+        self._retries += 1
+        self._left.extend(self._postponed)
+        self._postponed.clear()
+
     @property
     def over(self) -> bool:
         """Whether all were answered."""
-        return not self._left and not self._under_way
+        return not self._left and not self._under_way and not self._postponed

@@ -282,6 +282,12 @@ class Subscriptions:
         subscription.placed = True
         return subscription.request, command
 
+    def postponed(self, request: Request) -> None:
+        """The server refused for now to place it again: it waits."""
+        present = self._by_id.get(request.context.sub_id)
+        if present is not None and present.request is request:
+            present.lose()
+
     # -- delivery ---------------------------------------------------------------------------------------
 
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:

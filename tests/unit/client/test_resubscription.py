@@ -13,7 +13,11 @@ from tickertape.base.errors import (
     SubscriptionExists,
     SubscriptionUnknown,
 )
-from tickertape.base.limits import resubscriptions_under_way_max
+from tickertape.base.limits import (
+    resubscription_retries_max,
+    resubscription_retry_seconds,
+    resubscriptions_under_way_max,
+)
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.effects import Again, End, Hand, Hangup, Tell
@@ -424,3 +428,32 @@ def test_an_id_that_was_made_up_means_nothing_to_the_next_process() -> None:
     assert store.subscriptions() == ["made-1"]
     scene.say(Ack(id=asked.id))
     assert store.subscriptions() == []
+
+
+def test_what_the_server_refuses_for_now_is_asked_for_again() -> None:
+    scene = Scene()
+    for sub_id in "ab":
+        scene.subscribe(sub_id)
+    scene.lose()
+    scene.connect()
+    scene.core.resubscribe("round")
+    first, second = (one for one, _ in scene.sent())
+    assert isinstance(first, Subscribe)
+    assert isinstance(second, Subscribe)
+    scene.say(Ack(id=first.id, code="not_ready", text="busy"))
+    scene.say(Ack(id=second.id))
+    assert not scene.took(End)
+    scene.later(resubscription_retry_seconds / 2)
+    assert scene.sent() == []
+    scene.later(resubscription_retry_seconds)
+    assert [one.sub_id for one in scene.placed(code="not_ready")] == ["a"]
+    scene.lose()
+    assert isinstance(scene.outcome("round"), Disconnected)
+    assert scene.core.next_deadline() is None
+    scene.connect()
+    scene.core.resubscribe("round")
+    for _ in range(resubscription_retries_max + 1):
+        assert "a" in [one.sub_id for one in scene.placed(code="not_ready")]
+        scene.later(1.1 * resubscription_retry_seconds)
+    assert {sub_id for sub_id, _ in scene.refused()} == {"a", "b"}
+    assert [end.reason for end in scene.took(End)] == ["not_ready"] * 2
