@@ -1,8 +1,8 @@
 """The client machine on the engine itself, in virtual time: subscriptions that outlive their connections.
 
-Connections are lost at any byte, the application discards in any order, pauses, resumes and replaces. What
-must hold: with a bookmark store what was discarded never comes again, and everything else does; without one
-each message comes once; in the order of the log, and nothing is missed.
+Connections are lost at any byte, the server crashes, the application discards in any order, pauses, resumes
+and replaces. What must hold: with a bookmark store what was discarded never comes again, and everything else
+does; without one each message comes once; in the order of the log, and nothing is missed.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ class World:
         self.random = Random(seed)
         self.counts = counts
         self.engine = EngineWorld(seed)
-        self.engine.small_tail()
-        self.publishers = [self.engine.connect("even"), self.engine.connect("odd")]
+        self.begin_publishing()
         self.store = MemoryBookmarkStore() if seed % 2 else None
         self.core = ClientCore("client")
         self.core.keep_subscriptions = True
@@ -102,7 +101,19 @@ class World:
         self.applications: dict[str, Application] = {}
         self.calls: dict[object, Callable[[object], None]] = {}
 
+    def begin_publishing(self) -> None:
+        self.engine.small_tail()
+        self.publishers = [self.engine.connect("even"), self.engine.connect("odd")]
+
     # -- what can happen --------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """The server loses what is not on its disk, and starts again."""
+        self.lose()
+        self.counts["crashed"] += 1
+        self.engine.disk = self.engine.disk.crash_clone(self.engine.rng)
+        self.engine.open()
+        self.begin_publishing()
 
     def publish(self) -> None:
         bodies = []
@@ -322,7 +333,7 @@ class World:
         ]
         for _ in range(STEPS):
             if self.random.random() < 0.012:
-                self.lose()
+                (self.crash if self.random.random() < 0.2 else self.lose)()
             else:
                 self.random.choice(actions)()
             self.settle()
@@ -399,5 +410,5 @@ def test_exact_28_nothing_is_lost_and_nothing_doubled_whatever_the_network_does(
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-    wanted = {"lost", "replaced", "paused", "resumed", "discarded", "handed", "shared"}
+    wanted = {"lost", "crashed", "replaced", "paused", "resumed", "discarded", "handed", "shared"}
     assert {name for name in wanted if counts[name]} == wanted, counts
