@@ -160,3 +160,28 @@ def test_a_convoy_of_none_that_run_is_over() -> None:
         assert fed.convoy.over
 
     run(work())
+
+
+def test_what_comes_again_is_not_handed_on_before() -> None:
+    async def work() -> None:
+        heard: list[tuple[str | None, int]] = []
+        go_on = asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            await go_on.wait()
+            heard.append((message.sub_id, int(message.data)))
+
+        fed = Fed(handle, "a", "b")
+        fed.join()
+        fed.push_all(a=[0, 2], b=[1, 3])
+        fed.push("a", 2)
+        fed.push("b", 1)
+        await asyncio.sleep(0.01)  # the first message is with its handler
+        fed.streams["a"].again()
+        fed.push("a", 1)
+        go_on.set()
+        await fed.finish()
+        assert heard == [("a", 0), ("b", 1), ("b", 3), ("b", 6), ("a", 7)]
+        assert fed.consumed == {"a": 5 * 33, "b": 3 * 33}
+
+    run(work())

@@ -112,3 +112,24 @@ def test_all_that_came_is_paid_for_once(steps: Sequence[str]) -> None:
         if inbox.take() is None:
             break
     assert paid + inbox.settle() == came
+
+
+def test_what_is_void_is_taken_for_its_cost_only() -> None:
+    inbox = Inbox("sub", limited=False)
+    for first in (1, 2, 3):
+        inbox.push(batch(first, b"a"))
+    assert take(inbox) is not None
+    inbox.notice("9|9|")
+    inbox.void()
+    assert inbox.voided, "the one at hand too"
+    owed = inbox.settle()
+    inbox.push(batch(4, b"a"))
+    found = []
+    while inbox.ready:
+        made = inbox.take()
+        assert made is not None
+        found.append((made.sequence(0), inbox.voided))
+        owed += inbox.settle()
+    assert found == [(2, True), (3, True), (4, False)]
+    assert inbox.recovery_point == "7|4|", "nothing else was done with"
+    assert owed == 4 * batch(1, b"a").cost
