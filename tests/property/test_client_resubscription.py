@@ -14,6 +14,7 @@ from random import Random
 import msgspec
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_world import EngineWorld, Peer
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
 from tickertape.base.errors import Disconnected, TickertapeError
@@ -27,7 +28,7 @@ from tickertape.client.subscription import Request
 from tickertape.wire.commands import Ack, Command, Logon
 from tickertape.wire.connection import Connection, Received
 
-RUNS = 160
+RUNS = 20
 STEPS = 400
 FILTERS = (None, "/n % 2 = 0", "/n % 3 = 0")
 Key = tuple[int, int]
@@ -400,10 +401,10 @@ class World:
             self.counts["handed"] += len(wanted)
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", parts(16, every_run=2))
 def test_exact_28_nothing_is_lost_and_nothing_doubled_whatever_the_network_does(block: int) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(block * RUNS // 8, (block + 1) * RUNS // 8):
+    for seed in range(block * RUNS, (block + 1) * RUNS):
         world = World(seed, counts)
         try:
             world.run()
