@@ -414,6 +414,33 @@ def test_several_with_filters_share_deliveries_and_each_goes_on_where_it_was(
         assert heard[k].wait(len(mine) + len(again) + len(late)) == mine + again + late
 
 
+@pytest.mark.parametrize("stored", [False, True], ids=["no store", "store"])
+def test_exact_26_conflation_is_kept_and_the_newest_of_each_key_comes(
+    scene: Scene, topic: str, *, stored: bool
+) -> None:
+    client = scene.begin(tt.MemoryBookmarkStore() if stored else None)
+    newest: dict[int, int] = {}
+
+    def handle(message: tt.Message) -> None:
+        body = message.json()
+        assert newest.get(body["k"], -1) <= body["n"], "it never goes back"
+        newest[body["k"]] = body["n"]
+        message.discard()
+
+    client.bookmark_subscribe(
+        topic, tt.EPOCH, on_message=handle, conflation=0.02, conflation_key="[/k]", sub_id="a"
+    )
+    for low in (0, 40, 80):
+        for n in range(low, low + 40):
+            scene.publisher.publish(topic, b'{"k": %d, "n": %d}' % (n % 3, n))
+        if low:
+            assert scene.again() == []
+        scene.publisher.publish_flush()
+        wanted = {n % 3: n for n in range(low + 37, low + 40)}
+        wait_until(lambda wanted=wanted: newest == wanted)
+        scene.lose()
+
+
 def test_unsubscribed_while_disconnected_it_is_gone(scene: Scene, topic: str) -> None:
     client, gone, stays = scene.begin(), Heard(), Heard()
     stream = client.subscribe(topic, on_message=gone, sub_id="gone")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.client.peer import Peer
@@ -19,7 +21,7 @@ from tickertape.base.limits import (
     resubscriptions_under_way_max,
 )
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.bookmark_store import MemoryBookmarkStore
+from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from tickertape.client.effects import Again, End, Hand, Hangup, Tell
 from tickertape.client.requests import MadeUpId, make_request
 from tickertape.client.subscription import Request
@@ -41,7 +43,7 @@ BODY = b"x" * 68  # with its 32 bytes of cost, 100
 class Scene(Peer):
     """A machine that keeps subscriptions, and answers of its server by sub_id."""
 
-    def __init__(self, store: MemoryBookmarkStore | None = None) -> None:
+    def __init__(self, store: BookmarkStore | None = None) -> None:
         super().__init__()
         self.core.keep_subscriptions = True
         self.core.subscriptions.use_store(store)
@@ -457,3 +459,24 @@ def test_what_the_server_refuses_for_now_is_asked_for_again() -> None:
         scene.later(1.1 * resubscription_retry_seconds)
     assert {sub_id for sub_id, _ in scene.refused()} == {"a", "b"}
     assert [end.reason for end in scene.took(End)] == ["not_ready"] * 2
+
+
+@pytest.mark.parametrize("kind", ["none", "memory", "logged"])
+def test_exact_34_duplicates_after_a_failover_are_filtered(kind: str, tmp_path: Path) -> None:
+    store: MemoryBookmarkStore | LoggedBookmarkStore | None = None
+    if kind != "none":
+        store = MemoryBookmarkStore() if kind == "memory" else LoggedBookmarkStore(tmp_path / "bookmarks")
+    scene = Scene(store)
+    scene.subscribe("a", MOST_RECENT, after="0")
+    scene.deliver("a", 1000, 1002)
+    if store is not None:
+        scene.discard(1000, 1002)
+    scene.took(Hand)
+    scene.deliver("a", 999)
+    assert scene.handed() == [], "out of order in its publisher's numbers"
+    scene.again()
+    scene.deliver("a", 1000, 1001, 1002, 1003)
+    scene.deliver("a", 1000, publisher=4)
+    assert scene.handed() == [("a", 1003), ("a", 1000)]
+    if store is not None:
+        store.close()
