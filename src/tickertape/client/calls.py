@@ -48,6 +48,8 @@ class Calls:
         self._last_id = 0
         self.postponed: list[Round] = []
         """Rounds in which the server refused some for now; `retry` goes on with them."""
+        self.retry_at: float | None = None
+        """When that is due, monotonic seconds."""
 
     def new_id(self) -> int:
         """A number for the next command; it names its answer."""
@@ -131,6 +133,7 @@ class Calls:
     def retry(self) -> None:
         """What was refused for now may be asked for again."""
         postponed, self.postponed = self.postponed, []
+        self.retry_at = None
         for placing in postponed:
             placing.retry()
             self.place_next(placing)
@@ -173,6 +176,7 @@ class Calls:
         rounds = {token for token in asked if isinstance(token, Round)}.union(self.postponed)
         tokens.extend(placing.token for placing in rounds)
         self.postponed.clear()
+        self.retry_at = None
         self._waiting.clear()
         self._flushes.clear()
         self._effects.extend(Resolve(token, error) for token in tokens if token is not None)

@@ -110,8 +110,6 @@ class ClientCore:
         self._goodbye: TickertapeError | None = None
         self._calls = Calls(self._frame, self.publishing, self.subscriptions, self._effects)
         self._closed = False
-        self._retry_at: float | None = None
-        """When what the server refused for now is asked for again."""
         self.logged_on: LoggedOn | None = None
         self.displaced: TickertapeError | None = None
         """Why the last connection ended, when another one took over the client name."""
@@ -146,16 +144,15 @@ class ClientCore:
 
     def next_deadline(self) -> float | None:
         """The earliest moment (monotonic seconds) at which `wake` wants to be called, or None."""
-        deadline = self.subscriptions.next_deadline()
-        if self._retry_at is None:
+        deadline, retry_at = self.subscriptions.next_deadline(), self._calls.retry_at
+        if retry_at is None:
             return deadline
-        return self._retry_at if deadline is None else min(deadline, self._retry_at)
+        return retry_at if deadline is None else min(deadline, retry_at)
 
     def wake(self, now: Now) -> None:
         """That moment has come."""
         self._send_credits(self.subscriptions.wake(now))
-        if self._retry_at is not None and self._retry_at <= now.mono:
-            self._retry_at = None
+        if self._calls.retry_at is not None and self._calls.retry_at <= now.mono:
             self._calls.retry()
             self._run_errands()
 
@@ -358,8 +355,8 @@ class ClientCore:
                 self._hang_up(error)
             if self.subscriptions.grants or self.subscriptions.leaving:
                 self._run_errands()
-            if self._calls.postponed and self._retry_at is None:
-                self._retry_at = now.mono + resubscription_retry_seconds
+            if self._calls.postponed and self._calls.retry_at is None:
+                self._calls.retry_at = now.mono + resubscription_retry_seconds
 
     def _run_errands(self) -> None:
         """Tell the server what subscriptions want it to know."""
@@ -444,7 +441,7 @@ class ClientCore:
         if was_on and isinstance(error, NameInUse):
             self.displaced = error
         self._connection = None
-        self.logged_on = self._retry_at = None
+        self.logged_on = None
         if self._closed:
             refusal: TickertapeError = Closed("the client was closed")
             reason = "closed"
