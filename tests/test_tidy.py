@@ -78,8 +78,16 @@ IMPURE = frozenset({
 PURE_LAYERS = {"base", "payload", "batch", "filter", "wire", "engine", "journal"}
 IMPURE_BY_NATURE = {"journal/disk.py"}
 PURE_BY_DUTY = {
+    "client/authenticators.py",
     "client/calls.py",
+    "client/choosers.py",
     "client/core.py",
+    "client/counsel.py",
+    "client/delays.py",
+    "client/session.py",
+    "client/standing.py",
+    "client/states.py",
+    "client/subscription_manager.py",
     "client/publish_store/format.py",
     "client/publish_store/ledger.py",
     "client/publish_store/reading.py",

@@ -76,7 +76,9 @@ if TYPE_CHECKING:
     from tickertape.base.version import __version__
     from tickertape.batch import Message, MessageBatch
     from tickertape.client.aio import AsyncClient
+    from tickertape.client.aio_ha import AsyncHAClient
     from tickertape.client.async_streams import AsyncMessageStream
+    from tickertape.client.authenticators import Authenticator, DefaultAuthenticator
     from tickertape.client.blocking import Client
     from tickertape.client.bookmark_store import (
         BookmarkStore,
@@ -86,7 +88,10 @@ if TYPE_CHECKING:
         RecoveryPointAdapter,
         RingBookmarkStore,
     )
+    from tickertape.client.choosers import ConnectionInfo, DefaultServerChooser, ServerChooser
     from tickertape.client.command import Command
+    from tickertape.client.delays import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
+    from tickertape.client.ha import HAClient
     from tickertape.client.publish_store import (
         AppendingPublishStore,
         FilePublishStore,
@@ -94,7 +99,14 @@ if TYPE_CHECKING:
         MemoryPublishStore,
         PublishStore,
     )
+    from tickertape.client.states import ConnectionState
     from tickertape.client.streams import MessageStream
+    from tickertape.client.subscribing import Handler
+    from tickertape.client.subscription_manager import (
+        MemorySubscriptionManager,
+        StoredSubscription,
+        SubscriptionManager,
+    )
 
 __all__ = [
     "EPOCH",
@@ -103,7 +115,9 @@ __all__ = [
     "AlreadyLoggedOn",
     "AppendingPublishStore",
     "AsyncClient",
+    "AsyncHAClient",
     "AsyncMessageStream",
+    "Authenticator",
     "BadBatch",
     "BadBody",
     "BadBookmark",
@@ -126,12 +140,21 @@ __all__ = [
     "Command",
     "ConfigurationError",
     "ConflatingRecoveryPointAdapter",
+    "ConnectionInfo",
+    "ConnectionState",
     "CorruptBatch",
+    "DefaultAuthenticator",
+    "DefaultServerChooser",
+    "DelayStrategy",
     "Disconnected",
+    "ExponentialDelayStrategy",
     "FilePublishStore",
+    "FixedDelayStrategy",
     "Forked",
     "FrameStalled",
     "FrameTooLarge",
+    "HAClient",
+    "Handler",
     "HybridPublishStore",
     "JournalCorrupt",
     "JournalError",
@@ -145,6 +168,7 @@ __all__ = [
     "LogonTimeout",
     "MemoryBookmarkStore",
     "MemoryPublishStore",
+    "MemorySubscriptionManager",
     "Message",
     "MessageBatch",
     "MessageStream",
@@ -162,6 +186,7 @@ __all__ = [
     "RecoveryPointAdapter",
     "Refused",
     "RingBookmarkStore",
+    "ServerChooser",
     "SlowClient",
     "SpillFailed",
     "StoreCorrupt",
@@ -171,8 +196,10 @@ __all__ = [
     "StoreLocked",
     "StoreOfAnother",
     "StoreVersion",
+    "StoredSubscription",
     "StreamEnded",
     "SubscriptionExists",
+    "SubscriptionManager",
     "SubscriptionUnknown",
     "TickertapeError",
     "TimedOut",
@@ -187,7 +214,9 @@ _HOMES: Final = {
     "tickertape.base.version": ("__version__",),
     "tickertape.batch": ("Message", "MessageBatch"),
     "tickertape.client.aio": ("AsyncClient",),
+    "tickertape.client.aio_ha": ("AsyncHAClient",),
     "tickertape.client.async_streams": ("AsyncMessageStream",),
+    "tickertape.client.authenticators": ("Authenticator", "DefaultAuthenticator"),
     "tickertape.client.blocking": ("Client",),
     "tickertape.client.bookmark_store": (
         "BookmarkStore",
@@ -197,7 +226,10 @@ _HOMES: Final = {
         "RecoveryPointAdapter",
         "RingBookmarkStore",
     ),
+    "tickertape.client.choosers": ("ConnectionInfo", "DefaultServerChooser", "ServerChooser"),
     "tickertape.client.command": ("Command",),
+    "tickertape.client.delays": ("DelayStrategy", "ExponentialDelayStrategy", "FixedDelayStrategy"),
+    "tickertape.client.ha": ("HAClient",),
     "tickertape.client.publish_store": (
         "AppendingPublishStore",
         "FilePublishStore",
@@ -205,7 +237,14 @@ _HOMES: Final = {
         "MemoryPublishStore",
         "PublishStore",
     ),
+    "tickertape.client.states": ("ConnectionState",),
     "tickertape.client.streams": ("MessageStream",),
+    "tickertape.client.subscribing": ("Handler",),
+    "tickertape.client.subscription_manager": (
+        "MemorySubscriptionManager",
+        "StoredSubscription",
+        "SubscriptionManager",
+    ),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -353,6 +353,12 @@ shared_batches_bytes_max: Final = 16 * MIB
 them; each counts twice, and the last one is always kept."""
 client_timeout_seconds: Final = 10.0
 """How long a client's blocking call waits when it was not told otherwise."""
+connect_attempt_seconds_default: Final = 10.0
+"""How long an HA client with no timeout of its own lets one attempt, and resubscribing, take."""
+reconnect_delay_seconds_max: Final = 86_400.0
+"""Longest wait, and longest time limit, of a delay strategy."""
+name_settled_seconds: Final = 600.0
+"""A client that came back after its name was taken over and then has held it for so long may do so again."""
 
 # administration
 topics_counted_max: Final = 1_000
@@ -446,4 +452,5 @@ assert 1_000 * (pattern_answer_bytes + 4 * topic_bytes_max) < pattern_answers_by
 assert paths_per_reader_max <= index_paths_max <= index_values_max // 64
 assert 8 * index_cells_max <= index_memory_bytes_max
 assert conflation_seconds_min < conflation_seconds_max
+assert client_timeout_seconds < name_settled_seconds < reconnect_delay_seconds_max
 assert 64 * (conflation_entry_bytes + conflation_key_bytes_max) < conflation_held_bytes_max

@@ -238,10 +238,7 @@ class AsyncClient(
             raise full
         if not self._publishing.starved:
             return
-        # Without a handler nobody is expected to connect again; without a deadline waiting lasts as long as
-        # the connection.
-        reconnects = self._disconnect_handler is not None and seconds is not None
-        self._check_worth_waiting(full, reconnects=reconnects)
+        self._check_worth_waiting(full, reconnects=self._reconnects(seconds))
         try:
             async with asyncio.timeout_at(deadline):
                 await self._room.wait()

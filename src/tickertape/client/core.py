@@ -12,12 +12,9 @@ from typing import Final, NamedTuple
 
 from tickertape.base.errors import (
     BadCommand,
-    BadOption,
     BadTopic,
     Closed,
     CorruptBatch,
-    Disconnected,
-    NameInUse,
     SubscriptionUnknown,
     TickertapeError,
     UsageError,
@@ -28,12 +25,14 @@ from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.calls import Calls
-from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send
+from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send, State
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
 from tickertape.client.requests import check_sub_ids
 from tickertape.client.resubscription import Round
 from tickertape.client.shares import routes_of
+from tickertape.client.standing import Standing
+from tickertape.client.states import ConnectionState
 from tickertape.client.subscriptions import Request, Subscriptions
 from tickertape.wire import commands
 from tickertape.wire.commands import (
@@ -48,7 +47,6 @@ from tickertape.wire.commands import (
     Goodbye,
     Heartbeat,
     LoggedOn,
-    Logon,
     Pause,
     Persisted,
     PersistedNotice,
@@ -95,26 +93,21 @@ class ClientCore:
         self, name: str, *, user: str | None = None, password: str | None = None, software: str = ""
     ) -> None:
         check_client_name(name)
-        for what, text in (("user", user), ("password", password)):
-            if text is not None and not isinstance(text, str):
-                raise BadOption(f"{what} is text, not {type(text).__name__}")
-        self.name = name
-        self._logon = Logon(name=name, user=user, password=password, software=software)
         self._effects: list[Effect] = []
         self.waiting: Sequence[Effect] = self._effects
         """What `effects` would give, to look at only."""
         self.publishing = Publishing(name, self._send, self._effects)
+        self.standing = Standing(name, software, self.publishing)
+        """Whether it is logged on, and what holds while it is not."""
+        self.standing.set_credentials(user, password)
+        self.name = name
         self.subscriptions = Subscriptions(self._effects)
         self._connection: Connection | None = None
         self._logon_token: object = None
         self._goodbye: TickertapeError | None = None
         self._calls = Calls(self._frame, self.publishing, self.subscriptions, self._effects)
-        self._closed = False
-        self.logged_on: LoggedOn | None = None
-        self.displaced: TickertapeError | None = None
-        """Why the last connection ended, when another one took over the client name."""
-        self.loss: Disconnected | None = None
-        """What calls raise since the last connection ended; its cause says why. None before the first end."""
+        self.step_by_step = False
+        """Whether nothing follows the logon before `go_on`."""
 
     # -- the contract of a machine ----------------------------------------------------------------------
 
@@ -165,6 +158,27 @@ class ClientCore:
     def keep_subscriptions(self, keep: bool) -> None:
         self.subscriptions.keep = keep
 
+    def go_on(self, now: Now) -> None:
+        """Take in what the server has persisted, let go of that, and send the rest of the publish store.
+
+        From here on everything may be called. Nothing happens when the connection is lost already.
+        """
+        accepted = self.standing.accepted
+        if accepted is None or self._goodbye is not None:
+            return
+        self.standing.ready(accepted)
+        self.publishing.logged_on(accepted.last_persisted, now)
+        if self.publishing.store is not None:
+            self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
+
+    def stop(self, error: TickertapeError) -> None:
+        """Nobody connects again; see `Standing.stop`."""
+        self.standing.stop(error, connected=self._connection is not None)
+
+    def begin(self) -> None:
+        """Somebody connects (again); see `Standing.begin`."""
+        self.standing.begin(connected=self._connection is not None)
+
     # -- calls of the application -----------------------------------------------------------------------
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
@@ -188,9 +202,9 @@ class ClientCore:
         """
         if level not in ("persisted", "processed"):
             raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
-        if not self._closed:
+        if not self.standing.closed:
             self.publishing.check_taken_over()
-        self._check_ready()
+        self.standing.check_ready()
         frame = self.publishing.flush_lanes()
         if level == "persisted":
             # Every frame has its answer; asking for another one would only cost a round trip.
@@ -205,7 +219,7 @@ class ClientCore:
         With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
         `Disconnected`, `SubscriptionExists`, and what the bookmark store raises.
         """
-        self._check_ready()
+        self.standing.check_ready()
         self.publishing.flush_lanes()
         coming = self.subscriptions.prepare(request, sink)
         command = coming.command(self._calls.new_id())
@@ -218,7 +232,7 @@ class ClientCore:
         Resolved with a list of (sub_id, error): those that were refused. Each of them has ended with its
         error, and the exception listener was told. Raises `Disconnected`, `Closed`.
         """
-        self._check_ready()
+        self.standing.check_ready()
         self._calls.place_next(Round(token, self.subscriptions.kept()))
         self._run_errands()
 
@@ -242,7 +256,7 @@ class ClientCore:
         """
         if self.subscriptions.leave_kept(request):
             return
-        self._check_ready()
+        self.standing.check_ready()
         if self.subscriptions.leave(request):
             self._calls.leave(request.context.sub_id)
 
@@ -263,7 +277,7 @@ class ClientCore:
 
         A bookmark that the log does not hold is an error: where the positions begin would be a guess.
         """
-        self._check_ready()
+        self.standing.check_ready()
         if not isinstance(topic, str):
             raise BadTopic(f"a topic name is text, not {type(topic).__name__}")
         self.publishing.flush_lanes()
@@ -283,19 +297,25 @@ class ClientCore:
         self._send_credits(self.subscriptions.consumed_all(takings))
 
     @property
+    def logged_on(self) -> LoggedOn | None:
+        """What the server said at logon, while everything may be called."""
+        return self.standing.logged_on
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self.standing.closed
 
     def close(self) -> None:
         """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
-        self._closed = True
+        self.standing.close()
         if self.logged_on is not None:
             self.publishing.flush_lanes()
         if self._connection is None:
             refusal = Closed("the client was closed")
             self.publishing.lost(refusal)
             self.subscriptions.lost("closed", refusal)
+            self._effects.append(State(ConnectionState.SHUTDOWN))
         else:
             self._effects.append(Hangup(Closed("the client was closed")))
 
@@ -306,8 +326,8 @@ class ClientCore:
         self._connection = Connection("client")
         self._goodbye = None
         self._logon_token = token
-        self._effects.append(Send([self._connection.preface()]))
-        self._send(self._logon)
+        self._effects += (State(ConnectionState.CONNECTED), Send([self._connection.preface()]))
+        self._send(self.standing.logon)
 
     def _frame(self, command: Command) -> Send:
         assert self._connection is not None
@@ -326,17 +346,9 @@ class ClientCore:
                 sub_ids = tuple([credit.sub_id for credit in some])
                 self._send(Credits(sub_ids=sub_ids, bytes=tuple([credit.bytes for credit in some])))
 
-    def _check_ready(self) -> None:
-        if self._closed:
-            raise Closed("the client was closed")
-        if self.logged_on is None:
-            if self.loss is not None:
-                raise self.loss.with_traceback(None)  # else it grows with each call
-            raise Disconnected("not connected: call connect() first")
-
     def _check_known(self, what: str, sub_ids: tuple[str, ...], consequence: str) -> None:
         check_sub_ids(what, sub_ids)
-        self._check_ready()
+        self.standing.check_ready()
         for sub_id in sub_ids:
             if sub_id not in self.subscriptions:
                 where = "on this connection" + (", and each id is given by itself" if "," in sub_id else "")
@@ -372,6 +384,8 @@ class ClientCore:
             self._hang_up(error_from_code(command.code, command.text))
         elif isinstance(command, LoggedOn):
             self._log_on(command, now)
+        elif isinstance(command, Heartbeat) and self.standing.accepted is not None:
+            return
         elif self.logged_on is None:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
         elif isinstance(command, Deliver):
@@ -394,18 +408,17 @@ class ClientCore:
             self.subscriptions.ended(command)
         elif isinstance(command, Ack | Resolved):
             self._calls.answered(command)
-        elif not isinstance(command, Heartbeat):
+        else:
             raise BadCommand(f"{type(command).__name__} does not come from a server")
 
     def _log_on(self, command: LoggedOn, now: Now) -> None:
-        if self.logged_on is not None or self._connection is None:
-            raise BadCommand("the server answered the logon twice")
+        assert self._connection is not None
+        self.standing.accept(command)
         self._connection.logged_on()
-        self.publishing.recording.told(command.recorded, command.validated)
-        self.logged_on = command
-        self.displaced = None
         token, self._logon_token = self._logon_token, None
-        self.publishing.logged_on(command.last_persisted, now)
+        self._effects.append(State(ConnectionState.LOGGED_ON))
+        if not self.step_by_step:
+            self.go_on(now)
         self._effects.append(Resolve(token, command))
 
     def _deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
@@ -437,31 +450,16 @@ class ClientCore:
             error = self._goodbye
         # What was not written yet belonged to this connection.
         self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Send | Hangup)]
-        was_on = self.logged_on is not None
-        if was_on and isinstance(error, NameInUse):
-            self.displaced = error
+        was_on, closed = self.standing.accepted is not None, self.standing.closed
         self._connection = None
-        self.logged_on = None
-        if self._closed:
-            refusal: TickertapeError = Closed("the client was closed")
-            reason = "closed"
-            self.publishing.lost(refusal)
-        else:
-            refusal = error if isinstance(error, Disconnected) else _disconnected(error)
-            reason = error.code
-            self.loss = Disconnected(f"{refusal}; call connect() again")
-            self.loss.__cause__ = error
-            self.publishing.lost(self.loss)
-        self.subscriptions.lost(reason, refusal, keep=self.keep_subscriptions and not self._closed)
+        reason, refusal = self.standing.lost(error)
+        self.subscriptions.lost(reason, refusal, keep=self.keep_subscriptions and not closed)
         if self._logon_token is not None:
-            self._effects.append(Resolve(self._logon_token, Closed("closed") if self._closed else error))
+            self._effects.append(Resolve(self._logon_token, refusal if closed else error))
             self._logon_token = None
         self._calls.lost(refusal)
-        if was_on and not self._closed:
+        self._effects.append(State(ConnectionState.DISCONNECTED))
+        if closed:
+            self._effects.append(State(ConnectionState.SHUTDOWN))
+        elif was_on:
             self._effects.append(Down(error))
-
-
-def _disconnected(error: TickertapeError) -> Disconnected:
-    lost = Disconnected(f"the connection was ended ({error.code}): {error}")
-    lost.__cause__ = error
-    return lost

@@ -30,16 +30,19 @@ from tickertape.client.effects import (
     Notice,
     Resolve,
     Room,
+    State,
     Tell,
 )
 from tickertape.client.handlers import ExceptionListener, Handlers
 from tickertape.client.lane import CLOSED
-from tickertape.client.link import parse_uri
+from tickertape.client.link import Address, parse_uri
+from tickertape.client.states import ConnectionState, StateListener, StateListeners
 from tickertape.client.waiting import DEFAULT, Timeout
 from tickertape.wire.commands import LoggedOn
 
 SOFTWARE: Final = f"tickertape-python {__version__}"
 
+DisconnectHandler = Callable[[Any], object]
 FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
 
 
@@ -60,7 +63,7 @@ class Driver(ABC):
     def __init__(
         self, name: str, uri: str, user: str | None, password: str | None, timeout: float | str | None
     ) -> None:
-        self._address = parse_uri(uri)
+        self._address = self._first_address(uri)
         self._core = ClientCore(
             name,
             user=user if user is not None else self._address.user,
@@ -71,8 +74,10 @@ class Driver(ABC):
         self._publish: Callable[..., int | None] = self._publishing.publish
         self._waiting = self._core.waiting
         self._handlers = Handlers()
+        self._states = StateListeners()
         self._timeout = None if timeout is None else parse_interval(timeout)
         self._failed_write_handler: FailedWriteHandler | None = None
+        self._disconnect_handler: DisconnectHandler | None = None
         self._made_ids: Iterator[int] = count(1)
         self._forked = False
 
@@ -97,10 +102,22 @@ class Driver(ABC):
         """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
         self._handlers.listener = listener
 
+    def add_connection_state_listener(self, listener: StateListener) -> None:
+        """Call `listener(state)` with each `ConnectionState` that the connection comes to, in order.
+
+        It runs where other handlers run, before the disconnect handler, and must not wait. One that is added
+        twice is called once. Raises `UsageError` for what cannot be called.
+        """
+        self._states.add(listener)
+
+    def remove_connection_state_listener(self, listener: StateListener) -> None:
+        """Call it no more; nothing happens when it is not called."""
+        self._states.remove(listener)
+
     def forked(self) -> None:
         """Internal: this is a forked child."""
         self._forked = True
-        self._core.logged_on = None
+        self._core.standing.logged_on = None
         self._publishing.run = CLOSED
         self._publish = forks.refuse
 
@@ -116,7 +133,7 @@ class Driver(ABC):
             elif isinstance(effect, Resolve):
                 effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
             elif isinstance(effect, CaughtUp | Notice | End | Again):
-                _tell_sink(effect)
+                self._tell_sink(effect)
             elif isinstance(effect, Joined):
                 self._joined(effect.sinks)
             elif isinstance(effect, Tell):
@@ -129,7 +146,24 @@ class Driver(ABC):
                 if connected is not None:
                     connected.hang_up()
             elif isinstance(effect, Down):
-                self._down()
+                self._down(effect.error)
+            elif isinstance(effect, State):
+                self._tell(effect.state)
+
+    def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
+        sink: Any = effect.sink
+        if isinstance(effect, CaughtUp):
+            sink.caught_up()
+        elif isinstance(effect, Notice):
+            sink.noticed(effect.bookmark)
+        elif isinstance(effect, End):
+            sink.end(effect.reason, effect.error)
+        else:
+            sink.again()
+
+    def _tell(self, state: ConnectionState) -> None:
+        for listener in self._states.listeners:
+            self._handle(listener, state)
 
     def _failed_write(self, effect: FailedWrite) -> None:
         if self._failed_write_handler is not None:
@@ -156,10 +190,20 @@ class Driver(ABC):
         """The publish store has room: whoever waits may try again."""
 
     @abstractmethod
-    def _down(self) -> None:
+    def _down(self, error: TickertapeError) -> None:
         """A connection is lost, and not because the application closed the client."""
 
     # -- decisions both fronts make ---------------------------------------------------------------------
+
+    def _first_address(self, uri: str) -> Address:
+        return parse_uri(uri)
+
+    def _reconnects(self, seconds: float | None) -> bool:
+        """Whether somebody is expected to connect again while a call waits for so long.
+
+        Without a handler nobody is; without a deadline waiting lasts as long as the connection.
+        """
+        return self._disconnect_handler is not None and seconds is not None
 
     def _seconds(self, timeout: Timeout) -> float | None:
         if timeout is DEFAULT:
@@ -169,29 +213,17 @@ class Driver(ABC):
     def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
         """Raise unless somebody may make room. `reconnects`: a handler may connect again in time."""
         if self._core.logged_on is None and not reconnects:
-            lost = self._core.loss
+            lost = self._core.standing.loss
             why = "" if lost is None else f" ({lost.__cause__})"
             raise Disconnected(f"there is no connection{why}, and {full}") from full
 
     def _not_in_a_fight(self, *, handling_loss: bool) -> None:
         # Two clients of one name whose handlers connect again would throw each other out for ever.
-        if handling_loss and self._core.displaced is not None:
+        if handling_loss and self._core.standing.displaced is not None:
             raise NameInUse(
                 f"another process took over the client name {self.name!r}, and would be thrown out in turn: "
                 "give each process a name of its own, or call connect() outside of the disconnect handler"
-            ) from self._core.displaced
-
-
-def _tell_sink(effect: CaughtUp | Notice | End | Again) -> None:
-    sink: Any = effect.sink
-    if isinstance(effect, CaughtUp):
-        sink.caught_up()
-    elif isinstance(effect, Notice):
-        sink.noticed(effect.bookmark)
-    elif isinstance(effect, End):
-        sink.end(effect.reason, effect.error)
-    else:
-        sink.again()
+            ) from self._core.standing.displaced
 
 
 def extras(

@@ -12,6 +12,7 @@ from tickertape.base.errors import PublishRejected, TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.shares import Shared
+from tickertape.client.states import ConnectionState
 
 Part = tuple[object, MessageBatch, Sequence[int]]
 """What one sink gets of a batch for several: its share, and which rows of the batch these are."""
@@ -110,6 +111,12 @@ class Down(NamedTuple):
     error: TickertapeError
 
 
+class State(NamedTuple):
+    """Tell the connection-state listeners."""
+
+    state: ConnectionState
+
+
 Effect = (
     Send
     | Hangup
@@ -125,4 +132,8 @@ Effect = (
     | FailedWrite
     | Room
     | Down
+    | FailedWrite
+    | Room
+    | Down
+    | State
 )

@@ -38,6 +38,10 @@ class Address(NamedTuple):
     password: str | None
 
 
+NOWHERE: Final = Address("nowhere", "", 0, "", None, None)
+"""The address of a client that was not told yet where to connect."""
+
+
 def parse_uri(uri: str) -> Address:
     """Read `tcp://host:port`, `tcp://user:password@host:port` or `unix:///path`. Raises `BadOption`."""
     if not isinstance(uri, str):

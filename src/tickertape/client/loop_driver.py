@@ -16,15 +16,13 @@ from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedO
 from tickertape.base.units import within
 from tickertape.client import forks
 from tickertape.client.core import Arrived, Lost, Opened
-from tickertape.client.driver import Driver
+from tickertape.client.driver import DisconnectHandler, Driver
 from tickertape.client.effects import Effect, Send
 from tickertape.client.loop_link import LoopLink
 from tickertape.client.loop_waiting import LoopCall, Waiters
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
 from tickertape.wire.commands import LoggedOn
-
-DisconnectHandler = Callable[[Any], object]
 
 
 class LoopDriver(Driver):
@@ -44,7 +42,6 @@ class LoopDriver(Driver):
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._disconnect_handler: DisconnectHandler | None = None
         forks.register(self)
 
     # -- connection -------------------------------------------------------------------------------------
@@ -71,25 +68,7 @@ class LoopDriver(Driver):
             if self._core.closed:
                 raise Closed("the client was closed")
             self._loop = loop
-            link = LoopLink(self._address, self)
-            self._logon = LoopCall()
-            try:
-                async with asyncio.timeout(seconds):
-                    await link.dial()
-                    outcome = await self._logon.wait(None, "the logon")
-            except TickertapeError:
-                raise
-            except TimeoutError as error:
-                late = TimedOut(f"no logon at {self._address.uri} {within(seconds)}")
-                link.discard(Disconnected(str(late)))
-                raise late from error
-            except OSError as error:
-                reason = error.strerror or error
-                raise Disconnected(f"cannot connect to {self._address.uri}: {reason}") from error
-            except asyncio.CancelledError:
-                link.discard(Disconnected("connecting was cancelled"))
-                raise
-            assert isinstance(outcome, LoggedOn)
+            await self._log_on(seconds)
 
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send what was published, wait until the server has it, and disconnect. Further calls raise
@@ -196,6 +175,29 @@ class LoopDriver(Driver):
 
     # -- inside -----------------------------------------------------------------------------------------
 
+    async def _log_on(self, seconds: float | None) -> LoggedOn:
+        """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
+        link = LoopLink(self._address, self)
+        self._logon = LoopCall()
+        try:
+            async with asyncio.timeout(seconds):
+                await link.dial()
+                outcome = await self._logon.wait(None, "the logon")
+        except TickertapeError:
+            raise
+        except TimeoutError as error:
+            late = TimedOut(f"no logon at {self._address.uri} {within(seconds)}")
+            link.discard(Disconnected(str(late)))
+            raise late from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise Disconnected(f"cannot connect to {self._address.uri}: {reason}") from error
+        except asyncio.CancelledError:
+            link.discard(Disconnected("connecting was cancelled"))
+            raise
+        assert isinstance(outcome, LoggedOn)
+        return outcome
+
     def _drive(self) -> None:
         """Carry out what the machine asks for: sends first, in the order in which frames were made."""
         link = self._link
@@ -236,10 +238,16 @@ class LoopDriver(Driver):
     async def _call(self, begin: Callable[[LoopCall], None], timeout: Timeout, what: str) -> object:
         seconds = self._seconds(timeout)
         self._check_usable()
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        await self._until_ready(deadline, seconds, what)
         call = LoopCall()
         begin(call)
         self._drive()
-        return await call.wait(seconds, what)
+        return await call.wait(_left(deadline), what, seconds)
+
+    async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
+        """Wait while somebody is connecting; `deadline` is where the `seconds` of the call `what` end. Here
+        nobody is: a call on a lost connection raises."""
 
     def _consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
         self._check_not_forked()
@@ -304,7 +312,7 @@ class LoopDriver(Driver):
     def _room_again(self) -> None:
         self._room.wake()
 
-    def _down(self) -> None:
+    def _down(self, error: TickertapeError) -> None:  # noqa: ARG002 - for those who override it
         if self._disconnect_handler is not None:
             self._spawn(self._run_disconnect_handler())
 

@@ -25,13 +25,17 @@ class LoopCall:
         if not self._future.done():
             self._future.set_result(outcome)
 
-    async def wait(self, seconds: float | None, what: str) -> object:
-        """The outcome; raises it when it is an error, and `TimedOut` after `seconds` without one."""
+    async def wait(self, seconds: float | None, what: str, whole: float | None = None) -> object:
+        """The outcome; raises it when it is an error, and `TimedOut` after `seconds` without one.
+
+        `whole`: what the error says instead, where `seconds` is only the rest of it.
+        """
         try:
             async with asyncio.timeout(seconds):
                 outcome = await self._future
         except TimeoutError:
-            raise TimedOut(f"no answer to {what} {within(seconds)}; it may still take effect") from None
+            late = within(seconds if whole is None else whole)
+            raise TimedOut(f"no answer to {what} {late}; it may still take effect") from None
         if isinstance(outcome, TickertapeError):
             raise outcome
         return outcome

@@ -76,6 +76,7 @@ class Publishing:
         self.recording = Recording()
         """What the server said about topics."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
+        self._storing = True
         self._frame = 0
         self._sent_sequence = 0
         self._last_persisted = 0
@@ -277,9 +278,12 @@ class Publishing:
         self._resume(now)
         self._measure()
 
-    def lost(self, refusal: TickertapeError) -> None:
-        """The connection is gone: keep what the store must keep; `refusal` is raised where it cannot."""
+    def lost(self, refusal: TickertapeError, *, storing: bool = True) -> None:
+        """The connection is gone: keep what the store must keep; `refusal` is raised where it cannot.
+
+        `storing`: whether the store takes what is published meanwhile."""
         self._refusal = refusal
+        self._storing = storing
         self._lanes.clear()
         self._close_run()
         for lane in (self._recorded, self._unrecorded):
@@ -350,8 +354,8 @@ class Publishing:
         self.check_taken_over()
         recorded = topic in self.recording
         if self._refusal is not None:
-            stored = recorded and self._recorded.sequenced and not isinstance(self._refusal, Closed)
-            if not stored:
+            stored = recorded and self._recorded.sequenced and self._storing
+            if not stored or isinstance(self._refusal, Closed):
                 raise self._refusal.with_traceback(None)  # else it grows with each call
         if len(self._lanes) >= topics_remembered_max:
             self._lanes.clear()

@@ -28,7 +28,6 @@ class PublishSteps(ABC):
     _lock: threading.RLock
     _owns_lock: Callable[[], bool]
     _room: threading.Condition
-    _disconnect_handler: Callable[..., object] | None
 
     @abstractmethod
     def _sends(self) -> list[Effect]:
@@ -45,6 +44,10 @@ class PublishSteps(ABC):
     @abstractmethod
     def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
         """Raise unless somebody may make room."""
+
+    @abstractmethod
+    def _reconnects(self, seconds: float | None) -> bool:
+        """Whether somebody is expected to connect again while a call waits for so long."""
 
     def _publish_when_room(
         self, seconds: float | None, publish: Callable[..., int | None], *arguments: object
@@ -105,10 +108,7 @@ class PublishSteps(ABC):
             publishing = self._publishing
             if not publishing.starved:
                 return
-            # Without a handler nobody is expected to connect again; without a deadline waiting lasts as
-            # long as the connection.
-            reconnects = self._disconnect_handler is not None and seconds is not None
-            self._check_worth_waiting(full, reconnects=reconnects)
+            self._check_worth_waiting(full, reconnects=self._reconnects(seconds))
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimedOut(f"no room {within(seconds)}: {full}") from full

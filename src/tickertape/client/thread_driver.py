@@ -6,8 +6,10 @@ asks for is carried out here: sends in order under the lock, everything else aft
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from types import TracebackType
@@ -16,14 +18,14 @@ from typing import Any, Self
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.client import forks
 from tickertape.client.core import Arrived, Lost, Opened
-from tickertape.client.driver import Driver
-from tickertape.client.effects import Effect, Resolve, Send
+from tickertape.client.driver import DisconnectHandler, Driver
+from tickertape.client.effects import Effect, Resolve, Send, State
 from tickertape.client.lane import NOBODY
 from tickertape.client.link import Link, dial
+from tickertape.client.states import ConnectionState
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Call, Timeout, now
-
-DisconnectHandler = Callable[[Any], object]
+from tickertape.wire.commands import LoggedOn
 
 
 class ThreadDriver(Driver):
@@ -41,7 +43,9 @@ class ThreadDriver(Driver):
         self._connecting = threading.Lock()
         self._handling_loss = threading.RLock()
         self._loss_handled_on = NOBODY
-        self._disconnect_handler: DisconnectHandler | None = None
+        self._due_states: deque[ConnectionState] = deque()
+        """What listeners are still to be told, in the order in which it came about."""
+        self._telling = threading.Lock()
         forks.register(self)
 
     # -- connection -------------------------------------------------------------------------------------
@@ -55,7 +59,6 @@ class ThreadDriver(Driver):
         `Refused`, `NameInUse`, `BadVersion`, ...
         """
         seconds = self._seconds(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
         self._not_on_receive_thread("connect")
         self._not_in_a_fight(handling_loss=self._loss_handled_on == get_ident())
         with self._connecting:
@@ -64,22 +67,7 @@ class ThreadDriver(Driver):
                 self._abandon(self._link, Disconnected("connecting was interrupted"))
             if self._core.logged_on is not None:
                 return
-            call = Call()
-            link = Link(dial(self._address, seconds), self._address.uri, self)
-            try:
-                with self._lock:
-                    if self._core.closed:
-                        raise Closed("the client was closed")
-                    self._link = link
-                    self._core.receive(Opened(call), now())
-                    later = self._sends()
-                link.start()
-                self._carry_out(link, later)
-                call.wait(_left(deadline), "the logon", seconds)
-            except BaseException as error:
-                why = str(error) if isinstance(error, TimedOut) else "connecting was interrupted"
-                self._abandon(link, Disconnected(why))
-                raise
+            self._log_on(seconds)
 
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send what was published, wait until the server has it, and disconnect. Further calls raise
@@ -139,6 +127,7 @@ class ThreadDriver(Driver):
         self._not_on_receive_thread(what)
         call = Call()
         with self._lock:
+            self._until_ready(deadline, seconds, what)
             self._core.flush(call, level)
             link, later = self._link, self._sends()
         self._carry_out(link, later)
@@ -197,6 +186,31 @@ class ThreadDriver(Driver):
 
     # -- inside -----------------------------------------------------------------------------------------
 
+    def _dial(self, seconds: float | None) -> socket.socket:
+        return dial(self._address, seconds)
+
+    def _log_on(self, seconds: float | None) -> LoggedOn:
+        """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        call = Call()
+        link = Link(self._dial(seconds), self._address.uri, self)
+        try:
+            with self._lock:
+                if self._core.closed:
+                    raise Closed("the client was closed")
+                self._link = link
+                self._core.receive(Opened(call), now())
+                later = self._sends()
+            link.start()
+            self._carry_out(link, later)
+            answer = call.wait(_left(deadline), "the logon", seconds)
+        except BaseException as error:
+            why = str(error) if isinstance(error, TimedOut) else "connecting was interrupted"
+            self._abandon(link, Disconnected(why))
+            raise
+        assert isinstance(answer, LoggedOn)
+        return answer
+
     def _abandon(self, link: Link, why: Disconnected) -> None:
         """End a connection that nobody got to use, so that another one can be made; not one that logged on.
 
@@ -222,6 +236,8 @@ class ThreadDriver(Driver):
             if type(effect) is Send:
                 if self._link is not None:
                     self._link.add(effect.buffers)
+            elif type(effect) is State:
+                self._due_states.append(effect.state)
             else:
                 later.append(effect)
         return later
@@ -229,8 +245,19 @@ class ThreadDriver(Driver):
     def _carry_out(self, link: Link | None, effects: Sequence[Effect]) -> None:
         if link is not None:
             link.push()
+        if self._due_states:
+            self._tell_states()
         if effects:
             self._settle(effects, link)
+
+    def _tell_states(self) -> None:
+        # Whoever comes while another thread tells leaves it to that one: listeners hear one after the other.
+        while self._due_states and self._telling.acquire(blocking=False):
+            try:
+                while self._due_states:
+                    self._tell(self._due_states.popleft())
+            finally:
+                self._telling.release()
 
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
         self._handlers.run(handler, *arguments)
@@ -239,7 +266,7 @@ class ThreadDriver(Driver):
         with self._lock:
             self._room.notify_all()
 
-    def _down(self) -> None:
+    def _down(self, error: TickertapeError) -> None:  # noqa: ARG002 - for those who override it
         handler = self._disconnect_handler
         if handler is not None:
             with self._handling_loss:
@@ -250,12 +277,18 @@ class ThreadDriver(Driver):
     def _call(self, begin: Callable[[Call], None], timeout: Timeout, what: str) -> object:
         seconds = self._seconds(timeout)
         self._not_on_receive_thread(what)
+        deadline = None if seconds is None else time.monotonic() + seconds
         call = Call()
         with self._lock:
+            self._until_ready(deadline, seconds, what)
             begin(call)
             link, later = self._link, self._sends()
         self._carry_out(link, later)
-        return call.wait(seconds, what)
+        return call.wait(_left(deadline), what, seconds)
+
+    def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
+        """Wait, under the lock, while somebody is connecting; `deadline` is where the `seconds` of the call
+        `what` end. Here nobody is: a call on a lost connection raises."""
 
     def _post(self, begin: Callable[[Call], None]) -> None:
         with self._lock:

@@ -1,5 +1,5 @@
 """Owns the toolkit for testing with Tickertape: a real server process, the strict disk, checks for
-stores of an application.
+stores and other objects of an application.
 
 Must never be imported by the product itself.
 """
@@ -7,6 +7,11 @@ Must never be imported by the product itself.
 from __future__ import annotations
 
 from tickertape.testing.bookmark_stores import check_bookmark_store
+from tickertape.testing.ha_parts import (
+    check_delay_strategy,
+    check_server_chooser,
+    check_subscription_manager,
+)
 from tickertape.testing.publish_stores import check_publish_store
 from tickertape.testing.server import RunningServer, ServerNotReady, running_server, wait_until
 
@@ -14,7 +19,10 @@ __all__ = [
     "RunningServer",
     "ServerNotReady",
     "check_bookmark_store",
+    "check_delay_strategy",
     "check_publish_store",
+    "check_server_chooser",
+    "check_subscription_manager",
     "running_server",
     "wait_until",
 ]

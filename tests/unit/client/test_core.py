@@ -23,8 +23,9 @@ from tickertape.base.errors import (
 from tickertape.base.limits import header_bytes_max
 from tickertape.base.ports import Now
 from tickertape.client.core import ClientCore, Lost, Opened
-from tickertape.client.effects import Down, End, Hangup, Resolve, Send
+from tickertape.client.effects import Down, End, Hangup, Resolve, Send, State
 from tickertape.client.requests import make_request
+from tickertape.client.states import ConnectionState
 from tickertape.wire.commands import (
     Ack,
     Flush,
@@ -44,7 +45,8 @@ from tickertape.wire.commands import Resolve as ResolvePositions
 def test_the_first_bytes_are_the_preface_and_a_logon_frame() -> None:
     core = ClientCore("a")
     core.receive(Opened("token"), START)
-    first, second = core.effects()
+    state, first, second = core.effects()
+    assert state == State(ConnectionState.CONNECTED)
     assert first == Send([b"tktape/0"])
     assert isinstance(second, Send)
     assert b"".join(second.buffers)[16:].rstrip(b"\0") == b"\x82\xa1c\xa5logon\xa4name\xa1a"
@@ -299,7 +301,7 @@ def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
 def test_close_without_a_connection_ends_the_client() -> None:
     peer = Peer()
     peer.core.close()
-    assert peer.core.effects() == []
+    assert peer.core.effects() == [State(ConnectionState.SHUTDOWN)]
     with pytest.raises(Closed):
         peer.core.publish("orders", b"4")
 

@@ -1,0 +1,365 @@
+"""Owns the asyncio HA client: one task that carries out its session, and calls that wait for a connection.
+
+Must never decide what comes next (`session.py`). Everything happens on one event loop, so nothing needs a
+lock; whoever waits may be cancelled and leaves the client as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from tickertape.base.errors import (
+    BadOption,
+    Closed,
+    Disconnected,
+    StoreError,
+    TickertapeError,
+    TimedOut,
+    UsageError,
+)
+from tickertape.base.limits import client_timeout_seconds
+from tickertape.client import session as machine
+from tickertape.client.aio import AsyncClient
+from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
+from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
+from tickertape.client.choosers import ServerChooser
+from tickertape.client.counsel import as_failure, chooser_of
+from tickertape.client.delays import DelayStrategy, delay_strategy
+from tickertape.client.effects import Again, CaughtUp, End, Notice, State
+from tickertape.client.keeping import Keeping
+from tickertape.client.loop_waiting import LoopCall, Waiters
+from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from tickertape.client.session import SessionEffect, Step
+from tickertape.client.subscribing import Handler
+from tickertape.client.subscription_manager import SubscriptionManager
+from tickertape.client.subscriptions import Request
+from tickertape.client.waiting import DEFAULT, Timeout, now
+
+
+class AsyncHAClient(Keeping, AsyncClient):
+    """An `AsyncClient` that gets itself a connection to one of several servers, and another when it is lost.
+
+    The parameters, and what it does, are those of `HAClient`, in a task of its own. What the chooser, the
+    delay strategy and the subscription manager do must not wait; the methods of an authenticator that give a
+    password may be coroutine functions. `async with` connects, and closes at the end. It belongs to the event
+    loop on which it connected; when that has ended, `connect_and_logon` begins anew on another one.
+
+    Raises `BadName`, `BadOption`, `StoreError`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        servers: str | Sequence[str] | None = None,
+        server_chooser: ServerChooser | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        publish_store: PublishStore | Literal["memory"] | None = "memory",
+        bookmark_store: BookmarkStore | Literal["memory"] | None = "memory",
+        reconnect_delay: float | str | DelayStrategy | None = None,
+        heartbeat: float | str | None = None,
+        subscription_manager: SubscriptionManager | None = None,
+        timeout: float | str | None = client_timeout_seconds,
+    ) -> None:
+        if heartbeat is not None:
+            raise BadOption("heartbeat is not built yet; leave it out")
+        chooser = chooser_of(servers, server_chooser)
+        delays = delay_strategy(reconnect_delay)
+        super().__init__(
+            name,
+            "",
+            publish_store=MemoryPublishStore() if publish_store == "memory" else publish_store,
+            bookmark_store=MemoryBookmarkStore() if bookmark_store == "memory" else bookmark_store,
+            timeout=timeout,
+        )
+        self._set_up(chooser, delays, subscription_manager, user, password)
+        self._keeper: asyncio.Task[None] | None = None
+        self._beginners: dict[LoopCall, int] = {}
+        """Who waits in `connect_and_logon`, and for which beginning of the session."""
+        self._changed = Waiters()
+        """The session has something to do, or has come where calls may be made, or nowhere."""
+        self._own = ExitStack()
+        """Stores that were made for this client, and end with it."""
+
+    @classmethod
+    def memory_backed(cls, name: str, **options: Any) -> Self:
+        """A client whose stores are in memory: they survive a lost connection. `options` as for the class."""
+        return cls(name, publish_store="memory", bookmark_store="memory", **options)
+
+    @classmethod
+    def file_backed(
+        cls, name: str, *, publish_path: str | Path, bookmark_path: str | Path, **options: Any
+    ) -> Self:
+        """A client whose stores are on disk: a `FilePublishStore` and a `LoggedBookmarkStore`, which survive
+        the end of the process too. `close` closes them. `options` as for the class.
+
+        Raises `StoreError` (`StoreLocked`, `StoreOfAnother`, ...) too.
+        """
+        with ExitStack() as opened:
+            publish_store = FilePublishStore(publish_path)
+            opened.callback(publish_store.close)
+            bookmark_store = LoggedBookmarkStore(bookmark_path)
+            opened.callback(bookmark_store.close)
+            client = cls(name, publish_store=publish_store, bookmark_store=bookmark_store, **options)
+            client._own = opened.pop_all()
+        return client
+
+    # -- connection -------------------------------------------------------------------------------------
+
+    async def connect_and_logon(self, timeout: Timeout = None) -> None:
+        """Connect to one of the servers, and keep a connection from then on, until `close`.
+
+        It returns when everything may be called; at once when that is so. `timeout` in seconds or text; None
+        (default) = try until the chooser has no server or the delay strategy gives up, which raises
+        `Disconnected`; the client is as before the call then, and the same holds for `TimedOut`. Raises
+        `Closed`, and `NameInUse` when another connection took over the client name twice.
+        """
+        seconds = self._seconds(timeout)
+        self._check_not_forked()
+        self._not_in_keeper("connect_and_logon")
+        if self._core.closed:
+            raise Closed("the client was closed")
+        self._move_to_loop()
+        if self._session.ready:
+            return
+        call = LoopCall()
+        self._feed(machine.Begin())
+        self._beginners[call] = self._session.begun
+        try:
+            await call.wait(seconds, "connect_and_logon")
+        except TimedOut:
+            late = self._not_in_time(seconds)
+            self._abandon_beginning(call, late)
+            raise late from None
+        except asyncio.CancelledError:
+            self._abandon_beginning(call, Disconnected("connecting was cancelled"))
+            raise
+
+    async def connect(self, *, timeout: Timeout = DEFAULT) -> None:
+        """As `connect_and_logon`, by default for as long as the client's own timeout says."""
+        await self.connect_and_logon(self._seconds(timeout))
+
+    async def disconnect(self, *, timeout: Timeout = DEFAULT) -> None:
+        """The reference's name for `close`."""
+        await self.close(timeout=timeout)
+
+    async def close(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Send what was published, wait until the server has it, and disconnect for good.
+
+        While there is no connection nothing is sent: a publish store on disk keeps it for the next process.
+        `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled. Never
+        raises but when it is cancelled, and then it is closed all the same: what went wrong is told to the
+        exception listener. In a forked child nothing happens.
+        """
+        if self._core.closed or self._forked:
+            return
+        self._take_in(machine.Close())
+        self._end_keeper()
+        self._carry_at_once()
+        try:
+            await super().close(timeout=timeout)
+        finally:
+            try:
+                self._own.close()
+            except StoreError as error:
+                self._handlers.tell(error)
+
+    # -- inside: the callers ----------------------------------------------------------------------------
+
+    def _abandon_beginning(self, call: LoopCall, error: TickertapeError) -> None:
+        """Nobody waits for `call` any more, because of `error`."""
+        self._beginners.pop(call, None)
+        if self._beginners:
+            return
+        self._take_in(machine.Abandoned(error))
+        if not self._session.trying:
+            self._end_keeper()
+            if self._link is not None:
+                self._link.discard(Disconnected(str(error)))
+            self._carry_at_once()
+
+    def _end_keeper(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None and keeper is not asyncio.current_task() and not keeper.get_loop().is_closed():
+            keeper.cancel()
+
+    def _move_to_loop(self) -> None:
+        """Begin anew when the event loop of the connection has ended."""
+        keeper = self._keeper
+        if keeper is None or keeper.get_loop() is asyncio.get_running_loop():
+            return
+        if keeper.get_loop().is_running():
+            raise UsageError("this client is connected on another event loop: use it there")
+        self._keeper = None
+        self._beginners.clear()
+        ended = Disconnected("the event loop of the connection ended")
+        self._take_in(machine.Broken(ended))
+        self._session.effects()
+        if self._link is not None:
+            self._link.discard(ended)
+
+    async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
+        session = self._session
+        while session.trying and not session.ready and self._keeper is not asyncio.current_task():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise self._not_in_time(seconds, f" for {what}") from None
+
+    def _not_in_keeper(self, what: str) -> None:
+        if self._keeper is not None and self._keeper is asyncio.current_task():
+            raise UsageError(f"{what} would wait for the task that connects, which it was called in")
+
+    async def _open(
+        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+    ) -> AsyncMessageStream:
+        stream = await super()._open(request, timeout, on_message, limited=limited)
+        if on_message is not None:
+            self._counsel.subscribed(request)
+            if stream.end_reason is not None:
+                self._counsel.unsubscribed(request.context.sub_id)
+        return stream
+
+    def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
+        super()._tell_sink(effect)
+        if not isinstance(effect, End) or effect.reason in ("closed", "replaced"):
+            return
+        if type(effect.sink) is AsyncHandledStream:
+            self._counsel.unsubscribed(effect.sink.sub_id)
+
+    def _down(self, error: TickertapeError) -> None:
+        self._feed(machine.Dropped(error))
+        super()._down(error)
+
+    # -- inside: the task that connects -----------------------------------------------------------------
+
+    def _feed(self, happened: machine.Happened) -> None:
+        """Tell the session, and have it carried out."""
+        self._take_in(happened)
+        if self._keeper is None and self._session.trying:
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._changed.wake()
+
+    async def _keep(self) -> None:
+        session = self._session
+        try:
+            while True:
+                for effect in session.effects():
+                    await self._carry(effect)
+                if session.due:
+                    continue
+                if not session.trying:
+                    break
+                deadline = session.next_deadline()
+                left = None if deadline is None else max(0.0, deadline - now().mono)
+                await self._changed.wait_for(lambda: session.due, left)
+                session.wake(now())
+        except Exception as error:
+            # Nothing should come here; if it does, nobody is left waiting.
+            self._take_in(machine.Broken(Disconnected(f"the task that connects failed: {error!r}")))
+            self._carry_at_once()
+            raise
+        finally:
+            if self._keeper is asyncio.current_task():
+                self._keeper = None
+
+    def _carry_at_once(self) -> None:
+        """Carry out what is left when the session has stopped: none of that has to be awaited."""
+        for effect in self._session.effects():
+            self._carry_now(effect)
+
+    async def _carry(self, effect: SessionEffect) -> None:
+        if isinstance(effect, machine.Connect):
+            self._feed(await self._attempt(effect))
+        elif isinstance(effect, machine.Resubscribe):
+            self._feed(await self._resubscribe(effect.attempt))
+        else:
+            self._carry_now(effect)
+
+    def _carry_now(self, effect: SessionEffect) -> None:
+        counsel = self._counsel
+        if isinstance(effect, machine.Refresh):
+            counsel.refresh()
+        elif isinstance(effect, machine.AskChooser):
+            self._feed(counsel.choose())
+        elif isinstance(effect, machine.AskDelay):
+            self._feed(counsel.delay(effect.uri, now().mono))
+        elif isinstance(effect, machine.ReportSuccess):
+            counsel.succeeded(effect.uri, self._instance)
+        elif isinstance(effect, machine.ReportFailure):
+            counsel.failed(effect.error, effect.uri)
+        elif isinstance(effect, machine.GoOn):
+            self._core.go_on(now())
+            self._drive()
+        elif isinstance(effect, machine.HangUp):
+            if self._link is not None:
+                self._link.discard(effect.error)
+        elif isinstance(effect, State):
+            self._tell(effect.state)
+        elif isinstance(effect, machine.Ready):
+            self._settle_beginners(self._session.begun, None)
+        elif isinstance(effect, machine.Stopped):
+            told = self._settle_beginners(effect.begun, effect.error)
+            if not (told or effect.known):
+                self._handlers.tell(effect.error)
+
+    def _settle_beginners(self, begun: int, outcome: TickertapeError | None) -> bool:
+        """Let those go on who wait for that beginning or an earlier one; whether there was one."""
+        calls = [call for call, number in self._beginners.items() if number <= begun]
+        for call in calls:
+            del self._beginners[call]
+            call.settle(outcome)
+        self._changed.wake()
+        self._room.wake()
+        return bool(calls)
+
+    async def _attempt(self, effect: machine.Connect) -> machine.Happened:
+        counsel, seconds = self._counsel, self._attempt_seconds
+        try:
+            if self._link is not None:
+                self._link.discard(Disconnected("another connection is made"))
+            self._address, user, password = counsel.begin_attempt(effect.uri)
+            if inspect.isawaitable(password):
+                async with asyncio.timeout(seconds):
+                    password = await password
+            if self._session.step is not Step.CONNECTING:
+                return machine.Failed(effect.attempt, Disconnected("it is not wanted any more"))
+            self._core.standing.set_credentials(user, password)
+            counsel.uses(user, password)
+            self._loop = asyncio.get_running_loop()
+            self._instance = (await self._log_on(seconds)).instance
+        except Exception as error:  # noqa: BLE001 - an authenticator and a resolver may raise anything
+            return machine.Failed(effect.attempt, as_failure(error, effect.uri))
+        return machine.LoggedOn(effect.attempt)
+
+    async def _resubscribe(self, attempt: int) -> machine.Happened:
+        try:
+            if not self._restored:
+                await self._restore()
+                self._restored = True
+            call = LoopCall()
+            self._core.resubscribe(call)
+            self._drive()
+            await call.wait(self._attempt_seconds, "resubscribing")
+        except TickertapeError as error:
+            return machine.Resubscribed(attempt, error)
+        return machine.Resubscribed(attempt)
+
+    async def _restore(self) -> None:
+        """Place what the subscription manager brings back, where it is not there already."""
+        for request, handler in self._counsel.to_restore():
+            if request.context.sub_id in self._core.subscriptions:
+                continue
+            try:
+                await self._open(request, self._attempt_seconds, handler)
+            except (Disconnected, TimedOut):
+                raise
+            except TickertapeError as error:
+                self._handlers.tell(error)

@@ -1,0 +1,189 @@
+"""Owns what an HA client asks and tells the objects of its application (server chooser, authenticators, delay
+strategy, subscription manager), and what becomes of the exceptions they raise.
+
+Must never wait or connect, and never be called under a lock of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
+from tickertape.base.options import parse_options
+from tickertape.client.authenticators import Authenticator, DefaultAuthenticator, PasswordGiven
+from tickertape.client.choosers import ConnectionInfo, DefaultServerChooser, ServerChooser
+from tickertape.client.delays import DelayStrategy
+from tickertape.client.link import Address, parse_uri
+from tickertape.client.session import Chosen, Delayed
+from tickertape.client.subscribing import Handler
+from tickertape.client.subscription_manager import (
+    MemorySubscriptionManager,
+    StoredSubscription,
+    SubscriptionManager,
+)
+from tickertape.client.subscriptions import DeliveryContext, Request
+
+
+class Counsel:
+    """The application's objects of one client.
+
+    `chance` draws a number of 0 <= chance < 1; `tell` is told what the objects raise. Raises `BadOption` for
+    an object that lacks methods.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        chooser: ServerChooser,
+        delays: DelayStrategy,
+        manager: SubscriptionManager | None,
+        *,
+        user: str | None,
+        password: str | None,
+        chance: Callable[[], float],
+        tell: Callable[[BaseException], None],
+    ) -> None:
+        if not isinstance(chooser, ServerChooser):
+            raise BadOption(f"a {type(chooser).__name__} is no ServerChooser: it lacks methods of it")
+        if manager is not None and not isinstance(manager, SubscriptionManager):
+            raise BadOption(f"a {type(manager).__name__} is no SubscriptionManager: it lacks methods of it")
+        self._name = name
+        self._chooser = chooser
+        self._delays = delays
+        self._manager = MemorySubscriptionManager() if manager is None else manager
+        self._user = user
+        self._password = password
+        self._chance = chance
+        self._tell = tell
+        self._authenticator: Authenticator = DefaultAuthenticator()
+        self._refused: Authenticator | None = None
+        """Whose password the server refused last."""
+        self._used: tuple[str | None, str | None] = (None, None)
+
+    # -- connecting -------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """The delay strategy begins afresh."""
+        self._run(self._delays.reset)
+
+    def choose(self) -> Chosen:
+        """Where the chooser wants to connect."""
+        try:
+            uri = self._chooser.current_uri()
+            if not uri:
+                return Chosen(None, str(self._chooser.error()))
+            self._authenticator = self._chooser.current_authenticator() or DefaultAuthenticator()
+            return Chosen(uri)
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+            return Chosen(None, f"it raised {type(error).__name__}: {error}")
+
+    def delay(self, uri: str, mono: float) -> Delayed:
+        """How long to wait before connecting there."""
+        try:
+            seconds = self._delays.next_delay(uri, mono, self._chance())
+            if seconds is not None and not 0 <= seconds < float("inf"):
+                raise UsageError(f"the delay strategy said {seconds!r}, which is no number of seconds")
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+            return Delayed(None, f"the delay strategy raised {type(error).__name__}: {error}")
+        return Delayed(seconds)
+
+    def begin_attempt(self, uri: str) -> tuple[Address, str | None, PasswordGiven]:
+        """The address, the user, and the password or what is to be awaited for it."""
+        address = parse_uri(uri)
+        user = address.user if self._user is None else self._user
+        password = address.password if self._password is None else self._password
+        authenticator = self._authenticator
+        refused, self._refused = self._refused, None
+        ask = authenticator.retry if refused is authenticator else authenticator.authenticate
+        return address, user, ask(user, password)
+
+    def uses(self, user: str | None, password: str | None) -> None:
+        """The logon is made with these."""
+        self._used = user, password
+
+    def succeeded(self, uri: str, instance: str) -> None:
+        """The server, which calls itself `instance`, accepted the logon."""
+        used, self._used = self._used, (None, None)
+        self._run(self._authenticator.completed, *used, instance)
+        self._run(self._chooser.report_success, ConnectionInfo(self._name, uri))
+        self.refresh()
+
+    def failed(self, error: TickertapeError, uri: str) -> None:
+        """The attempt failed."""
+        self._used = (None, None)
+        if isinstance(error, Refused):
+            self._refused = self._authenticator
+        self._run(self._chooser.report_failure, error, ConnectionInfo(self._name, uri))
+
+    # -- subscriptions ----------------------------------------------------------------------------------
+
+    def subscribed(self, request: Request) -> None:
+        """A subscription with a handler was placed."""
+        self._run(self._manager.subscribed, _stored(request))
+
+    def unsubscribed(self, sub_id: str) -> None:
+        """One is over for good."""
+        self._run(self._manager.unsubscribed, sub_id)
+
+    def to_restore(self) -> list[tuple[Request, Handler]]:
+        """What the manager has from before and has handlers for; what it raises is told."""
+        found: list[tuple[Request, Handler]] = []
+        try:
+            for stored in self._manager.stored():
+                handler = self._manager.bind(stored)
+                if handler is not None:
+                    found.append((_request(stored), handler))
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+        return found
+
+    def _run(self, method: Callable[..., object], *arguments: object) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+
+
+def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | None) -> ServerChooser:
+    """The chooser that is meant by a list of servers, or the one that was given. Raises `BadOption`."""
+    if (servers is None) == (chooser is None):
+        raise BadOption("give either servers or server_chooser")
+    return DefaultServerChooser(servers or ()) if chooser is None else chooser
+
+
+def as_failure(error: Exception, uri: str) -> TickertapeError:
+    """What an attempt failed with, as an error of ours."""
+    if isinstance(error, TickertapeError):
+        return error
+    failure = UsageError(f"connecting to {uri} raised {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _stored(request: Request) -> StoredSubscription:
+    return StoredSubscription(
+        command="subscribe",
+        topic=request.topic,
+        filter=request.filter,
+        options=request.options,
+        sub_id=request.context.sub_id,
+        bookmark=request.bookmark,
+        depth_bytes=request.depth_bytes,
+    )
+
+
+def _request(stored: StoredSubscription) -> Request:
+    options = parse_options(stored.options)
+    return Request(
+        topic=stored.topic,
+        context=DeliveryContext(
+            sub_id=stored.sub_id, with_bookmark="bookmark" in options, with_timestamp="timestamp" in options
+        ),
+        bookmark=stored.bookmark,
+        filter=stored.filter,
+        options=stored.options,
+        replace="replace" in options,
+        depth_bytes=stored.depth_bytes,
+    )

@@ -1,0 +1,410 @@
+"""Owns the blocking HA client: one thread that carries out its session, and calls that wait for a connection.
+
+Must never decide what comes next (`session.py`), nor hold the client's lock while it asks the application's
+objects, connects or waits for a server.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import current_thread
+from typing import Any, Literal, Self
+
+from tickertape.base.errors import (
+    BadOption,
+    Closed,
+    Disconnected,
+    StoreError,
+    TickertapeError,
+    TimedOut,
+    UsageError,
+)
+from tickertape.base.limits import client_timeout_seconds
+from tickertape.client import forks
+from tickertape.client import session as machine
+from tickertape.client.blocking import Client
+from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
+from tickertape.client.choosers import ServerChooser
+from tickertape.client.counsel import as_failure, chooser_of
+from tickertape.client.delays import DelayStrategy, delay_strategy
+from tickertape.client.effects import Again, CaughtUp, End, Notice, State
+from tickertape.client.keeping import Keeping
+from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from tickertape.client.session import SessionEffect, Step
+from tickertape.client.streams import HandledStream, MessageStream
+from tickertape.client.subscribing import Handler
+from tickertape.client.subscription_manager import SubscriptionManager
+from tickertape.client.subscriptions import Request
+from tickertape.client.waiting import DEFAULT, Call, Timeout, now
+
+
+class HAClient(Keeping, Client):
+    """A `Client` that gets itself a connection to one of several servers, and another one when it is lost.
+
+    `servers`: one address or several, in the order of preference, or `server_chooser`: an object that says
+    where to connect (`ServerChooser`). `user`, `password`: as in `Client`; an authenticator of the chooser
+    may give another password. `publish_store`: `"memory"` (default), a store, or None: what is in flight when
+    a connection is lost has an unknown outcome then, and nothing can be published while there is none.
+    `bookmark_store`: `"memory"` (default), a store, or None. `reconnect_delay`: seconds or text for the same
+    wait each time, a `DelayStrategy`, or None (default) for an `ExponentialDelayStrategy` that never gives
+    up. `heartbeat`: seconds or text; see `set_heartbeat`. `subscription_manager`: remembers the subscriptions
+    of handlers (`SubscriptionManager`; by default in memory). `timeout`: as in `Client`, and for one attempt.
+
+    `connect_and_logon` (or `with`) makes the first connection. From then on, whenever the connection is lost,
+    a thread of its own connects again: it asks the chooser, waits as the delay strategy says, connects, logs
+    on, reports to the chooser, sends again what the publish store holds and the server lacks, and places the
+    subscriptions that have handlers again, in their order. Streams that are read end with their connection.
+    What is published meanwhile goes into the store; calls that need a server wait for it, as long as their
+    timeout. A call that was sent when the connection was lost raises `Disconnected`.
+
+    A client whose name another connection takes over comes back once, and gives up when that happens again:
+    the two would throw each other out for ever. Raises `BadName`, `BadOption`, `StoreError`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        servers: str | Sequence[str] | None = None,
+        server_chooser: ServerChooser | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        publish_store: PublishStore | Literal["memory"] | None = "memory",
+        bookmark_store: BookmarkStore | Literal["memory"] | None = "memory",
+        reconnect_delay: float | str | DelayStrategy | None = None,
+        heartbeat: float | str | None = None,
+        subscription_manager: SubscriptionManager | None = None,
+        timeout: float | str | None = client_timeout_seconds,
+    ) -> None:
+        if heartbeat is not None:
+            raise BadOption("heartbeat is not built yet; leave it out")
+        chooser = chooser_of(servers, server_chooser)
+        delays = delay_strategy(reconnect_delay)
+        super().__init__(
+            name,
+            "",
+            publish_store=MemoryPublishStore() if publish_store == "memory" else publish_store,
+            bookmark_store=MemoryBookmarkStore() if bookmark_store == "memory" else bookmark_store,
+            timeout=timeout,
+            connect=False,
+        )
+        self._set_up(chooser, delays, subscription_manager, user, password)
+        self._keeper: threading.Thread | None = None
+        self._dialling = False
+        self._restoring = False
+        self._beginners: dict[Call, int] = {}
+        """Who waits in `connect_and_logon`, and for which beginning of the session."""
+        self._changed = threading.Condition(self._lock)
+        """The session has something to do, or has come where calls may be made, or nowhere."""
+        self._managing = threading.Lock()
+        self._own = ExitStack()
+        """Stores that were made for this client, and end with it."""
+
+    @classmethod
+    def memory_backed(cls, name: str, **options: Any) -> Self:
+        """A client whose stores are in memory: they survive a lost connection. `options` as for the class."""
+        return cls(name, publish_store="memory", bookmark_store="memory", **options)
+
+    @classmethod
+    def file_backed(
+        cls, name: str, *, publish_path: str | Path, bookmark_path: str | Path, **options: Any
+    ) -> Self:
+        """A client whose stores are on disk: a `FilePublishStore` and a `LoggedBookmarkStore`, which survive
+        the end of the process too. `close` closes them. `options` as for the class.
+
+        Raises `StoreError` (`StoreLocked`, `StoreOfAnother`, ...) too.
+        """
+        with ExitStack() as opened:
+            publish_store = FilePublishStore(publish_path)
+            opened.callback(publish_store.close)
+            bookmark_store = LoggedBookmarkStore(bookmark_path)
+            opened.callback(bookmark_store.close)
+            client = cls(name, publish_store=publish_store, bookmark_store=bookmark_store, **options)
+            client._own = opened.pop_all()
+        return client
+
+    # -- connection -------------------------------------------------------------------------------------
+
+    def connect_and_logon(self, timeout: Timeout = None) -> None:
+        """Connect to one of the servers, and keep a connection from then on, until `close`.
+
+        It returns when everything may be called; at once when that is so. `timeout` in seconds or text; None
+        (default) = try until the chooser has no server or the delay strategy gives up, which raises
+        `Disconnected`; the client is as before the call then, and the same holds for `TimedOut`. Raises
+        `Closed`, and `NameInUse` when another connection took over the client name twice.
+        """
+        seconds = self._seconds(timeout)
+        self._not_on_receive_thread("connect_and_logon")
+        call = Call()
+        with self._lock:
+            if self._core.closed:
+                raise Closed("the client was closed")
+            if self._session.ready:
+                return
+            self._feed(machine.Begin())
+            self._beginners[call] = self._session.begun
+        try:
+            call.wait(seconds, "connect_and_logon")
+        except BaseException as error:
+            if call.settled:
+                raise
+            if not isinstance(error, TimedOut):
+                self._abandon_beginning(call, Disconnected("connecting was interrupted"))
+                raise
+            late = self._not_in_time(seconds)
+            self._abandon_beginning(call, late)
+            raise late from None
+
+    def connect(self, *, timeout: Timeout = DEFAULT) -> None:
+        """As `connect_and_logon`, by default for as long as the client's own timeout says."""
+        self.connect_and_logon(self._seconds(timeout))
+
+    def disconnect(self, *, timeout: Timeout = DEFAULT) -> None:
+        """The reference's name for `close`."""
+        self.close(timeout=timeout)
+
+    def close(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Send what was published, wait until the server has it, and disconnect for good.
+
+        While there is no connection nothing is sent: a publish store on disk keeps it for the next process.
+        `timeout` bounds the waiting, in seconds. Never raises: what went wrong is told to the exception
+        listener. In a forked child nothing happens.
+        """
+        if self._core.closed or self._forked:
+            return
+        with self._lock:
+            keeper = self._keeper
+            self._feed(machine.Close())
+        super().close(timeout=timeout)
+        # It may be waiting for an answer of the network that nobody can cut short; it ends behind that.
+        if keeper is not None and keeper is not current_thread() and not self._dialling:
+            keeper.join()
+        try:
+            self._own.close()
+        except StoreError as error:
+            self._handlers.tell(error)
+
+    def __enter__(self) -> Self:
+        self.connect_and_logon()
+        return self
+
+    def forked(self) -> None:
+        """Internal: this is a forked child, where the keeping thread does not exist."""
+        super().forked()
+        refusing: Any = forks.ForkedLock()
+        self._changed = self._managing = refusing
+
+    # -- inside: the callers ----------------------------------------------------------------------------
+
+    def _abandon_beginning(self, call: Call, error: TickertapeError) -> None:
+        """Nobody waits for `call` any more, because of `error`."""
+        with self._lock:
+            self._beginners.pop(call, None)
+            if not self._beginners:
+                self._feed(machine.Abandoned(error))
+            link = None if self._session.trying else self._link
+        if link is not None:
+            link.hang_up(Disconnected(str(error)))
+
+    def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
+        session = self._session
+        while session.trying and not session.ready and self._keeper is not current_thread():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise self._not_in_time(seconds, f" for {what}")
+            self._changed.wait(left)
+
+    def _not_on_receive_thread(self, what: str) -> None:
+        if self._keeper is current_thread() and not self._restoring:
+            raise UsageError(f"{what} would wait for the thread that connects, which it was called on")
+        super()._not_on_receive_thread(what)
+
+    def _open(
+        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+    ) -> MessageStream:
+        stream = super()._open(request, timeout, on_message, limited=limited)
+        if on_message is not None:
+            self._remember(request, stream)
+        return stream
+
+    def _remember(self, request: Request, stream: MessageStream) -> None:
+        with self._managing:
+            self._counsel.subscribed(request)
+            if stream.end_reason is not None:
+                self._counsel.unsubscribed(request.context.sub_id)
+
+    def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
+        super()._tell_sink(effect)
+        if not isinstance(effect, End) or effect.reason in ("closed", "replaced"):
+            return
+        if type(effect.sink) is HandledStream:
+            with self._managing:
+                self._counsel.unsubscribed(effect.sink.sub_id)
+
+    def _down(self, error: TickertapeError) -> None:
+        with self._lock:
+            self._feed(machine.Dropped(error))
+        super()._down(error)
+
+    # -- inside: the thread that connects ---------------------------------------------------------------
+
+    def _feed(self, happened: machine.Happened) -> None:
+        """Tell the session, under the lock or for a moment under it, and have it carried out."""
+        with self._lock:
+            self._take_in(happened)
+            if self._keeper is None and self._session.trying:
+                name = f"tickertape {self.name}"
+                self._keeper = threading.Thread(target=self._keep, name=name, daemon=True)
+                self._keeper.start()
+            self._changed.notify_all()
+
+    def _keep(self) -> None:
+        try:
+            while effects := self._next_effects():
+                for effect in effects:
+                    self._carry(effect)
+        except BaseException as error:
+            # Nothing should come here; if it does, nobody is left waiting.
+            failure = Disconnected(f"the thread that connects failed: {error!r}")
+            with self._lock:
+                self._take_in(machine.Broken(failure))
+                self._keeper = None
+            for effect in self._session.effects():
+                self._carry(effect)
+            raise
+
+    def _next_effects(self) -> Sequence[SessionEffect]:
+        """What is to be done next, when it is time; nothing when the session is over."""
+        session = self._session
+        with self._lock:
+            while True:
+                effects = session.effects()
+                if effects:
+                    return effects
+                if not session.trying:
+                    self._keeper = None
+                    return ()
+                deadline = session.next_deadline()
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is None or left > 0:
+                    self._changed.wait(left)
+                session.wake(now())
+
+    def _carry(self, effect: SessionEffect) -> None:
+        counsel = self._counsel
+        if isinstance(effect, machine.Refresh):
+            counsel.refresh()
+        elif isinstance(effect, machine.AskChooser):
+            self._feed(counsel.choose())
+        elif isinstance(effect, machine.AskDelay):
+            self._feed(counsel.delay(effect.uri, time.monotonic()))
+        elif isinstance(effect, machine.Connect):
+            self._feed(self._attempt(effect))
+        elif isinstance(effect, machine.ReportSuccess):
+            counsel.succeeded(effect.uri, self._instance)
+        elif isinstance(effect, machine.ReportFailure):
+            counsel.failed(effect.error, effect.uri)
+        elif isinstance(effect, machine.GoOn):
+            with self._lock:
+                self._core.go_on(now())
+                link, later = self._link, self._sends()
+            self._carry_out(link, later)
+        elif isinstance(effect, machine.Resubscribe):
+            self._feed(self._resubscribe(effect.attempt))
+        elif isinstance(effect, machine.HangUp):
+            link = self._link
+            if link is not None:
+                link.hang_up(effect.error)
+        elif isinstance(effect, State):
+            self._due_states.append(effect.state)
+            self._tell_states()
+        elif isinstance(effect, machine.Ready):
+            self._ready()
+        else:
+            self._stopped(effect)
+
+    def _attempt(self, effect: machine.Connect) -> machine.Happened:
+        link = self._link
+        try:
+            if link is not None:
+                self._abandon(link, Disconnected("another connection is made"))
+            address, user, password = self._counsel.begin_attempt(effect.uri)
+            if not (password is None or isinstance(password, str)):
+                raise UsageError(f"an authenticator gives a password, not {type(password).__name__}")
+            self._address = address
+            with self._lock:
+                if self._session.step is not Step.CONNECTING:
+                    return machine.Failed(effect.attempt, Disconnected("it is not wanted any more"))
+                self._core.standing.set_credentials(user, password)
+                self._dialling = True
+            self._counsel.uses(user, password)
+            self._instance = self._log_on(self._attempt_seconds).instance
+        except Exception as error:  # noqa: BLE001 - an authenticator and a resolver may raise anything
+            return machine.Failed(effect.attempt, as_failure(error, effect.uri))
+        finally:
+            self._dialling = False
+        return machine.LoggedOn(effect.attempt)
+
+    def _dial(self, seconds: float | None) -> socket.socket:
+        try:
+            return super()._dial(seconds)
+        finally:
+            self._dialling = False
+
+    def _resubscribe(self, attempt: int) -> machine.Happened:
+        try:
+            if not self._restored:
+                self._restore()
+                self._restored = True
+            call = Call()
+            with self._lock:
+                self._core.resubscribe(call)
+                link, later = self._link, self._sends()
+            self._carry_out(link, later)
+            call.wait(self._attempt_seconds, "resubscribing")
+        except TickertapeError as error:
+            return machine.Resubscribed(attempt, error)
+        return machine.Resubscribed(attempt)
+
+    def _restore(self) -> None:
+        """Place what the subscription manager brings back, where it is not there already."""
+        self._restoring = True
+        try:
+            for request, handler in self._counsel.to_restore():
+                if request.context.sub_id in self._core.subscriptions:
+                    continue
+                try:
+                    stream = super()._open(request, self._attempt_seconds, handler)
+                except (Disconnected, TimedOut):
+                    raise
+                except TickertapeError as error:
+                    self._handlers.tell(error)
+                else:
+                    self._remember(request, stream)
+        finally:
+            self._restoring = False
+
+    def _ready(self) -> None:
+        with self._lock:
+            beginners, self._beginners = self._beginners, {}
+            self._changed.notify_all()
+            self._room.notify_all()
+        for call in beginners:
+            call.settle(None)
+
+    def _stopped(self, effect: machine.Stopped) -> None:
+        with self._lock:
+            beginners = [call for call, begun in self._beginners.items() if begun <= effect.begun]
+            for call in beginners:
+                del self._beginners[call]
+            self._changed.notify_all()
+            self._room.notify_all()
+        for call in beginners:
+            call.settle(effect.error)
+        if not beginners and not effect.known:
+            self._handlers.tell(effect.error)

@@ -1,0 +1,82 @@
+"""Owns what both HA clients do the same way: what they are made of, and taking an event into the session and
+the client machine together.
+
+Must never wait, and never call the application's objects: the clients do, each in its own way.
+"""
+
+from __future__ import annotations
+
+from random import random
+
+from tickertape.base.errors import TimedOut
+from tickertape.base.limits import connect_attempt_seconds_default
+from tickertape.base.units import within
+from tickertape.client.choosers import ServerChooser
+from tickertape.client.core import ClientCore
+from tickertape.client.counsel import Counsel
+from tickertape.client.delays import DelayStrategy
+from tickertape.client.handlers import Handlers
+from tickertape.client.link import NOWHERE, Address
+from tickertape.client.session import Happened, Session
+from tickertape.client.subscription_manager import SubscriptionManager
+from tickertape.client.waiting import now
+
+
+class Keeping:
+    """The half of an HA client that is neither blocking nor awaited."""
+
+    _core: ClientCore
+    _handlers: Handlers
+    _timeout: float | None
+
+    def _set_up(
+        self,
+        chooser: ServerChooser,
+        delays: DelayStrategy,
+        manager: SubscriptionManager | None,
+        user: str | None,
+        password: str | None,
+    ) -> None:
+        core = self._core
+        core.step_by_step = core.keep_subscriptions = True
+        core.standing.advice_first = "call connect_and_logon() first"
+        core.standing.advice = "the client connects again"
+        self._counsel = Counsel(
+            core.name,
+            chooser,
+            delays,
+            manager,
+            user=user,
+            password=password,
+            chance=random,
+            tell=self._handlers.tell,
+        )
+        self._session = Session()
+        self._restored = False
+        self._instance = ""
+
+    def _first_address(self, uri: str) -> Address:  # noqa: ARG002 - the chooser says where
+        return NOWHERE
+
+    def _reconnects(self, seconds: float | None) -> bool:  # noqa: ARG002 - it never stops without saying so
+        return self._session.trying
+
+    @property
+    def _attempt_seconds(self) -> float:
+        return connect_attempt_seconds_default if self._timeout is None else self._timeout
+
+    def _take_in(self, happened: Happened) -> None:
+        """Tell the session, and the client machine whether anybody connects."""
+        session, core = self._session, self._core
+        trying = session.trying
+        session.receive(happened, now())
+        if session.trying and not trying:
+            core.begin()
+        elif trying and session.stopped is not None:
+            core.stop(session.stopped)
+
+    def _not_in_time(self, seconds: float | None, what: str = "") -> TimedOut:
+        """The error that there was no connection; `what` says what for."""
+        last = self._session.last_error
+        why = "" if last is None else f"; the last attempt: {last}"
+        return TimedOut(f"no connection{what} {within(seconds)}{why}")

@@ -1,0 +1,113 @@
+"""Owns how a client stands with its server: the logon, whether it succeeded, and what calls raise otherwise.
+
+Must never send or connect: the core does. What is said here about a lost connection is also what publishing
+raises.
+"""
+
+from __future__ import annotations
+
+from tickertape.base.errors import BadCommand, BadOption, Closed, Disconnected, NameInUse, TickertapeError
+from tickertape.client.publishing import Publishing
+from tickertape.wire.commands import LoggedOn, Logon
+
+
+class Standing:
+    """The standing of one client machine.
+
+    `name` is the client name, which was checked, `software` what the server is told about the program.
+    """
+
+    def __init__(self, name: str, software: str, publishing: Publishing) -> None:
+        self.logon = Logon(name=name, software=software)
+        """What the next connection begins with."""
+        self._publishing = publishing
+        self.accepted: LoggedOn | None = None
+        """The server's answer to the logon of this connection."""
+        self.logged_on: LoggedOn | None = None
+        """The same, as soon as everything may be called."""
+        self.closed = False
+        """Whether the application closed the client."""
+        self.displaced: TickertapeError | None = None
+        """Why the last connection ended, when another one took over the client name."""
+        self.loss: Disconnected | None = None
+        """What calls raise since the last connection ended; its cause says why. None before the first end."""
+        self.advice_first = "call connect() first"
+        """What an application is told before the first connection."""
+        self.advice = "call connect() again"
+        """What it is told about a lost connection."""
+        self._stopped: Disconnected | None = None
+
+    def set_credentials(self, user: str | None, password: str | None) -> None:
+        """What the next logon says. Raises `BadOption` for what is no text."""
+        for what, text in (("user", user), ("password", password)):
+            if text is not None and not isinstance(text, str):
+                raise BadOption(f"{what} is text, not {type(text).__name__}")
+        self.logon = Logon(name=self.logon.name, software=self.logon.software, user=user, password=password)
+
+    def check_ready(self) -> None:
+        """Raise `Closed` or `Disconnected` unless everything may be called."""
+        if self.closed:
+            raise Closed("the client was closed")
+        if self.logged_on is None:
+            if self.loss is not None:
+                raise self.loss.with_traceback(None)  # else it grows with each call
+            raise Disconnected(f"not connected: {self.advice_first}")
+
+    def accept(self, answer: LoggedOn) -> None:
+        """The server has accepted the logon. Raises `BadCommand` when it says so twice."""
+        if self.accepted is not None:
+            raise BadCommand("the server answered the logon twice")
+        self._publishing.recording.told(answer.recorded, answer.validated)
+        self.accepted = answer
+
+    def ready(self, answer: LoggedOn) -> None:
+        """From here on everything may be called."""
+        self.logged_on = answer
+        self.displaced = None
+
+    def close(self) -> None:
+        """The application has closed the client."""
+        self.closed = True
+
+    def lost(self, error: TickertapeError) -> tuple[str, TickertapeError]:
+        """The connection is gone, because of `error`: what streams say as their reason, and what calls that
+        wait raise."""
+        if self.accepted is not None and isinstance(error, NameInUse):
+            self.displaced = error
+        self.logged_on = self.accepted = None
+        if self.closed:
+            refusal = Closed("the client was closed")
+            self._publishing.lost(refusal)
+            return "closed", refusal
+        ended = error if isinstance(error, Disconnected) else _ended(error)
+        loss = Disconnected(f"{ended}; {self.advice}")
+        loss.__cause__ = error
+        self._refuse(self._stopped or loss)
+        return error.code, ended
+
+    def stop(self, error: TickertapeError, *, connected: bool) -> None:
+        """Nobody connects again: without a connection every call raises, publishes into a store too.
+
+        `connected`: there is a connection still; it holds from its end on.
+        """
+        stopped = Disconnected(str(error) if isinstance(error, Disconnected) else f"given up: {error}")
+        stopped.__cause__ = error
+        self._stopped = stopped
+        if not connected:
+            self._refuse(stopped)
+
+    def begin(self, *, connected: bool) -> None:
+        """Somebody connects (again): publishes go into the store meanwhile."""
+        self._stopped = None
+        if not connected:
+            self._refuse(Disconnected(f"there is no connection yet; {self.advice}"))
+
+    def _refuse(self, loss: Disconnected) -> None:
+        self.loss = loss
+        self._publishing.lost(loss, storing=self._stopped is None)
+
+
+def _ended(error: TickertapeError) -> Disconnected:
+    lost = Disconnected(f"the connection was ended ({error.code}): {error}")
+    lost.__cause__ = error
+    return lost

@@ -1,0 +1,49 @@
+"""Owns the states of a client's connection, and whom to tell of them.
+
+Must never lock or wait: who tells, and on which thread, is the front's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from tickertape.base.errors import UsageError
+
+
+class ConnectionState(enum.StrEnum):
+    """What a connection-state listener is told, in this order for each connection."""
+
+    CONNECTED = "connected"
+    """The connection stands; the logon is under way."""
+    LOGGED_ON = "logged_on"
+    """The server has accepted the logon."""
+    PUBLISH_REPLAYED = "publish_replayed"
+    """What the publish store holds and the server lacks was sent again. Only with a publish store."""
+    RESUBSCRIBED = "resubscribed"
+    """Subscriptions stand again: everything may be called. Only of HA clients."""
+    DISCONNECTED = "disconnected"
+    """The connection is gone, or an HA client has given up."""
+    SHUTDOWN = "shutdown"
+    """The client was closed; nothing follows."""
+
+
+StateListener = Callable[[ConnectionState], object]
+
+
+class StateListeners:
+    """Listeners in the order in which they were added; each once."""
+
+    def __init__(self) -> None:
+        self.listeners: tuple[StateListener, ...] = ()
+
+    def add(self, listener: StateListener) -> None:
+        """Tell `listener` from now on; nothing happens when it is told already. Raises `UsageError`."""
+        if not callable(listener):
+            raise UsageError(f"a connection-state listener is called with a state, not {listener!r}")
+        if listener not in self.listeners:
+            self.listeners = (*self.listeners, listener)
+
+    def remove(self, listener: StateListener) -> None:
+        """Tell it no more; nothing happens when it is not told."""
+        self.listeners = tuple(one for one in self.listeners if one != listener)
