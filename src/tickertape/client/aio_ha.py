@@ -28,7 +28,7 @@ from tickertape.client.aio import AsyncClient
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from tickertape.client.choosers import ServerChooser
-from tickertape.client.counsel import as_failure, chooser_of
+from tickertape.client.counsel import as_failure, chooser_of, request_of, stored_of
 from tickertape.client.delays import DelayStrategy, delay_strategy
 from tickertape.client.effects import Again, CaughtUp, End, Notice, State
 from tickertape.client.keeping import Keeping
@@ -36,7 +36,7 @@ from tickertape.client.loop_waiting import LoopCall, Waiters
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from tickertape.client.session import SessionEffect, Step
 from tickertape.client.subscribing import Handler
-from tickertape.client.subscription_manager import SubscriptionManager
+from tickertape.client.subscription_manager import StoredSubscription, SubscriptionManager
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
 
@@ -221,11 +221,14 @@ class AsyncHAClient(Keeping, AsyncClient):
         self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
     ) -> AsyncMessageStream:
         stream = await super()._open(request, timeout, on_message, limited=limited)
-        if on_message is not None:
-            self._counsel.subscribed(request)
-            if stream.end_reason is not None:
-                self._counsel.unsubscribed(request.context.sub_id)
+        if on_message is not None and not limited:
+            self._remember(stored_of(request), stream)
         return stream
+
+    def _remember(self, stored: StoredSubscription, stream: AsyncMessageStream) -> None:
+        self._counsel.subscribed(stored)
+        if stream.end_reason is not None:
+            self._counsel.unsubscribed(stored.sub_id)
 
     def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
         super()._tell_sink(effect)
@@ -354,12 +357,15 @@ class AsyncHAClient(Keeping, AsyncClient):
 
     async def _restore(self) -> None:
         """Place what the subscription manager brings back, where it is not there already."""
-        for request, handler in self._counsel.to_restore():
-            if request.context.sub_id in self._core.subscriptions:
+        for stored, handler in self._counsel.to_restore():
+            if stored.sub_id in self._core.subscriptions:
                 continue
             try:
-                await self._open(request, self._attempt_seconds, handler)
+                request = request_of(stored, self.bookmark_store)
+                stream = await super()._open(request, self._attempt_seconds, handler)
             except (Disconnected, TimedOut):
                 raise
             except TickertapeError as error:
                 self._handlers.tell(error)
+            else:
+                self._remember(stored, stream)

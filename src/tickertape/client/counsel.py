@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
 from tickertape.client.authenticators import Authenticator, DefaultAuthenticator, PasswordGiven
+from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.client.bookmarks import StoredTrail
 from tickertape.client.choosers import ConnectionInfo, DefaultServerChooser, ServerChooser
 from tickertape.client.delays import DelayStrategy
 from tickertape.client.link import Address, parse_uri
+from tickertape.client.resubscription import Replay, Terms
 from tickertape.client.session import Chosen, Delayed
 from tickertape.client.subscribing import Handler
 from tickertape.client.subscription_manager import (
@@ -119,22 +122,22 @@ class Counsel:
 
     # -- subscriptions ----------------------------------------------------------------------------------
 
-    def subscribed(self, request: Request) -> None:
+    def subscribed(self, stored: StoredSubscription) -> None:
         """A subscription with a handler was placed."""
-        self._run(self._manager.subscribed, _stored(request))
+        self._run(self._manager.subscribed, stored)
 
     def unsubscribed(self, sub_id: str) -> None:
         """One is over for good."""
         self._run(self._manager.unsubscribed, sub_id)
 
-    def to_restore(self) -> list[tuple[Request, Handler]]:
+    def to_restore(self) -> list[tuple[StoredSubscription, Handler]]:
         """What the manager has from before and has handlers for; what it raises is told."""
-        found: list[tuple[Request, Handler]] = []
+        found: list[tuple[StoredSubscription, Handler]] = []
         try:
             for stored in self._manager.stored():
                 handler = self._manager.bind(stored)
                 if handler is not None:
-                    found.append((_request(stored), handler))
+                    found.append((stored, handler))
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._tell(error)
         return found
@@ -162,7 +165,8 @@ def as_failure(error: Exception, uri: str) -> TickertapeError:
     return failure
 
 
-def _stored(request: Request) -> StoredSubscription:
+def stored_of(request: Request) -> StoredSubscription:
+    """A subscription as a manager is told of it."""
     return StoredSubscription(
         command="subscribe",
         topic=request.topic,
@@ -174,14 +178,20 @@ def _stored(request: Request) -> StoredSubscription:
     )
 
 
-def _request(stored: StoredSubscription) -> Request:
+def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> Request:
+    """The request that brings it back: a bookmark subscription goes on where the store knows it to be."""
     options = parse_options(stored.options)
+    bookmark = stored.bookmark
+    if bookmark is not None and store is not None:
+        trail = StoredTrail(store, stored.sub_id)
+        replay = Replay(bookmark, stored.options, trail, until_caught_up=False)
+        bookmark = replay.again(conflated=Terms(stored.options).conflated, live=False)
     return Request(
         topic=stored.topic,
         context=DeliveryContext(
             sub_id=stored.sub_id, with_bookmark="bookmark" in options, with_timestamp="timestamp" in options
         ),
-        bookmark=stored.bookmark,
+        bookmark=bookmark,
         filter=stored.filter,
         options=stored.options,
         replace="replace" in options,

@@ -30,7 +30,7 @@ from tickertape.client import session as machine
 from tickertape.client.blocking import Client
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from tickertape.client.choosers import ServerChooser
-from tickertape.client.counsel import as_failure, chooser_of
+from tickertape.client.counsel import as_failure, chooser_of, request_of, stored_of
 from tickertape.client.delays import DelayStrategy, delay_strategy
 from tickertape.client.effects import Again, CaughtUp, End, Notice, State
 from tickertape.client.keeping import Keeping
@@ -38,7 +38,7 @@ from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
 from tickertape.client.session import SessionEffect, Step
 from tickertape.client.streams import HandledStream, MessageStream
 from tickertape.client.subscribing import Handler
-from tickertape.client.subscription_manager import SubscriptionManager
+from tickertape.client.subscription_manager import StoredSubscription, SubscriptionManager
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Call, Timeout, now
 
@@ -228,15 +228,15 @@ class HAClient(Keeping, Client):
         self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
     ) -> MessageStream:
         stream = super()._open(request, timeout, on_message, limited=limited)
-        if on_message is not None:
-            self._remember(request, stream)
+        if on_message is not None and not limited:
+            self._remember(stored_of(request), stream)
         return stream
 
-    def _remember(self, request: Request, stream: MessageStream) -> None:
+    def _remember(self, stored: StoredSubscription, stream: MessageStream) -> None:
         with self._managing:
-            self._counsel.subscribed(request)
+            self._counsel.subscribed(stored)
             if stream.end_reason is not None:
-                self._counsel.unsubscribed(request.context.sub_id)
+                self._counsel.unsubscribed(stored.sub_id)
 
     def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
         super()._tell_sink(effect)
@@ -375,17 +375,18 @@ class HAClient(Keeping, Client):
         """Place what the subscription manager brings back, where it is not there already."""
         self._restoring = True
         try:
-            for request, handler in self._counsel.to_restore():
-                if request.context.sub_id in self._core.subscriptions:
+            for stored, handler in self._counsel.to_restore():
+                if stored.sub_id in self._core.subscriptions:
                     continue
                 try:
+                    request = request_of(stored, self.bookmark_store)
                     stream = super()._open(request, self._attempt_seconds, handler)
                 except (Disconnected, TimedOut):
                     raise
                 except TickertapeError as error:
                     self._handlers.tell(error)
                 else:
-                    self._remember(request, stream)
+                    self._remember(stored, stream)
         finally:
             self._restoring = False
 

@@ -320,6 +320,9 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         return request_of(command, self._sub_id(one_sub_id(command)))
 
     def _sub_id(self, sub_id: str | None) -> str:
-        if sub_id is None:
-            sub_id = MadeUpId(f"{self._core.name}-{next(self._made_ids)}")
-        return sub_id
+        if sub_id is not None:
+            return sub_id
+        while True:
+            made = MadeUpId(f"{self._core.name}-{next(self._made_ids)}")
+            if made not in self._core.subscriptions:  # a subscription manager may have brought it back
+                return made
