@@ -86,6 +86,10 @@ async def _called(function: Callable[..., Any], *arguments: Any, **options: Any)
     return await outcome if inspect.isawaitable(outcome) else outcome
 
 
+async def _made(name: str, options: dict[str, Any]) -> tt.AsyncHAClient:
+    return tt.AsyncHAClient(name, **options)
+
+
 async def _next(items: Any) -> Any:
     return await anext(items, _NO_MORE)
 
@@ -106,6 +110,15 @@ class Front:
             client = tt.Client(name, uri, connect=False, **options)
         else:
             client = cast("tt.Client", Driven(self._thread, tt.AsyncClient(name, uri, **options)))
+        self._open.callback(client.close)
+        return client
+
+    def make_ha(self, name: str, **options: Any) -> tt.HAClient:
+        """An HA client that is not connected."""
+        if self._thread is None:
+            client = tt.HAClient(name, **options)
+        else:
+            client = cast("tt.HAClient", Driven(self._thread, self._thread.run(_made(name, options))))
         self._open.callback(client.close)
         return client
 

@@ -171,14 +171,6 @@ class ClientCore:
         if self.publishing.store is not None:
             self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
 
-    def stop(self, error: TickertapeError) -> None:
-        """Nobody connects again; see `Standing.stop`."""
-        self.standing.stop(error, connected=self._connection is not None)
-
-    def begin(self) -> None:
-        """Somebody connects (again); see `Standing.begin`."""
-        self.standing.begin(connected=self._connection is not None)
-
     # -- calls of the application -----------------------------------------------------------------------
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:

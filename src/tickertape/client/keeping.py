@@ -67,13 +67,13 @@ class Keeping:
 
     def _take_in(self, happened: Happened) -> None:
         """Tell the session, and the client machine whether anybody connects."""
-        session, core = self._session, self._core
+        session, standing = self._session, self._core.standing
         trying = session.trying
         session.receive(happened, now())
         if session.trying and not trying:
-            core.begin()
+            standing.begin()
         elif trying and session.stopped is not None:
-            core.stop(session.stopped)
+            standing.stop(session.stopped)
 
     def _not_in_time(self, seconds: float | None, what: str = "") -> TimedOut:
         """The error that there was no connection; `what` says what for."""

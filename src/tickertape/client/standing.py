@@ -85,21 +85,20 @@ class Standing:
         self._refuse(self._stopped or loss)
         return error.code, ended
 
-    def stop(self, error: TickertapeError, *, connected: bool) -> None:
-        """Nobody connects again: without a connection every call raises, publishes into a store too.
-
-        `connected`: there is a connection still; it holds from its end on.
+    def stop(self, error: TickertapeError) -> None:
+        """Nobody connects again: every call raises, publishes into a store too, from now on, or from the end
+        of the connection on.
         """
         stopped = Disconnected(str(error) if isinstance(error, Disconnected) else f"given up: {error}")
         stopped.__cause__ = error
         self._stopped = stopped
-        if not connected:
+        if self.logged_on is None:
             self._refuse(stopped)
 
-    def begin(self, *, connected: bool) -> None:
+    def begin(self) -> None:
         """Somebody connects (again): publishes go into the store meanwhile."""
         self._stopped = None
-        if not connected:
+        if self.logged_on is None:
             self._refuse(Disconnected(f"there is no connection yet; {self.advice}"))
 
     def _refuse(self, loss: Disconnected) -> None:

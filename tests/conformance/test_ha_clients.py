@@ -1,0 +1,504 @@
+"""HA clients of all fronts on real servers: reconnecting step by step, failures, giving up, closing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.helpers.ha_parts import (
+    NotingAuthenticator,
+    NotingChooser,
+    NotingDelays,
+    NotingStore,
+    Trace,
+    nowhere,
+    silent_server,
+)
+from tests.helpers.relay import Relay
+from tests.unit.client.socket_server import SocketServer
+from tickertape.testing.server import RunningServer, running_server, wait_until
+from tickertape.wire.commands import Goodbye, Logon, Publish, Subscribe
+
+SECONDS = 20.0
+SOON = 0.02
+
+
+@pytest.fixture
+def relay(uri: str) -> Iterator[Relay]:
+    with Relay(uri) as relay:
+        yield relay
+
+
+@pytest.fixture
+def refusing() -> Iterator[SocketServer]:
+    """A server that refuses every logon."""
+    server = SocketServer()
+    server.refuse = Goodbye(code="refused", text="not you")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server of this test alone."""
+    with running_server(tmp_path / "data") as running:
+        yield running
+
+
+def cut(relay: Relay, client: Any) -> None:
+    """End the connection, and wait until the client has another one."""
+    before = client.server
+    relay.cut()
+    wait_until(lambda: client.server is not None and client.server is not before, SECONDS)
+
+
+# -- the steps ----------------------------------------------------------------------------------------
+
+
+def test_exact_21_every_step_of_a_reconnection_in_its_order(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    trace: Trace = []
+    store = NotingStore(trace)
+    chooser = NotingChooser(trace, relay.uri, authenticator=NotingAuthenticator(trace))
+    client = front.make_ha(
+        name,
+        server_chooser=chooser,
+        reconnect_delay=NotingDelays(trace, SOON),
+        publish_store=store,
+        user="ann",
+        password="secret",
+    )
+    states: list[tt.ConnectionState] = []
+    client.add_connection_state_listener(states.append)
+    client.connect_and_logon(SECONDS)
+    assert trace == [
+        "reset", "uri", "authenticator", "authenticate", "completed ann ann/secret/1", "success", "reset",
+    ]  # fmt: skip
+    heard: list[bytes] = []
+    client.subscribe(topic, sub_id="live", on_message=lambda message: heard.append(message.data))
+    client.publish(topic, b"1")
+    client.publish_flush()
+    wait_until(lambda: heard == [b"1"])
+    relay.hold()
+    client.publish(topic, b"2")
+    wait_until(lambda: sum(isinstance(command, Publish) for command in relay.asked) == 2)
+    trace.clear()
+    states.clear()
+    relay.asked.clear()
+    store.noting = True
+    relay.cut()
+    wait_until(lambda: not client.connected)
+    relay.release()
+    wait_until(lambda: tt.ConnectionState.RESUBSCRIBED in states, SECONDS)
+    store.noting = False
+    # The stored message is asked for twice at most: whether another process took over, and to be sent again.
+    assert [step for step in trace if step != "held"] == [
+        "uri", "authenticator", "delay", "authenticate", "completed ann ann/secret/2", "success", "reset",
+        "discard",
+    ]  # fmt: skip
+    assert [type(command) for command in relay.asked][:2] in ([Logon, Subscribe], [Logon, Publish])
+    assert [state.value for state in states] == [
+        "disconnected", "connected", "logged_on", "publish_replayed", "resubscribed",
+    ]  # fmt: skip
+    client.publish_flush()
+    assert [message.data for message in client.replay(topic)] == [b"1", b"2"]
+
+
+def test_exact_22_the_authenticator_is_asked_anew_for_each_attempt(
+    front: Front, refusing: SocketServer, uri: str, name: str
+) -> None:
+    trace: Trace = []
+    chooser = NotingChooser(
+        trace, [refusing.uri, refusing.uri, uri], authenticator=NotingAuthenticator(trace)
+    )
+    client = front.make_ha(name, server_chooser=chooser, reconnect_delay=0, user="ann")
+    client.connect_and_logon(SECONDS)
+    assert [logon.password for logon in refusing.logons] == ["ann/None/1", "ann/None/2"]
+    assert [step for step in trace if step not in ("uri", "authenticator")] == [
+        "authenticate", "failure", "retry", "failure", "retry", "completed ann ann/None/3", "success",
+    ]  # fmt: skip
+
+
+def test_exact_22_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_at_once(
+    front: Front, name: str, topic: str
+) -> None:
+    class Exhausted(tt.DefaultServerChooser):
+        def report_failure(self, error: tt.TickertapeError, info: tt.ConnectionInfo) -> None:
+            self._uris.clear()
+
+        def error(self) -> str:
+            return "all of them were tried"
+
+    told: list[BaseException] = []
+    states: list[tt.ConnectionState] = []
+    client = front.make_ha(name, server_chooser=Exhausted(nowhere()), reconnect_delay=0)
+    client.set_exception_listener(told.append)
+    client.add_connection_state_listener(states.append)
+    with pytest.raises(tt.Disconnected, match=r"all of them were tried; the last attempt: cannot connect"):
+        client.connect_and_logon()
+    wait_until(lambda: states == [tt.ConnectionState.DISCONNECTED])
+    for call in (
+        lambda: client.subscribe(topic),
+        lambda: client.publish(topic, b"1"),
+        client.publish_flush,
+        lambda: client.unsubscribe("any"),
+    ):
+        with pytest.raises(tt.Disconnected, match="all of them were tried"):
+            call()
+    assert told == []
+
+
+def test_exact_22_no_server_for_a_reconnection_is_told_to_the_exception_listener(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    told: list[BaseException] = []
+    trace: Trace = []
+    chooser = NotingChooser(trace, relay.uri)
+    client = front.make_ha(name, server_chooser=chooser, reconnect_delay=0)
+    client.set_exception_listener(told.append)
+    client.connect_and_logon(SECONDS)
+    chooser._uris.clear()
+    relay.cut()
+    wait_until(lambda: len(told) == 1)
+    assert isinstance(told[0], tt.Disconnected)
+    assert "the list of servers is empty" in str(told[0])
+    with pytest.raises(tt.Disconnected, match="the list of servers is empty"):
+        client.subscribe(topic, timeout=None)
+    chooser.add(relay.uri)
+    client.connect_and_logon(SECONDS)
+    client.publish(topic, b"1")
+    client.publish_flush()
+    assert len(told) == 1
+
+
+def test_exact_22_a_chooser_never_calls_the_client(front: Front, uri: str, name: str) -> None:
+    trace: Trace = []
+    chooser = NotingChooser(trace, uri)
+    told: list[BaseException] = []
+    client = front.make_ha(name, server_chooser=chooser, timeout=5)
+    client.set_exception_listener(told.append)
+    inner: Any = getattr(client, "target", client) if front.kind != "blocking" else client
+
+    def call() -> None:
+        outcome = inner.connect_and_logon()
+        with contextlib.suppress(StopIteration):  # the first step of the coroutine
+            outcome.send(None)
+
+    chooser.meanwhile = call
+    with pytest.raises(tt.Disconnected, match=r"it raised UsageError: connect_and_logon would wait"):
+        client.connect_and_logon(SECONDS)
+    assert [type(error) for error in told] == [tt.UsageError]
+
+
+@pytest.mark.slow
+def test_exact_23_it_moves_on_to_another_server_and_stays_there(
+    front: Front, server: RunningServer, uri: str, name: str
+) -> None:
+    client = front.make_ha(name, servers=[server.uri, uri], reconnect_delay=SOON)
+    client.connect_and_logon(SECONDS)
+    first = client.server
+    assert first is not None
+    server.kill()
+    wait_until(lambda: client.server is not None and client.server.journal != first.journal, SECONDS)
+    second = client.server
+    server.start()
+    with front.connect(name, uri, user=None) as other:  # takes the name over, once
+        assert second is not None
+        assert other.server is not None
+    wait_until(lambda: client.server is not None and client.server is not second, SECONDS)
+    assert client.server is not None
+    assert client.server.journal == second.journal
+
+
+def test_exact_24_without_a_timeout_it_tries_until_the_strategy_gives_up(front: Front, name: str) -> None:
+    trace: Trace = []
+    chooser = NotingChooser(trace, [nowhere(), nowhere()])
+    delays = NotingDelays(trace, 0.05, give_up_after=0.12)
+    client = front.make_ha(name, server_chooser=chooser, reconnect_delay=delays)
+    for _ in range(2):
+        trace.clear()
+        with pytest.raises(tt.Disconnected, match="the delay strategy gives up; the last attempt: cannot"):
+            client.connect_and_logon()
+        steps = ["uri", "authenticator", "delay", "failure"]
+        assert [trace.count(step) for step in steps] == [5, 5, 4, 4]
+
+
+def test_a_timeout_of_connect_and_logon_ends_the_attempts(front: Front, name: str, topic: str) -> None:
+    with silent_server() as silent:
+        client = front.make_ha(name, servers=[nowhere(), silent], reconnect_delay=SOON)
+        begun = time.monotonic()
+        with pytest.raises(
+            tt.TimedOut, match=r"no connection within 0.3 s; the last attempt: cannot connect"
+        ):
+            client.connect_and_logon(timeout="300ms")
+        assert time.monotonic() - begun < 5
+        with pytest.raises(tt.Disconnected, match="given up: no connection"):
+            client.subscribe(topic, timeout=None)
+
+
+def test_a_server_that_never_answers_costs_one_attempt(front: Front, uri: str, name: str, topic: str) -> None:
+    with silent_server() as silent:
+        client = front.make_ha(name, servers=[silent, uri], reconnect_delay=SOON, timeout=0.3)
+        client.connect_and_logon(SECONDS)
+        client.publish(topic, b"1")
+        client.publish_flush(timeout=SECONDS)
+
+
+# -- what may be called when --------------------------------------------------------------------------
+
+
+def test_publishes_before_and_between_connections_go_into_the_store_and_are_sent_later(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON)
+    sequences = [client.publish(topic, b"0")]
+    assert client.unpersisted_count() == 1
+    client.connect_and_logon(SECONDS)
+    for number in range(1, 200):
+        if number % 50 == 0:
+            relay.cut()
+        sequences.append(client.publish(topic, b"%d" % number))
+    wait_until(lambda: client.connected and client.unpersisted_count() == 0, SECONDS)
+    stored = [(message.sequence, message.data) for message in client.replay(topic)]
+    assert stored == [(sequence, b"%d" % number) for number, sequence in enumerate(sequences)]
+
+
+def test_a_full_store_lets_publishes_wait_for_the_next_connection(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    store = tt.MemoryPublishStore(bytes_max=20_000)
+    client = front.make_ha(name, servers=nowhere(), publish_store=store, reconnect_delay=SOON)
+    body = bytes(1_000)
+    held = 16
+    for _ in range(held):
+        client.publish(topic, body)
+    body = bytes(4_000)
+    with pytest.raises(tt.Disconnected, match="there is no connection"):  # nobody connects yet
+        client.publish(topic, body)
+    client.close()
+    chooser = NotingChooser([], nowhere())
+    client = front.make_ha(
+        name,
+        server_chooser=chooser,
+        publish_store=tt.MemoryPublishStore(bytes_max=20_000),
+        reconnect_delay=SOON,
+    )
+    beginning = threading.Thread(target=client.connect_and_logon, args=(SECONDS,))
+    beginning.start()
+    wait_until(lambda: len(chooser._trace) > 2)
+    for _ in range(held):
+        client.publish(topic, bytes(1_000))
+    with pytest.raises(tt.TimedOut, match="no room"):
+        client.publish(topic, body, timeout=0.05)
+    chooser.add(relay.uri)
+    for _ in range(30):
+        client.publish(topic, body, timeout=SECONDS)
+    beginning.join(SECONDS)
+    client.publish_flush(timeout=SECONDS)
+    assert client.unpersisted_count() == 0
+    assert sum(1 for _ in client.replay(topic)) == held + 30
+
+
+def test_a_subscribe_waits_for_the_connection_as_long_as_its_timeout(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    chooser = NotingChooser([], nowhere())
+    client = front.make_ha(name, server_chooser=chooser, reconnect_delay=SOON)
+    with pytest.raises(tt.Disconnected, match="call connect_and_logon"):
+        client.subscribe(topic)
+    beginning = threading.Thread(target=client.connect_and_logon, args=(SECONDS,))
+    beginning.start()
+    wait_until(lambda: "failure" in chooser._trace)
+    with pytest.raises(tt.TimedOut, match=r"no connection for subscribe s within 0.05 s; the last attempt"):
+        client.subscribe(topic, sub_id="s", timeout=0.05)
+    with pytest.raises(tt.TimedOut, match="no connection for publish_flush"):
+        client.publish_flush(timeout=0.05)
+    adding = threading.Timer(0.1, chooser.add, [uri])
+    adding.start()
+    stream = client.subscribe(topic, timeout=SECONDS)
+    client.publish(topic, b"1")
+    assert stream.get(SECONDS).data == b"1"
+    for thread in (beginning, adding):
+        thread.join(SECONDS)
+
+
+def test_calls_that_wait_for_an_answer_fail_with_their_connection(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON)
+    client.connect_and_logon(SECONDS)
+    relay.hold()
+    failed: list[BaseException] = []
+
+    def subscribe() -> None:
+        try:
+            client.subscribe(topic, timeout=SECONDS)
+        except tt.Disconnected as error:
+            failed.append(error)
+
+    caller = threading.Thread(target=subscribe)
+    caller.start()
+    wait_until(lambda: any(isinstance(command, Subscribe) for command in relay.asked))
+    relay.cut()
+    relay.release()
+    caller.join(SECONDS)
+    assert len(failed) == 1
+
+
+def test_what_the_application_gave_may_raise(front: Front, uri: str, name: str) -> None:
+    class Broken(tt.DefaultServerChooser):
+        def report_success(self, info: tt.ConnectionInfo) -> None:
+            raise ValueError("in the report")
+
+    class Tired(tt.FixedDelayStrategy):
+        def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
+            raise ValueError("in the strategy")
+
+    class Locked(tt.DefaultAuthenticator):
+        def authenticate(self, user: str | None, password: str | None) -> str | None:
+            raise ValueError("in the authenticator")
+
+    told: list[BaseException] = []
+    client = front.make_ha(name, server_chooser=Broken(uri))
+    client.set_exception_listener(told.append)
+    client.connect_and_logon(SECONDS)
+    assert [str(error) for error in told] == ["in the report"]
+    client.close()
+    told.clear()
+    chooser = tt.DefaultServerChooser(uri, authenticator=Locked())
+    client = front.make_ha(name, server_chooser=chooser, reconnect_delay=Tired())
+    client.set_exception_listener(told.append)
+    with pytest.raises(
+        tt.Disconnected, match=r"strategy raised ValueError: in the strategy; .* in the authenticator"
+    ):
+        client.connect_and_logon(SECONDS)
+    assert [str(error) for error in told] == ["in the strategy"]
+
+
+# -- names --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_exact_35_two_clients_of_one_name_do_not_fight_for_ever(
+    front: Front, server: RunningServer, name: str
+) -> None:
+    told: list[BaseException] = []
+    clients = [front.make_ha(name, servers=server.uri, reconnect_delay=SOON) for _ in range(2)]
+    for client in clients:
+        client.set_exception_listener(told.append)
+        client.connect_and_logon(SECONDS)
+    wait_until(lambda: len(told) == 1, SECONDS)
+    assert isinstance(told[0], tt.NameInUse)
+    wait_until(lambda: [client.connected for client in clients].count(True) == 1)
+    (loser,) = [client for client in clients if not client.connected]
+    with pytest.raises(tt.Disconnected, match=r"given up: .*took over"):
+        loser.publish("orders", b"1")
+    wait_until(lambda: server.errors().count("name_in_use") == 3)
+    loser.connect_and_logon(SECONDS)  # it may be told to
+    assert loser.connected
+
+
+def test_exact_35_the_logon_carries_the_user_and_another_user_does_not_get_the_name(
+    front: Front, uri: str, name: str
+) -> None:
+    first = front.make_ha(name, servers=uri, user="ann")
+    first.connect_and_logon(SECONDS)
+    second = front.make_ha(name, servers=uri, user="bob", reconnect_delay=SOON)
+    with pytest.raises(tt.TimedOut, match="in use by another user"):
+        second.connect_and_logon(timeout=0.3)
+    assert first.connected
+
+
+# -- the end ------------------------------------------------------------------------------------------
+
+
+def test_close_in_every_state_ends_it_and_everything_raises_closed(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    with silent_server() as silent:
+        waiting = {"reconnect_delay": 100.0}
+        for servers, options in (([], {}), ([silent], {}), ([nowhere()], waiting), ([uri], {})):
+            client = front.make_ha(name, servers=[*servers, nowhere()], **options)
+            states: list[tt.ConnectionState] = []
+            client.add_connection_state_listener(states.append)
+            ends: list[BaseException | None] = []
+            beginning = threading.Thread(target=_begin, args=(client, ends))
+            if servers:
+                beginning.start()
+                expected = "connected" if servers[0] in (silent, uri) else None
+                wait_until(lambda: expected is None or expected in states)  # noqa: B023 - called here only
+                wait_until(lambda: client._session.step.value != "not connecting")  # noqa: B023
+            client.close()
+            if servers:
+                beginning.join(SECONDS)
+                assert not beginning.is_alive()
+                assert ends in ([None], [tt.Closed]), servers
+            assert states[-1] is tt.ConnectionState.SHUTDOWN
+            for call in (client.connect_and_logon, client.connect, client.publish_flush):
+                with pytest.raises(tt.Closed):
+                    call()
+            client.close()
+            client.disconnect()
+
+
+def _begin(client: tt.HAClient, ends: list[Any]) -> None:
+    try:
+        client.connect_and_logon()
+    except tt.TickertapeError as error:
+        ends.append(type(error))
+    else:
+        ends.append(None)
+
+
+def test_with_connects_and_closes(front: Front, uri: str, name: str, topic: str) -> None:
+    client = front.make_ha(name, servers=uri)
+    with client as entered:
+        entered.publish(topic, b"1")
+        entered.connect_and_logon()  # nothing happens
+    assert not client.connected
+    with front.connect(f"{name}-reader", uri) as reader:
+        assert [message.data for message in reader.replay(topic)] == [b"1"]
+
+
+def test_connection_state_listeners_of_the_plain_clients(front: Front, relay: Relay, name: str) -> None:
+    states: list[tt.ConnectionState] = []
+    others: list[tt.ConnectionState] = []
+    client = front.make(name, relay.uri, publish_store=tt.MemoryPublishStore())
+    for listener in (states.append, others.append, states.append):
+        client.add_connection_state_listener(listener)
+    client.connect()
+    relay.cut()
+    wait_until(lambda: "disconnected" in states)
+    client.remove_connection_state_listener(others.append)
+    client.connect()
+    client.close()
+    once = ["connected", "logged_on", "publish_replayed", "disconnected"]
+    assert states == [*once, *once, "shutdown"]
+    assert others == once
+    with pytest.raises(tt.UsageError):
+        client.add_connection_state_listener("log")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "either servers or server_chooser"),
+        ({"servers": "tcp://a:1", "server_chooser": tt.DefaultServerChooser("tcp://a:1")}, "either"),
+        ({"servers": ["http://a"]}, "no server address"),
+        ({"server_chooser": "tcp://a:1"}, "no ServerChooser"),
+        ({"servers": "tcp://a:1", "reconnect_delay": "often"}, "not an interval"),
+        ({"servers": "tcp://a:1", "subscription_manager": 1}, "no SubscriptionManager"),
+    ],
+)
+def test_what_it_cannot_be_made_of_is_refused(front: Front, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(tt.BadOption, match=says):
+        front.make_ha("c", **options)

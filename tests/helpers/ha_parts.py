@@ -1,0 +1,118 @@
+"""Owns server choosers, authenticators, delay strategies and stores that note when an HA client asks them,
+and a server that takes connections and never says a word.
+
+Must never decide anything by themselves: they do what the parts do that they are made of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Sequence
+
+import tickertape as tt
+from tickertape.client.choosers import ConnectionInfo
+from tickertape.client.publish_store.protocol import Stored
+
+Trace = list[str]
+
+
+class NotingChooser(tt.DefaultServerChooser):
+    """As the one by default; `meanwhile` is called each time it is asked."""
+
+    def __init__(self, trace: Trace, uris: str | Sequence[str], **options: object) -> None:
+        super().__init__(uris, **options)  # type: ignore[arg-type]
+        self._trace = trace
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def current_uri(self) -> str | None:
+        self.meanwhile()
+        self._trace.append("uri")
+        return super().current_uri()
+
+    def current_authenticator(self) -> tt.Authenticator | None:
+        self._trace.append("authenticator")
+        return super().current_authenticator()
+
+    def report_success(self, info: ConnectionInfo) -> None:
+        self._trace.append("success")
+        super().report_success(info)
+
+    def report_failure(self, error: tt.TickertapeError, info: ConnectionInfo) -> None:
+        self._trace.append("failure")
+        self._last_error = error
+        self._current = (self._current + 1) % len(self._uris)
+
+
+class NotingAuthenticator:
+    """Gives a new password each time."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._given = 0
+
+    def authenticate(self, user: str | None, password: str | None) -> str:
+        self._trace.append("authenticate")
+        return self._next(user, password)
+
+    def retry(self, user: str | None, password: str | None) -> str:
+        self._trace.append("retry")
+        return self._next(user, password)
+
+    def completed(self, user: str | None, password: str | None, reason: str) -> None:
+        self._trace.append(f"completed {user} {password}")
+
+    def _next(self, user: str | None, password: str | None) -> str:
+        self._given += 1
+        return f"{user}/{password}/{self._given}"
+
+
+class NotingDelays(tt.FixedDelayStrategy):
+    """As a fixed delay."""
+
+    def __init__(self, trace: Trace, delay: float, **options: object) -> None:
+        super().__init__(delay, **options)  # type: ignore[arg-type]
+        self._trace = trace
+
+    def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
+        self._trace.append("delay")
+        return super().next_delay(uri, mono, chance)
+
+    def reset(self) -> None:
+        self._trace.append("reset")
+        super().reset()
+
+
+class NotingStore(tt.MemoryPublishStore):
+    """As the one in memory. Publishes and acknowledgements ask it too, so it notes only when told to."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+        self.noting = False
+
+    def discard(self, sequence: int) -> None:
+        self._note("discard")
+        super().discard(sequence)
+
+    def held(self) -> Sequence[Stored]:
+        self._note("held")
+        return super().held()
+
+    def _note(self, what: str) -> None:
+        if self.noting and self._trace[-1:] != [what]:
+            self._trace.append(what)
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def nowhere() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return f"tcp://127.0.0.1:{port}"
