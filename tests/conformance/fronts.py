@@ -86,10 +86,6 @@ async def _called(function: Callable[..., Any], *arguments: Any, **options: Any)
     return await outcome if inspect.isawaitable(outcome) else outcome
 
 
-async def _made(name: str, options: dict[str, Any]) -> tt.AsyncHAClient:
-    return tt.AsyncHAClient(name, **options)
-
-
 async def _next(items: Any) -> Any:
     return await anext(items, _NO_MORE)
 
@@ -115,12 +111,21 @@ class Front:
 
     def make_ha(self, name: str, **options: Any) -> tt.HAClient:
         """An HA client that is not connected."""
+        return self._made_ha("__call__", name, options)
+
+    def make_ha_backed(self, by: str, name: str, **options: Any) -> tt.HAClient:
+        """As `make_ha`, by `memory_backed` or `file_backed`."""
+        return self._made_ha(f"{by}_backed", name, options)
+
+    def _made_ha(self, how: str, name: str, options: dict[str, Any]) -> tt.HAClient:
+        kind: Any = tt.HAClient if self._thread is None else tt.AsyncHAClient
+        make = kind if how == "__call__" else getattr(kind, how)
         if self._thread is None:
-            client = tt.HAClient(name, **options)
+            client = make(name, **options)
         else:
-            client = cast("tt.HAClient", Driven(self._thread, self._thread.run(_made(name, options))))
+            client = Driven(self._thread, self._thread.run(_called(make, name, **options)))
         self._open.callback(client.close)
-        return client
+        return cast("tt.HAClient", client)
 
     def connect(self, name: str, uri: str, **options: Any) -> tt.Client:
         """A client that is logged on."""

@@ -1,0 +1,281 @@
+"""What HA clients do about subscriptions: handlers go on, streams end, a manager brings back what it stored."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.helpers.ha_parts import nowhere
+from tests.helpers.relay import Relay
+from tickertape.testing.server import RunningServer, running_server, wait_until
+from tickertape.wire.commands import Logon, Subscribe
+
+SECONDS = 20.0
+SOON = 0.02
+
+
+@pytest.fixture
+def relay(uri: str) -> Iterator[Relay]:
+    with Relay(uri) as relay:
+        yield relay
+
+
+class Heard:
+    """A handler that notes bodies, and discards what it has noted."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def __call__(self, message: tt.Message) -> None:
+        self.bodies.append(message.data)
+        message.discard()
+
+
+class FileManager(tt.MemorySubscriptionManager):
+    """Keeps subscriptions in a file; `handlers` are those of the process, by id."""
+
+    def __init__(self, path: Path, handlers: dict[str, Heard]) -> None:
+        super().__init__()
+        self._path = path
+        self._handlers = handlers
+        self.bound: list[tt.StoredSubscription] = []
+        if path.exists():
+            for stored in msgspec.json.decode(path.read_bytes(), type=list[tt.StoredSubscription]):
+                super().subscribed(stored)
+
+    def subscribed(self, subscription: tt.StoredSubscription) -> None:
+        super().subscribed(subscription)
+        self._write()
+
+    def unsubscribed(self, sub_id: str) -> None:
+        super().unsubscribed(sub_id)
+        self._write()
+
+    def bind(self, subscription: tt.StoredSubscription) -> tt.Handler | None:
+        self.bound.append(subscription)
+        return self._handlers.get(subscription.sub_id)
+
+    def _write(self) -> None:
+        self._path.write_bytes(msgspec.json.encode(self.stored()))
+
+
+def publisher(front: Front, name: str, uri: str, topic: str) -> Callable[..., None]:
+    client = front.connect(f"{name}-publisher", uri)
+
+    def publish(*numbers: int) -> None:
+        client.publish_batch(topic, [b'{"n": %d}' % number for number in numbers])
+        client.publish_flush()
+
+    return publish
+
+
+def bodies(*numbers: int) -> list[bytes]:
+    return [b'{"n": %d}' % number for number in numbers]
+
+
+def test_exact_33_a_stored_manager_sees_everything_and_is_restored_before_the_first_resubscription(
+    front: Front, relay: Relay, name: str, topic: str, tmp_path: Path
+) -> None:
+    publish = publisher(front, name, relay.uri, topic)
+    file, store = tmp_path / "subscriptions", tmp_path / "bookmarks"
+    heard = Heard()
+    manager = FileManager(file, {})
+    client = front.make_ha(
+        name,
+        servers=relay.uri,
+        subscription_manager=manager,
+        bookmark_store=tt.LoggedBookmarkStore(store),
+        reconnect_delay=SOON,
+    )
+    client.connect_and_logon(SECONDS)
+    client.bookmark_subscribe(
+        topic, tt.EPOCH, filter="/n < 100", sub_id="risk", on_message=heard, timestamp=True, depth=100_000
+    )
+    client.subscribe(topic, sub_id="live", on_message=heard)
+    client.subscribe(topic, sub_id="over", on_message=heard)
+    client.subscribe(topic, sub_id="a stream")
+    client.unsubscribe("over")
+    first, second = manager.stored()
+    assert (first.command, first.topic, first.filter, first.sub_id) == (
+        "subscribe",
+        topic,
+        "/n < 100",
+        "risk",
+    )
+    assert set(first.options.split(",")) >= {"bookmark", "timestamp"}
+    assert (first.bookmark, first.depth_bytes, second.sub_id) == (tt.EPOCH, 100_000, "live")
+    assert second.bookmark is None
+    publish(1, 2)
+    wait_until(lambda: sorted(heard.bodies) == bodies(1, 1, 2, 2))
+    client.close()
+    _close_store(client)
+    assert len(manager.stored()) == 2  # closing is no end of a subscription
+
+    publish(3, 200)
+    heard = Heard()
+    manager = FileManager(file, {"risk": heard})
+    relay.asked.clear()
+    client = front.make_ha(
+        name,
+        servers=relay.uri,
+        subscription_manager=manager,
+        bookmark_store=tt.LoggedBookmarkStore(store),
+        reconnect_delay=SOON,
+    )
+    client.connect_and_logon(SECONDS)
+    assert [stored.sub_id for stored in manager.bound] == ["risk", "live"]
+    (subscribe,) = [command for command in relay.asked if isinstance(command, Subscribe)]
+    assert isinstance(relay.asked[0], Logon)
+    assert (subscribe.sub_id, subscribe.topic, subscribe.filter) == ("risk", topic, "/n < 100")
+    publish(4)
+    wait_until(lambda: heard.bodies == bodies(3, 4))
+    relay.cut()
+    publisher(front, f"{name}-2", relay.uri, topic)(5)
+    wait_until(lambda: heard.bodies == bodies(3, 4, 5), SECONDS)
+    assert [stored.sub_id for stored in manager.bound] == ["risk", "live"]  # once for a process
+    assert first in manager.stored()  # as it was asked for
+    client.close()
+    _close_store(client)
+
+
+def _close_store(client: tt.HAClient) -> None:
+    store = client.bookmark_store
+    assert store is not None
+    store.close()
+
+
+def test_exact_33_a_stream_that_ended_does_not_revive_and_is_asked_for_again_with_most_recent(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    publish = publisher(front, name, relay.uri, topic)
+    publish(1, 2, 3)
+    client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON)
+    client.connect_and_logon(SECONDS)
+    stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk")
+    for _ in range(2):
+        stream.get(SECONDS).discard()
+    relay.cut()
+    rest = [message.data for message in stream]
+    assert rest == bodies(3)
+    assert stream.end_reason == "disconnected"
+    publisher(front, f"{name}-2", relay.uri, topic)(4)
+    wait_until(lambda: client.connected, SECONDS)
+    assert list(stream) == []
+    stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk")
+    assert [stream.get(SECONDS).data for _ in range(2)] == bodies(3, 4)
+
+
+def test_a_manager_that_fails_is_told_and_does_not_keep_the_client_from_connecting(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    class Broken(tt.MemorySubscriptionManager):
+        def stored(self) -> list[tt.StoredSubscription]:
+            raise ValueError("the file is gone")
+
+        def subscribed(self, subscription: tt.StoredSubscription) -> None:
+            raise ValueError("the disk is full")
+
+    told: list[BaseException] = []
+    client = front.make_ha(name, servers=uri, subscription_manager=Broken())
+    client.set_exception_listener(told.append)
+    client.connect_and_logon(SECONDS)
+    client.subscribe(topic, on_message=Heard())
+    assert [str(error) for error in told] == ["the file is gone", "the disk is full"]
+
+
+def test_a_stored_subscription_that_the_server_refuses_is_told_and_the_others_are_brought_back(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    class Full(tt.MemorySubscriptionManager):
+        def bind(self, subscription: tt.StoredSubscription) -> tt.Handler | None:
+            return heard
+
+    def stored(sub_id: str, what: str | None) -> tt.StoredSubscription:
+        return tt.StoredSubscription(
+            command="subscribe", topic=topic, filter=what, options="", sub_id=sub_id, bookmark=None,
+            depth_bytes=100_000,
+        )  # fmt: skip
+
+    heard = Heard()
+    manager = Full()
+    for subscription in (stored("bad", "/a ="), stored(f"{name}-1", None)):
+        manager.subscribed(subscription)
+    told: list[BaseException] = []
+    client = front.make_ha(name, servers=uri, subscription_manager=manager)
+    client.set_exception_listener(told.append)
+    client.connect_and_logon(SECONDS)
+    assert [type(error) for error in told] == [tt.BadFilter]
+    stream = client.subscribe(topic)  # its made-up id is not that of the one brought back
+    client.publish(topic, b"1")
+    assert stream.get(SECONDS).data == b"1"
+    wait_until(lambda: heard.bodies == [b"1"])
+
+
+@pytest.mark.slow
+def test_a_killed_server_costs_neither_messages_nor_handlers(front: Front, tmp_path: Path) -> None:
+    with running_server(tmp_path / "data") as server:
+        heard = Heard()
+        client = front.make_ha("a", servers=[server.uri, nowhere()], reconnect_delay=SOON)
+        told: list[BaseException] = []
+        client.set_exception_listener(told.append)
+        client.connect_and_logon(SECONDS)
+        client.bookmark_subscribe("orders", tt.EPOCH, sub_id="all", on_message=heard)
+        numbers = itertools.count()
+        for _ in range(3):
+            for number in itertools.islice(numbers, 300):
+                client.publish("orders", b"%d" % number)
+                if number % 300 == 150:
+                    _restart(server)
+        client.publish_flush(timeout=SECONDS)
+        wait_until(lambda: len(heard.bodies) >= 900, SECONDS)
+        assert heard.bodies == [b"%d" % number for number in range(900)]
+        assert told == []
+
+
+def _restart(server: RunningServer) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.slow
+def test_a_file_backed_client_goes_on_in_the_next_process(front: Front, tmp_path: Path) -> None:
+    paths = {"publish_path": tmp_path / "publishes", "bookmark_path": tmp_path / "bookmarks"}
+    make = front.make_ha_backed
+    with running_server(tmp_path / "data") as server:
+        heard = Heard()
+        client = make("file", "a", servers=server.uri, reconnect_delay=SOON, **paths)
+        client.connect_and_logon(SECONDS)
+        client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="all", on_message=heard)
+        client.publish("orders", b"1")
+        wait_until(lambda: heard.bodies == [b"1"])
+        server.kill()
+        client.publish("orders", b"2")
+        client.publish("orders", b"3")
+        assert client.unpersisted_count() == 2
+        client.close()  # the stores too
+        server.start()
+        client = make("file", "a", servers=server.uri, **paths)
+        assert client.unpersisted_count() == 2
+        client.connect_and_logon(SECONDS)
+        heard.bodies.clear()
+        client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="all", on_message=heard)
+        wait_until(lambda: heard.bodies == [b"2", b"3"])
+        client.publish_flush(timeout=SECONDS)
+        assert client.unpersisted_count() == 0
+        with pytest.raises(tt.StoreLocked):
+            make("file", "a", servers=server.uri, **paths)
+        client.close()
+        with pytest.raises(tt.BadOption):
+            make("file", "a", **paths)
+        client = make("file", "a", servers=server.uri, **paths)  # what could not be made holds nothing
+        client.close()
+        client = make("memory", "b", servers=server.uri)
+        client.connect_and_logon(SECONDS)
+        assert isinstance(client.bookmark_store, tt.MemoryBookmarkStore)
+        assert client.publish("orders", b"4") is not None
