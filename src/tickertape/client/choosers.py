@@ -87,7 +87,7 @@ class DefaultServerChooser:
     def report_failure(self, error: TickertapeError, info: ConnectionInfo) -> None:
         """Move on, unless it did already."""
         self._last_error = error
-        if info.uri == self.current_uri():
+        if self._uris and info.uri == self._uris[self._current]:
             self._current = (self._current + 1) % len(self._uris)
 
     def error(self) -> str:

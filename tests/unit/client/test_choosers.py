@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import tickertape as tt
@@ -90,6 +94,35 @@ class Exhausted(tt.DefaultServerChooser):
 
     def report_failure(self, error: tt.TickertapeError, info: ConnectionInfo) -> None:
         self._uris.clear()
+
+
+def test_the_chooser_of_the_how_to_passes_the_checks_and_goes_home() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "howto" / "ha.md").read_text(encoding="utf-8")
+    (code,) = [
+        part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Homesick" in part
+    ]
+    clock = Clock()
+    names: dict[str, Any] = {"tt": tt, "time": clock}
+    exec(code, names)
+    make = names["Homesick"]
+    check_server_chooser(lambda: make([A, B]))
+    chooser: tt.DefaultServerChooser = make([A, B])
+    chooser.report_failure(LOST, info(A))
+    chooser.report_success(info(B))
+    assert chooser.current_uri() == B
+    clock.now += 3601
+    assert chooser.current_uri() == A
+    chooser.report_failure(LOST, info(A))
+    assert chooser.current_uri() == B
+
+
+class Clock:
+    """Stands for the module `time`."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def test_the_checks_find_what_is_wrong_and_let_pass_what_may_be() -> None:

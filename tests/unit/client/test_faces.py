@@ -29,7 +29,12 @@ def parameters(kind: type, name: str) -> list[tuple[str, object]]:
 
 
 @pytest.mark.parametrize(
-    ("blocking", "awaited"), [(tt.Client, tt.AsyncClient), (tt.MessageStream, tt.AsyncMessageStream)]
+    ("blocking", "awaited"),
+    [
+        (tt.Client, tt.AsyncClient),
+        (tt.HAClient, tt.AsyncHAClient),
+        (tt.MessageStream, tt.AsyncMessageStream),
+    ],
 )
 def test_both_fronts_have_the_same_names_and_parameters(blocking: type, awaited: type) -> None:
     assert names(blocking) == names(awaited)
@@ -41,7 +46,7 @@ def test_both_fronts_have_the_same_names_and_parameters(blocking: type, awaited:
 def test_every_name_is_on_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
     calls, streams = re.split(r"^## (?:Streams|Commands)$", text, flags=re.MULTILINE)[:2]
-    for kind, text in ((tt.Client, calls), (tt.MessageStream, streams)):
+    for kind, text in ((tt.Client, calls), (tt.HAClient, calls), (tt.MessageStream, streams)):
         listed = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))))
         assert names(kind) <= listed, names(kind) - listed
 

@@ -1,0 +1,152 @@
+"""HA clients of all fronts: names that are taken over, closing, states, what cannot be made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.helpers.ha_parts import nowhere, silent_server
+from tests.helpers.relay import Relay
+from tickertape.testing.server import RunningServer, running_server, wait_until
+
+SECONDS = 20.0
+SOON = 0.02
+
+
+@pytest.fixture
+def relay(uri: str) -> Iterator[Relay]:
+    with Relay(uri) as relay:
+        yield relay
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server of this test alone."""
+    with running_server(tmp_path / "data") as running:
+        yield running
+
+
+# -- names --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_clients_of_one_name_do_not_fight_for_ever(
+    front: Front, server: RunningServer, name: str
+) -> None:
+    told: list[BaseException] = []
+    clients = [front.make_ha(name, servers=server.uri, reconnect_delay=SOON) for _ in range(2)]
+    for client in clients:
+        client.set_exception_listener(told.append)
+        client.connect_and_logon(SECONDS)
+    wait_until(lambda: len(told) == 1, SECONDS)
+    assert isinstance(told[0], tt.NameInUse)
+    wait_until(lambda: [client.connected for client in clients].count(True) == 1)
+    (loser,) = [client for client in clients if not client.connected]
+    with pytest.raises(tt.Disconnected, match=r"given up: .*took over"):
+        loser.publish("orders", b"1")
+    wait_until(lambda: server.errors().count("name_in_use") == 3)
+    loser.connect_and_logon(SECONDS)  # it may be told to
+    assert loser.connected
+
+
+def test_the_logon_carries_the_user_and_another_user_does_not_get_the_name(
+    front: Front, uri: str, name: str
+) -> None:
+    first = front.make_ha(name, servers=uri, user="ann")
+    first.connect_and_logon(SECONDS)
+    second = front.make_ha(name, servers=uri, user="bob", reconnect_delay=SOON)
+    with pytest.raises(tt.TimedOut, match="in use by another user"):
+        second.connect_and_logon(timeout=0.3)
+    assert first.connected
+
+
+# -- the end ------------------------------------------------------------------------------------------
+
+
+def test_close_in_every_state_ends_it_and_everything_raises_closed(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    with silent_server() as silent:
+        waiting = {"reconnect_delay": 100.0}
+        for servers, options in (([], {}), ([silent], {}), ([nowhere()], waiting), ([uri], {})):
+            client = front.make_ha(name, servers=[*servers, nowhere()], **options)
+            states: list[tt.ConnectionState] = []
+            client.add_connection_state_listener(states.append)
+            ends: list[BaseException | None] = []
+            beginning = threading.Thread(target=_begin, args=(client, ends))
+            if servers:
+                beginning.start()
+                expected = "connected" if servers[0] in (silent, uri) else None
+                wait_until(lambda: expected is None or expected in states)  # noqa: B023 - called here only
+                wait_until(lambda: client._session.step.value != "not connecting")  # noqa: B023
+            client.close()
+            if servers:
+                beginning.join(SECONDS)
+                assert not beginning.is_alive()
+                assert ends in ([None], [tt.Closed]), servers
+            assert states[-1] is tt.ConnectionState.SHUTDOWN
+            for call in (client.connect_and_logon, client.connect, client.publish_flush):
+                with pytest.raises(tt.Closed):
+                    call()
+            client.close()
+            client.disconnect()
+
+
+def _begin(client: tt.HAClient, ends: list[Any]) -> None:
+    try:
+        client.connect_and_logon()
+    except tt.TickertapeError as error:
+        ends.append(type(error))
+    else:
+        ends.append(None)
+
+
+def test_with_connects_and_closes(front: Front, uri: str, name: str, topic: str) -> None:
+    client = front.make_ha(name, servers=uri)
+    with client as entered:
+        entered.publish(topic, b"1")
+        entered.connect_and_logon()  # nothing happens
+    assert not client.connected
+    with front.connect(f"{name}-reader", uri) as reader:
+        assert [message.data for message in reader.replay(topic)] == [b"1"]
+
+
+def test_connection_state_listeners_of_the_plain_clients(front: Front, relay: Relay, name: str) -> None:
+    states: list[tt.ConnectionState] = []
+    others: list[tt.ConnectionState] = []
+    client = front.make(name, relay.uri, publish_store=tt.MemoryPublishStore())
+    for listener in (states.append, others.append, states.append):
+        client.add_connection_state_listener(listener)
+    client.connect()
+    relay.cut()
+    wait_until(lambda: "disconnected" in states)
+    client.remove_connection_state_listener(others.append)
+    client.connect()
+    client.close()
+    once = ["connected", "logged_on", "publish_replayed", "disconnected"]
+    assert states == [*once, *once, "shutdown"]
+    assert others == once
+    with pytest.raises(tt.UsageError):
+        client.add_connection_state_listener("log")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "either servers or server_chooser"),
+        ({"servers": "tcp://a:1", "server_chooser": tt.DefaultServerChooser("tcp://a:1")}, "either"),
+        ({"servers": ["http://a"]}, "no server address"),
+        ({"server_chooser": "tcp://a:1"}, "no ServerChooser"),
+        ({"servers": "tcp://a:1", "reconnect_delay": "often"}, "not an interval"),
+        ({"servers": "tcp://a:1", "subscription_manager": 1}, "no SubscriptionManager"),
+    ],
+)
+def test_what_it_cannot_be_made_of_is_refused(front: Front, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(tt.BadOption, match=says):
+        front.make_ha("c", **options)
