@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -105,6 +107,50 @@ def _begin(client: tt.HAClient, ends: list[Any]) -> None:
         ends.append(type(error))
     else:
         ends.append(None)
+
+
+def test_a_beginning_that_is_ended_at_any_moment_leaves_nothing_behind(
+    front: Front, uri: str, name: str
+) -> None:
+    random = Random(7)
+    for number in range(25):
+        client = front.make_ha(f"{name}-{number}", servers=[nowhere(), uri], reconnect_delay=0.001)
+        ends: list[Any] = []
+        beginning = threading.Thread(target=_begin, args=(client, ends))
+        beginning.start()
+        time.sleep(random.random() * 0.02)
+        client.close()
+        beginning.join(SECONDS)
+        assert ends in ([None], [tt.Closed])
+        keeper: Any = client._keeper
+        assert keeper is None
+
+
+def test_a_beginning_that_times_out_at_any_moment_may_be_repeated(front: Front, uri: str, name: str) -> None:
+    random = Random(8)
+    client = front.make_ha(name, servers=[nowhere(), uri], reconnect_delay=0.001)
+    late = 0
+    while late < 5:
+        try:
+            client.connect_and_logon(random.random() * 0.004)
+        except tt.TimedOut:
+            late += 1
+        else:
+            client.close()
+            client = front.make_ha(name, servers=[nowhere(), uri], reconnect_delay=0.001)
+    client.connect_and_logon(SECONDS)
+    client.publish_flush()
+
+
+def test_with_closes_what_could_not_connect(front: Front, name: str, tmp_path: Path) -> None:
+    paths = {"publish_path": tmp_path / "publishes", "bookmark_path": tmp_path / "bookmarks"}
+    delays = tt.FixedDelayStrategy(0.01, give_up_after=0.02)
+    for _ in range(2):  # the stores were closed, or the second one would be refused
+        client = front.make_ha_backed("file", name, servers=nowhere(), reconnect_delay=delays, **paths)
+        with pytest.raises(tt.Disconnected, match="gives up"):
+            client.__enter__()
+        with pytest.raises(tt.Closed):
+            client.publish("orders", b"1")
 
 
 def test_with_connects_and_closes(front: Front, uri: str, name: str, topic: str) -> None:

@@ -167,6 +167,22 @@ def test_exact_33_a_stream_that_ended_does_not_revive_and_is_asked_for_again_wit
     assert [stream.get(SECONDS).data for _ in range(2)] == bodies(3, 4)
 
 
+def test_a_subscription_is_given_up_while_there_is_no_server(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    with Relay(uri) as relay:
+        client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON)
+        client.connect_and_logon(SECONDS)
+        stream = client.subscribe(topic, sub_id="s", on_message=Heard())
+        client.subscribe(topic, sub_id="t", on_message=Heard())
+    wait_until(lambda: not client.connected)
+    client.unsubscribe("s", timeout=SOON)
+    assert stream.end_reason == "unsubscribed"
+    for sub_ids in (("s",), ("t", "unknown")):
+        with pytest.raises(tt.TimedOut):
+            client.unsubscribe(*sub_ids, timeout=SOON)
+
+
 def test_a_manager_that_fails_is_told_and_does_not_keep_the_client_from_connecting(
     front: Front, uri: str, name: str, topic: str
 ) -> None:

@@ -170,6 +170,14 @@ class AsyncHAClient(Keeping, AsyncClient):
             except StoreError as error:
                 self._handlers.tell(error)
 
+    async def __aenter__(self) -> Self:
+        try:
+            await self.connect_and_logon()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
     # -- inside: the callers ----------------------------------------------------------------------------
 
     def _abandon_beginning(self, call: LoopCall, error: TickertapeError) -> None:
@@ -224,6 +232,13 @@ class AsyncHAClient(Keeping, AsyncClient):
         if on_message is not None and not limited:
             self._remember(stored_of(request), stream)
         return stream
+
+    async def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
+        if self._drops_kept(command, sub_ids):
+            self._core.unsubscribe(LoopCall(), sub_ids)
+            self._drive()
+        else:
+            await super()._name(command, sub_ids, timeout)
 
     def _remember(self, stored: StoredSubscription, stream: AsyncMessageStream) -> None:
         self._counsel.subscribed(stored)

@@ -190,7 +190,11 @@ class HAClient(Keeping, Client):
             self._handlers.tell(error)
 
     def __enter__(self) -> Self:
-        self.connect_and_logon()
+        try:
+            self.connect_and_logon()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def forked(self) -> None:
@@ -231,6 +235,12 @@ class HAClient(Keeping, Client):
         if on_message is not None and not limited:
             self._remember(stored_of(request), stream)
         return stream
+
+    def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
+        if self._drops_kept(command, sub_ids):
+            self._post(lambda call: self._core.unsubscribe(call, sub_ids))
+        else:
+            super()._name(command, sub_ids, timeout)
 
     def _remember(self, stored: StoredSubscription, stream: MessageStream) -> None:
         with self._managing:

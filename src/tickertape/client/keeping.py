@@ -61,6 +61,13 @@ class Keeping:
     def _reconnects(self, seconds: float | None) -> bool:  # noqa: ARG002 - it never stops without saying so
         return self._session.trying
 
+    def _drops_kept(self, command: str, sub_ids: tuple[str, ...]) -> bool:
+        """Whether the command ends subscriptions that only wait to be placed again: no server is needed."""
+        if command != "unsubscribe" or self._session.ready or not sub_ids:
+            return False
+        kept = self._core.subscriptions.kept()
+        return all(sub_id in kept for sub_id in sub_ids)
+
     @property
     def _attempt_seconds(self) -> float:
         return connect_attempt_seconds_default if self._timeout is None else self._timeout

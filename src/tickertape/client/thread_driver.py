@@ -94,7 +94,10 @@ class ThreadDriver(Driver):
             self._handlers.tell(refused)
         self._carry_out(link, later)
         if link is not None and apart:
-            link.thread.join()
+            if link.discard():  # another thread was just about to let it receive
+                self.lost(Disconnected("the client was closed"))
+            else:
+                link.thread.join()
 
     def __enter__(self) -> Self:
         return self
