@@ -17,7 +17,7 @@ def blocks() -> list[str]:
 
 
 def test_the_test_of_the_page_passes(tmp_path: Path) -> None:
-    test, _ = blocks()
+    test, *_ = blocks()
     (tmp_path / "test_orders.py").write_text(test)
     command = [
         sys.executable,
@@ -40,7 +40,7 @@ def test_the_test_of_the_page_passes(tmp_path: Path) -> None:
 
 
 def test_the_context_manager_of_the_page_runs() -> None:
-    _, block = blocks()
+    _, block, _ = blocks()
     done = subprocess.run(
         [sys.executable, "-c", block],
         env=source_environment(),
@@ -52,3 +52,8 @@ def test_the_context_manager_of_the_page_runs() -> None:
     uri, admin = done.stdout.split()
     assert uri.startswith("tcp://127.0.0.1:")
     assert admin.startswith("http://127.0.0.1:")
+
+
+def test_the_spoiled_connection_of_the_page_ends_as_it_says() -> None:
+    *_, block = blocks()
+    subprocess.run([sys.executable, "-c", block], env=source_environment(), timeout=60, check=True)

@@ -1,5 +1,5 @@
-"""Owns the toolkit for testing with Tickertape: a real server process, the strict disk, checks for
-stores and other objects of an application.
+"""Owns the toolkit for testing with Tickertape: a real server process, a proxy that spoils connections, the
+strict disk, checks for stores and other objects of an application.
 
 Must never be imported by the product itself.
 """
@@ -7,6 +7,7 @@ Must never be imported by the product itself.
 from __future__ import annotations
 
 from tickertape.testing.bookmark_stores import check_bookmark_store
+from tickertape.testing.fault_proxy import FaultProxy
 from tickertape.testing.ha_parts import (
     check_delay_strategy,
     check_server_chooser,
@@ -16,6 +17,7 @@ from tickertape.testing.publish_stores import check_publish_store
 from tickertape.testing.server import RunningServer, ServerNotReady, running_server, wait_until
 
 __all__ = [
+    "FaultProxy",
     "RunningServer",
     "ServerNotReady",
     "check_bookmark_store",
