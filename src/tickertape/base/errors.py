@@ -215,6 +215,12 @@ class SlowClient(Refused):
     code = "slow_client"
 
 
+class HeartbeatMissed(Refused):
+    """Nothing came from the other side for as long as the heartbeat allows: it counts as dead."""
+
+    code = "heartbeat"
+
+
 # -- the peer -----------------------------------------------------------------------------------------
 
 

@@ -397,6 +397,18 @@ drain_seconds_default: Final = 10.0
 drain_idle_seconds: Final = 1.0
 """A stop waits for subscribers no longer when nothing was delivered for this time."""
 
+# heartbeats
+heartbeat_seconds_min: Final = 0.1
+"""The shortest interval of heartbeats that a client may ask for."""
+heartbeat_seconds_max: Final = 3_600.0
+"""The longest."""
+heartbeat_missed_intervals: Final = 2
+"""A server ends a connection on which nothing came for so many intervals."""
+beats_a_step_max: Final = 128
+"""Connections whose heartbeats are looked at in one step of a server."""
+unread_bytes_unsure: Final = 32 * KIB
+"""With so many unread bytes a socket may have no room: that no more come then says nothing about the peer."""
+
 # configuration
 configuration_bytes_max: Final = 1 * MIB
 """Largest configuration file."""
@@ -453,4 +465,6 @@ assert paths_per_reader_max <= index_paths_max <= index_values_max // 64
 assert 8 * index_cells_max <= index_memory_bytes_max
 assert conflation_seconds_min < conflation_seconds_max
 assert client_timeout_seconds < name_settled_seconds < reconnect_delay_seconds_max
+assert heartbeat_seconds_min < heartbeat_seconds_max
+assert unread_bytes_unsure < receive_buffer_bytes
 assert 64 * (conflation_entry_bytes + conflation_key_bytes_max) < conflation_held_bytes_max

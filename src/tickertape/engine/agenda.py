@@ -48,10 +48,10 @@ class Agenda(Generic[Item]):
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def due(self, reached: int) -> list[Item]:
-        """Take out the items due at or below `reached`, earliest first."""
-        items = []
-        while (first := self.first()) is not None and first <= reached:
+    def due(self, reached: int, count_max: int | None = None) -> list[Item]:
+        """Take out the items due at or below `reached`, earliest first; not more than `count_max`."""
+        items: list[Item] = []
+        while (first := self.first()) is not None and first <= reached and len(items) != count_max:
             item = heappop(self._heap)[2]
             del self._ticket[item]
             items.append(item)

@@ -28,6 +28,7 @@ from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.answers import Answers
 from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.beats import Beats, heartbeat_seconds
 from tickertape.engine.contents import Contents
 from tickertape.engine.effects import (
     Close,
@@ -73,7 +74,7 @@ from tickertape.wire.commands import (
 
 class Broker:
     """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
-    `read_done`, `spill_done`, `wake`, `close`; after each one drain `effects()`; while `has_work`, call
+    `read_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain `effects()`; while `has_work`, call
     `work` between other inputs."""
 
     def __init__(
@@ -102,6 +103,7 @@ class Broker:
         self.topic_types: Mapping[str, str] = dict(message_types or {})
         """Topic to the name of its message type; topics that are not in it are JSON."""
         self._pauses = Pauses(self._effects)
+        self.beats = Beats(self._effects, self._answers, self._goodbye)
         self.contents = Contents(self.topic_types)
         self.subscribing = Subscribing(
             journal,
@@ -140,6 +142,7 @@ class Broker:
         """The connection is gone; its subscriptions end."""
         self._strangers.discard(conn)
         self._pauses.forget(conn)
+        self.beats.drop(conn)
         session = self._sessions.remove(conn)
         if session is not None:
             self.subscribing.drop(session)
@@ -170,7 +173,7 @@ class Broker:
                 raise self.journal.failure
             if session is None:
                 if conn in self._strangers:
-                    self._first(conn, command)
+                    self._first(conn, command, now)
                 return
             self._dispatch(session, command, batch, now)
         except TickertapeError as error:
@@ -204,6 +207,7 @@ class Broker:
         self.journal.wake(now)
         self._delivery.settle(now)
         self.retaining.wake(now)
+        self.beats.wake(now.mono)
         self._journal_moved(now)
 
     def work(self, now: Now) -> None:
@@ -243,6 +247,7 @@ class Broker:
             self._delivery.next_deadline(now),
             self.retaining.next_deadline(),
             self.subscribing.unrecorded.next_deadline(),
+            self.beats.next_deadline(),
         )
         return min([t for t in deadlines if t is not None], default=None)
 
@@ -307,11 +312,12 @@ class Broker:
 
     # -- commands -------------------------------------------------------------------------------------
 
-    def _first(self, conn: int, command: Command) -> None:
+    def _first(self, conn: int, command: Command, now: Now) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
         if self.draining:
             raise NotReady("the server is stopping: connect again later")
+        heartbeat_seconds(command.heartbeat_ms)
         session, old = self._sessions.logon(conn, command)
         if old is not None:
             self._goodbye(
@@ -320,6 +326,7 @@ class Broker:
         self._strangers.discard(conn)
         self.statistics.logons += 1
         self._effects.append(LoggedOnNow(conn))
+        self.beats.begin(conn, command.heartbeat_ms, now.mono)
 
         def logged_on() -> LoggedOn:
             return LoggedOn(
@@ -345,7 +352,7 @@ class Broker:
             self._publishing.owe(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
-        if session.turned_away and not isinstance(command, Credit | Credits):
+        if session.turned_away and not isinstance(command, Credit | Credits | Heartbeat):
             return
         if isinstance(command, Publish):
             if batch is None:
@@ -371,6 +378,8 @@ class Broker:
             raise AlreadyLoggedOn("a second logon on one connection")
         elif not isinstance(command, Heartbeat):
             raise BadCommand(f"{type(command).__name__} does not come from a client")
+        elif command.interval_ms is not None:
+            self.beats.begin(session.conn, command.interval_ms, now.mono)
 
     def _answered(self, session: Session, command_id: int, act: Callable[[], None]) -> None:
         """Do what a command asks; a refusal is its answer and disturbs nothing else."""

@@ -34,6 +34,12 @@ class Close(NamedTuple):
     text: str
 
 
+class Look(NamedTuple):
+    """Tell what a connection looks like now: answer with `Beats.looked`."""
+
+    conn: int
+
+
 class Refused(NamedTuple):
     """A command of a connection was refused and answered; for the driver's log."""
 
@@ -138,6 +144,7 @@ Effect = (
     Send
     | LoggedOnNow
     | Close
+    | Look
     | Refused
     | SubscriptionEnded
     | PauseReading

@@ -14,6 +14,7 @@ from typing import Any, Final, get_args
 
 from tickertape.base.errors import (
     FrameStalled,
+    HeartbeatMissed,
     JournalError,
     LogonTimeout,
     NotReady,
@@ -34,6 +35,7 @@ from tickertape.engine.effects import (
     Effect,
     Fatal,
     LoggedOnNow,
+    Look,
     OfflineStart,
     OfflineStop,
     PauseReading,
@@ -69,6 +71,8 @@ _STALLED: Final = (
 )
 _OF_THE_ENGINE: Final[tuple[str, ...]] = (*get_args(PauseReason), "turns")
 """Reasons of the engine not to read from a connection: then it is not the peer that stands still."""
+_TOLD_LOUDLY: Final = (SlowClient.code, FrameStalled.code, HeartbeatMissed.code)
+"""Ends of connections that are a warning."""
 _LATE_SECONDS_MAX: Final = 1.0
 """A timer that fires later than this says that the server itself stood still."""
 
@@ -297,6 +301,10 @@ class Instance:
             self._logged_on(effect.conn)
         elif isinstance(effect, Close):
             self._close(effect)
+        elif isinstance(effect, Look):
+            peer = self._peers.get(effect.conn)
+            if peer is not None:
+                self.broker.beats.looked(effect.conn, peer.sight(), time.monotonic())
         elif isinstance(effect, Refused):
             peer = self._peers.get(effect.conn)
             client = peer.client if peer is not None else None
@@ -375,8 +383,9 @@ class Instance:
         peer = self._peers.get(effect.conn)
         if peer is not None:
             peer.ended = effect.reason, effect.text
-            # Who is one too many must not hold a descriptor any longer.
-            peer.close(linger=len(self._peers) <= self._connections_max)
+            # Who is one too many must not hold a descriptor any longer; who is silent has nothing to drop.
+            one_too_many = len(self._peers) > self._connections_max
+            peer.close(linger=not one_too_many and effect.reason != HeartbeatMissed.code)
             self.large_frame_ended(effect.conn)
             self._loop.call_later(_CLOSE_SECONDS_MAX, peer.abort)
 
@@ -462,7 +471,7 @@ class Instance:
 
 def _tell_end(conn: int, peer: Peer) -> None:
     code, text = peer.ended
-    level = logging.WARNING if code in (SlowClient.code, FrameStalled.code) else logging.INFO
+    level = logging.WARNING if code in _TOLD_LOUDLY else logging.INFO
     seconds = round(time.monotonic() - peer.since, 3)
     event(
         "connection_close",

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import stat
+import sys
+import termios
 import time
 from typing import TYPE_CHECKING, Final, cast
 
@@ -16,6 +19,7 @@ from tickertape.base.limits import outbox_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.server.address import parse_listen
 from tickertape.wire.connection import Connection
+from tickertape.wire.pulse import Sight
 
 if TYPE_CHECKING:
     from tickertape.server.instance import Instance
@@ -40,6 +44,8 @@ class Peer(asyncio.BufferedProtocol):
         """Error code and text with which the server ends it."""
         self.since = time.monotonic()
         """When it was accepted, monotonic seconds."""
+        self._heard_at = self._said_at = self.since
+        self._descriptor = -1
         self.logon_timer: asyncio.TimerHandle | None = None
         self._parting = False
         """The server has said all it has to say."""
@@ -53,6 +59,7 @@ class Peer(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = stream = cast("asyncio.Transport", transport)
+        self._descriptor = stream.get_extra_info("socket").fileno()
         stream.set_write_buffer_limits(high=outbox_bytes_max, low=outbox_bytes_max // 4)
         self.address = _address(transport.get_extra_info("peername"))
         self._conn = self._instance.connected(self)
@@ -63,6 +70,7 @@ class Peer(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._parting:
             return
+        self._heard_at = time.monotonic()
         events = self._wire.received(nbytes)
         large = self._wire.large_frame
         if large is not None:
@@ -81,6 +89,7 @@ class Peer(asyncio.BufferedProtocol):
         self._instance.writable(self._conn, writable=True)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (no error of ours)
+        self._descriptor = -1
         self._instance.disconnected(self._conn)
 
     # -- called by the instance -----------------------------------------------------------------------
@@ -90,6 +99,7 @@ class Peer(asyncio.BufferedProtocol):
         assert self._transport is not None
         if not self._transport.is_closing() and not self._parting:
             self._transport.writelines(buffers)
+            self._said_at = time.monotonic()
 
     def logged_on(self) -> None:
         """The logon succeeded: the limits for strangers no longer hold."""
@@ -112,6 +122,13 @@ class Peer(asyncio.BufferedProtocol):
     def unread_for(self, why: str) -> bool:
         """Whether it is not read from for this reason."""
         return why in self._unread_for
+
+    def sight(self) -> Sight:
+        """What it looks like to a heartbeat."""
+        # Who does not take what it is sent may be dead; every other reason not to read is the server's.
+        excused = bool(self._unread_for - {"outbox"})
+        unread = _unread_bytes(self._descriptor)
+        return Sight(self._heard_at, self._said_at, self.outbox_bytes > 0, unread, excused)
 
     @property
     def outbox_bytes(self) -> int:
@@ -138,6 +155,14 @@ class Peer(asyncio.BufferedProtocol):
         """Close now."""
         assert self._transport is not None
         self._transport.abort()
+
+
+def _unread_bytes(descriptor: int) -> int:
+    """What has arrived at a socket and was not read."""
+    size = bytearray(4)
+    with contextlib.suppress(OSError, ValueError):  # closed already
+        fcntl.ioctl(descriptor, termios.FIONREAD, size)
+    return int.from_bytes(size, sys.byteorder)
 
 
 def _address(peer: object) -> str:

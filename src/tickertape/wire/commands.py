@@ -27,7 +27,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Logon(Command, tag="logon", frozen=True, kw_only=True):
-    """First command of a connection. `name` is the client name, from which the publisher id is made."""
+    """First command of a connection. `name` is the client name, from which the publisher id is made.
+
+    `heartbeat_ms`: the interval of the heartbeats of both sides, 0 for none; see `Heartbeat`."""
 
     name: str
     versions: tuple[int, ...] = (WIRE_VERSION,)
@@ -35,6 +37,7 @@ class Logon(Command, tag="logon", frozen=True, kw_only=True):
     password: str | None = None
     software: str = ""
     options: str = ""
+    heartbeat_ms: Count = 0
 
 
 class Publish(Command, tag="p", frozen=True, kw_only=True):
@@ -250,7 +253,13 @@ class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
 
 
 class Heartbeat(Command, tag="hb", frozen=True, kw_only=True):
-    """Shows that the sender is alive."""
+    """Shows that the sender is alive.
+
+    From a client with `interval_ms`: from now on each side sends a beat when it has sent nothing else for so
+    many milliseconds, and the server ends the connection when nothing came for two such intervals. 0: no
+    more beats, and nobody waits for any."""
+
+    interval_ms: Count | None = None
 
 
 ClientCommand = (

@@ -1,0 +1,64 @@
+"""Owns the heartbeat of one connection, in either role: when to send a beat, and when the peer counts as dead.
+
+Must never read a clock, send or close: it is told what its driver sees of the connection and when, and gives a
+verdict. Life is what arrived at the socket, not what was processed: bytes that nobody had time to read count.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from tickertape.base.limits import unread_bytes_unsure
+
+Verdict = Literal["alive", "beat", "silent"]
+"""`beat`: alive, and a beat is to be sent; `silent`: nothing came for too long."""
+
+
+class Sight(NamedTuple):
+    """What the driver of a connection sees of it. Times are monotonic seconds."""
+
+    heard_at: float
+    """When bytes of the peer were last read."""
+    said_at: float
+    """When something was last given to the connection to be written."""
+    unwritten: bool = False
+    """Something waits to be written: it shows that we live as soon as the peer takes it."""
+    unread_bytes: int = 0
+    """What has arrived at the socket and was not read."""
+    excused: bool = False
+    """We do not read, for a reason that is ours and not the peer's."""
+
+
+class Pulse:
+    """The heartbeat of a connection from `now` on. A beat is due when nothing was sent for `interval`
+    seconds; the peer is silent when nothing came for `idle` seconds."""
+
+    __slots__ = ("_heard_at", "_idle", "_interval", "_said_at", "_unread_bytes")
+
+    def __init__(self, interval: float, idle: float, now: float) -> None:
+        self._interval = interval
+        self._idle = idle
+        self._heard_at = now
+        self._said_at = now
+        self._unread_bytes = 0
+
+    @property
+    def deadline(self) -> float:
+        """When to look at the connection at the latest; later than now once it was looked at."""
+        return min(self._said_at + self._interval, self._heard_at + self._idle)
+
+    def look(self, sight: Sight, now: float) -> Verdict:
+        """How the connection stands, as its driver sees it now."""
+        unread = sight.unread_bytes
+        if sight.excused or unread > self._unread_bytes or unread >= unread_bytes_unsure:
+            self._heard_at = now
+        else:
+            self._heard_at = max(self._heard_at, sight.heard_at)
+        self._unread_bytes = unread
+        if now >= self._heard_at + self._idle:
+            return "silent"
+        self._said_at = now if sight.unwritten else max(self._said_at, sight.said_at)
+        if now < self._said_at + self._interval:
+            return "alive"
+        self._said_at = now
+        return "beat"
