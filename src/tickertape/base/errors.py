@@ -185,6 +185,12 @@ class Disconnected(TickertapeError, ConnectionError):
     code = "disconnected"
 
 
+class HeartbeatMissed(Disconnected):
+    """Nothing came from the other side for as long as the heartbeat allows: it counts as dead."""
+
+    code = "heartbeat"
+
+
 class Refused(TickertapeError):
     """The server refused the logon or ended the connection, and said why."""
 
@@ -213,12 +219,6 @@ class SlowClient(Refused):
     """The connection was ended because it did not read what it subscribed to."""
 
     code = "slow_client"
-
-
-class HeartbeatMissed(Refused):
-    """Nothing came from the other side for as long as the heartbeat allows: it counts as dead."""
-
-    code = "heartbeat"
 
 
 # -- the peer -----------------------------------------------------------------------------------------

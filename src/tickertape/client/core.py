@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from tickertape.base.errors import (
     BadCommand,
     BadTopic,
@@ -24,6 +26,7 @@ from tickertape.base.limits import combined_subscriptions_max, resubscription_re
 from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
+from tickertape.client.beats import Beats, Interval
 from tickertape.client.calls import Calls
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send, State
 from tickertape.client.publish_store.protocol import PublishStore
@@ -57,6 +60,7 @@ from tickertape.wire.commands import (
     Unsubscribe,
 )
 from tickertape.wire.connection import Connection, Received, Violation
+from tickertape.wire.pulse import Sight
 
 MESSAGES_A_RUN_CHECKED: Final = 8
 """Runs are checked on delivery when they have this many messages on average."""
@@ -102,6 +106,8 @@ class ClientCore:
         self.standing.set_credentials(user, password)
         self.name = name
         self.subscriptions = Subscriptions(self._effects)
+        self.beats = Beats()
+        """When its driver is to call `look`."""
         self._connection: Connection | None = None
         self._logon_token: object = None
         self._goodbye: TickertapeError | None = None
@@ -120,7 +126,7 @@ class ClientCore:
             if self._connection is not None:
                 self._take(self._connection.feed(happened), now)
         elif isinstance(happened, Opened):
-            self._open(happened.token)
+            self._open(happened.token, now)
         else:
             self._lose(happened.error)
 
@@ -171,7 +177,22 @@ class ClientCore:
         if self.publishing.store is not None:
             self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
 
+    def look(self, sight: Sight, now: Now) -> None:
+        """What the driver sees of the connection, at the latest at `beats.next_deadline()`."""
+        verdict = self.beats.look(sight, now.mono)
+        if verdict == "beat":
+            self._send(Heartbeat())
+        elif verdict == "silent" and self._goodbye is None:
+            self._hang_up(self.beats.silence())
+
     # -- calls of the application -----------------------------------------------------------------------
+
+    def set_heartbeat(self, interval: Interval | None, idle: Interval | None, now: Now) -> None:
+        """Beat from now on at this interval, on this connection and on later ones. Raises `BadOption`."""
+        self.beats.choose(interval, idle)
+        if self._connection is not None:
+            self.beats.begin(now.mono)
+            self._send(Heartbeat(interval_ms=self.beats.interval_ms))
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
         """Use this publish store. Raises `UsageError` while another one holds messages."""
@@ -313,13 +334,14 @@ class ClientCore:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _open(self, token: object) -> None:
+    def _open(self, token: object, now: Now) -> None:
         assert self._connection is None, "one connection at a time"
         self._connection = Connection("client")
         self._goodbye = None
         self._logon_token = token
         self._effects += (State(ConnectionState.CONNECTED), Send([self._connection.preface()]))
-        self._send(self.standing.logon)
+        self._send(replace(self.standing.logon, heartbeat_ms=self.beats.interval_ms))
+        self.beats.begin(now.mono)
 
     def _frame(self, command: Command) -> Send:
         assert self._connection is not None
@@ -376,8 +398,8 @@ class ClientCore:
             self._hang_up(error_from_code(command.code, command.text))
         elif isinstance(command, LoggedOn):
             self._log_on(command, now)
-        elif isinstance(command, Heartbeat) and self.standing.accepted is not None:
-            return
+        elif isinstance(command, Heartbeat):
+            return  # life is seen where bytes arrive
         elif self.logged_on is None:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
         elif isinstance(command, Deliver):
@@ -444,6 +466,7 @@ class ClientCore:
         self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Send | Hangup)]
         was_on, closed = self.standing.accepted is not None, self.standing.closed
         self._connection = None
+        self.beats.end()
         reason, refusal = self.standing.lost(error)
         self.subscriptions.lost(reason, refusal, keep=self.keep_subscriptions and not closed)
         if self._logon_token is not None:

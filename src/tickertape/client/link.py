@@ -8,8 +8,11 @@ answer may read it itself (`read_until`), which saves waking two threads; the re
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import select
 import socket
+import sys
+import termios
 import threading
 import time
 from collections import deque
@@ -22,6 +25,7 @@ from tickertape.base.limits import client_outbox_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.base.units import within
 from tickertape.client.forks import let_go
+from tickertape.wire.pulse import Sight
 
 BUFFERS_A_WRITE: Final = 64
 """Buffers given to one `sendmsg`."""
@@ -83,6 +87,14 @@ def dial(address: Address, timeout: float | None) -> socket.socket:
     return connection
 
 
+def unread_bytes(descriptor: int) -> int:
+    """What has arrived at a socket and was not read; 0 when it is closed."""
+    size = bytearray(4)
+    with contextlib.suppress(OSError, ValueError):
+        fcntl.ioctl(descriptor, termios.FIONREAD, size)
+    return int.from_bytes(size, sys.byteorder)
+
+
 class Driven(Protocol):
     """The one side of a client that its link calls, on the receive thread."""
 
@@ -114,6 +126,7 @@ class Link:
         self._owns_writing: Callable[[], bool] = self._writing._is_owned  # type: ignore[attr-defined]
         self.blocked = False
         """Whether the socket took no more when it was last written to."""
+        self._heard_at = self._said_at = time.monotonic()
         self._why: Disconnected | None = None
         self._reading = threading.RLock()
         self._owns_reading: Callable[[], bool] = self._reading._is_owned  # type: ignore[attr-defined]
@@ -161,6 +174,11 @@ class Link:
         for buffer in buffers:
             self._outbox.append(buffer)
             self._added_bytes += len(buffer)
+        self._said_at = time.monotonic()
+
+    def sight(self) -> Sight:
+        """What the connection looks like to a heartbeat."""
+        return Sight(self._heard_at, self._said_at, bool(self._outbox), unread_bytes(self._socket.fileno()))
 
     def push(self) -> None:
         """Write what the socket takes now; never waits.
@@ -181,6 +199,13 @@ class Link:
         finally:
             if self._owns_writing():
                 self._writing.release()
+
+    def try_again(self) -> None:
+        """Write what the socket did not take before, if it does now: the receive thread may be busy."""
+        if self.blocked:
+            self.blocked = False
+            self.push()
+            self._tell_room()
 
     def wait_room(self, timeout: float | None) -> bool:
         """Wait until it is not `congested`; False when `timeout` seconds have passed."""
@@ -315,6 +340,7 @@ class Link:
                 return Disconnected(f"cannot read from {self._uri}: {error.strerror or error}")
             if count == 0:
                 return Disconnected(f"{self._uri} closed the connection")
+            self._heard_at = time.monotonic()
             self._deadline = self._driven.arrived(count)
             if count < len(room):
                 return None  # that emptied the socket: asking again would only cost
@@ -343,6 +369,9 @@ class Link:
         self.blocked = False
         self._watch()
         self.push()
+        self._tell_room()
+
+    def _tell_room(self) -> None:
         if not self.congested:
             with self._room:
                 self._room.notify_all()

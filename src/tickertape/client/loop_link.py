@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
@@ -14,8 +15,9 @@ from tickertape.base.errors import Disconnected
 from tickertape.base.limits import KIB, client_outbox_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.client.forks import let_go
-from tickertape.client.link import Address
+from tickertape.client.link import Address, unread_bytes
 from tickertape.client.loop_waiting import Waiters
+from tickertape.wire.pulse import Sight
 
 JOINED_BYTES_MAX: Final = 16 * KIB
 """Up to here one write of a copy costs less than a write of each buffer as it lies."""
@@ -46,6 +48,7 @@ class LoopLink(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         self._paused = False
+        self._heard_at = self._said_at = time.monotonic()
         self.changed = Waiters()
         """Who waits until it takes more, or is gone."""
         self.gone = False
@@ -71,11 +74,18 @@ class LoopLink(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self.gone:
             return
+        self._said_at = time.monotonic()
         if sum(map(len, buffers)) <= JOINED_BYTES_MAX:
             transport.write(b"".join(buffers))
         else:
             for buffer in buffers:
                 transport.write(buffer)
+
+    def sight(self) -> Sight:
+        """What the connection looks like to a heartbeat."""
+        transport = self._transport
+        unwritten = transport is not None and transport.get_write_buffer_size() > 0
+        return Sight(self._heard_at, self._said_at, unwritten, unread_bytes(self._descriptor))
 
     async def wait_room(self, seconds: float | None) -> bool:
         """Wait until it is not `congested`; False when `seconds` have passed."""
@@ -112,6 +122,7 @@ class LoopLink(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """That many bytes came."""
+        self._heard_at = time.monotonic()
         self._driven.arrived(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,0 +1,75 @@
+"""Owns the heartbeat that an application chose for a client, and the pulse of its connection.
+
+Must never read a clock or send anything: the core asks it, and says what is to be done.
+"""
+
+from __future__ import annotations
+
+from tickertape.base.errors import BadOption, HeartbeatMissed
+from tickertape.base.limits import heartbeat_missed_intervals, heartbeat_seconds_max, heartbeat_seconds_min
+from tickertape.base.units import parse_interval
+from tickertape.wire.pulse import Pulse, Sight, Verdict
+
+Interval = float | str
+"""Seconds, or text such as `"500ms"`."""
+
+
+class Beats:
+    """The heartbeat of one client; none until `choose`."""
+
+    def __init__(self) -> None:
+        self.interval = 0.0
+        """Seconds after which each side says something; 0: no heartbeat."""
+        self.idle = 0.0
+        """Seconds without a word of the server after which it counts as dead."""
+        self._pulse: Pulse | None = None
+
+    def choose(self, interval: Interval | None, idle: Interval | None) -> None:
+        """Take over what the application wants; None or 0: no heartbeat. Raises `BadOption`; then it stays
+        as it is."""
+        seconds = 0.0 if interval is None else parse_interval(interval)
+        if not seconds:
+            if idle is not None:
+                raise BadOption("idle has an effect with a heartbeat only, and there is none")
+            self.interval = self.idle = 0.0
+            return
+        if not heartbeat_seconds_min <= seconds <= heartbeat_seconds_max:
+            raise BadOption(
+                f"a heartbeat of {seconds:g} seconds: an interval is {heartbeat_seconds_min:g} to "
+                f"{heartbeat_seconds_max:g} seconds"
+            )
+        seconds = round(seconds * 1000) / 1000  # as it travels
+        limit = heartbeat_missed_intervals * seconds if idle is None else parse_interval(idle)
+        if limit <= seconds:
+            raise BadOption(
+                f"idle={limit:g} seconds must be above the interval of the heartbeat, {seconds:g} seconds: "
+                "between two beats nothing need come"
+            )
+        self.interval, self.idle = seconds, limit
+
+    @property
+    def interval_ms(self) -> int:
+        """The interval as it travels; 0 without a heartbeat."""
+        return round(self.interval * 1000)
+
+    def begin(self, now: float) -> None:
+        """There is a connection, or the heartbeat of the one there is has changed."""
+        self._pulse = Pulse(self.interval, self.idle, now) if self.interval else None
+
+    def end(self) -> None:
+        """There is no connection any more."""
+        self._pulse = None
+
+    def next_deadline(self) -> float | None:
+        """When the connection wants to be looked at (monotonic seconds), or None."""
+        return None if self._pulse is None else self._pulse.deadline
+
+    def look(self, sight: Sight, now: float) -> Verdict:
+        """How the connection stands, as the driver sees it now."""
+        return "alive" if self._pulse is None else self._pulse.look(sight, now)
+
+    def silence(self) -> HeartbeatMissed:
+        """What a connection ends with on which nothing came for too long."""
+        return HeartbeatMissed(
+            f"nothing came from the server for {self.idle:g} seconds (heartbeat of {self.interval:g} seconds)"
+        )
