@@ -59,6 +59,7 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
     one = batch_from_bodies("orders", [b'{"id": 1}'], publisher=7, first_sequence=42)
     return {
         "logon": (Logon(name="pricing-1", versions=(0,), user="anna", software="golden"), None),
+        "logon-heartbeat": (Logon(name="pricing-1", heartbeat_ms=3000), None),
         "publish": (Publish(frame=1), one),
         "publish-sequenced": (Publish(frame=2, sequenced=True), _wide()),
         "subscribe": (
@@ -83,6 +84,7 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
         "flush": (Flush(id=4), None),
         "resolve": (Resolve(id=5, topic="orders", bookmark="[0:1|2|)"), None),
         "heartbeat": (Heartbeat(), None),
+        "heartbeat-interval": (Heartbeat(interval_ms=3000), None),
     }
 
 

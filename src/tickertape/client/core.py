@@ -183,7 +183,11 @@ class ClientCore:
         if verdict == "beat":
             self._send(Heartbeat())
         elif verdict == "silent" and self._goodbye is None:
-            self._hang_up(self.beats.silence())
+            silence = self.beats.silence()
+            self.beats.end()
+            self._hang_up(silence)
+            # The loss itself may have to wait, for a handler that keeps the receive thread.
+            self._calls.lost(silence)
 
     # -- calls of the application -----------------------------------------------------------------------
 
@@ -454,7 +458,7 @@ class ClientCore:
             self.subscriptions.delivered(command, batch, now)
 
     def _hang_up(self, error: TickertapeError) -> None:
-        self._goodbye = error
+        self._goodbye = self.standing.ending = error
         self._effects.append(Hangup(error))
 
     def _lose(self, error: TickertapeError) -> None:

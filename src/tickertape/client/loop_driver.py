@@ -15,6 +15,7 @@ from typing import Any, Self
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
 from tickertape.client import forks
+from tickertape.client.beats import Interval
 from tickertape.client.core import Arrived, Lost, Opened
 from tickertape.client.driver import DisconnectHandler, Driver
 from tickertape.client.effects import Effect, Send
@@ -41,6 +42,7 @@ class LoopDriver(Driver):
         self._room = Waiters()
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         forks.register(self)
 
@@ -110,6 +112,20 @@ class LoopDriver(Driver):
     ) -> None:
         await self.close()
 
+    def set_heartbeat(self, interval: Interval | None, idle: Interval | None = None) -> None:
+        """Have both sides show that they live, so that a dead connection ends instead of standing still.
+
+        From now on, also on later connections, each side says something every `interval` (seconds or text,
+        0.1 to 3,600 seconds; None: no heartbeat, the default). The server ends the connection when nothing
+        came from this client for two intervals; the client ends it, with `HeartbeatMissed` as the reason,
+        when nothing came from the server for `idle` (seconds or text, above `interval`, default twice as
+        much). What has arrived counts, read or not. Raises `BadOption`.
+        """
+        self._check_usable()
+        self._core.set_heartbeat(interval, idle, now())
+        self._drive()
+        self._arm_beats()
+
     def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
         """Call `handler(client)` once for each connection that is lost, not for `close`.
 
@@ -144,6 +160,7 @@ class LoopDriver(Driver):
         self._link = link
         self._core.receive(Opened(self._logon), now())
         self._drive()
+        self._arm_beats()
 
     def buffer(self) -> memoryview:
         """Internal: where the link reads into."""
@@ -230,10 +247,29 @@ class LoopDriver(Driver):
             self._drive()
         self._arm()
 
+    def _arm_beats(self) -> None:
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat_timer = None
+        deadline = self._core.beats.next_deadline()
+        if deadline is not None and self._loop is not None and self._link is not None:
+            wait = max(0.0, deadline - now().mono)
+            self._beat_timer = self._loop.call_at(self._loop.time() + wait, self._look)
+
+    def _look(self) -> None:
+        self._beat_timer = None
+        moment = now()
+        deadline = self._core.beats.next_deadline()
+        if self._link is not None and deadline is not None and deadline <= moment.mono:
+            self._core.look(self._link.sight(), moment)
+            self._drive()
+        self._arm_beats()
+
     def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._beat_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._beat_timer = None
 
     async def _call(self, begin: Callable[[LoopCall], None], timeout: Timeout, what: str) -> object:
         seconds = self._seconds(timeout)

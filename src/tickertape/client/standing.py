@@ -29,6 +29,8 @@ class Standing:
         """Whether the application closed the client."""
         self.displaced: TickertapeError | None = None
         """Why the last connection ended, when another one took over the client name."""
+        self.ending: TickertapeError | None = None
+        """Why this connection is over, though its loss was not told yet."""
         self.loss: Disconnected | None = None
         """What calls raise since the last connection ended; its cause says why. None before the first end."""
         self.advice_first = "call connect() first"
@@ -52,6 +54,8 @@ class Standing:
             if self.loss is not None:
                 raise self.loss.with_traceback(None)  # else it grows with each call
             raise Disconnected(f"not connected: {self.advice_first}")
+        if self.ending is not None:
+            raise Disconnected(f"the connection is ending: {self.ending}") from self.ending
 
     def accept(self, answer: LoggedOn) -> None:
         """The server has accepted the logon. Raises `BadCommand` when it says so twice."""
@@ -74,7 +78,7 @@ class Standing:
         wait raise."""
         if self.accepted is not None and isinstance(error, NameInUse):
             self.displaced = error
-        self.logged_on = self.accepted = None
+        self.logged_on = self.accepted = self.ending = None
         if self.closed:
             refusal = Closed("the client was closed")
             self._publishing.lost(refusal)

@@ -17,6 +17,8 @@ from typing import Any, Self
 
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.client import forks
+from tickertape.client.beater import Beater
+from tickertape.client.beats import Interval
 from tickertape.client.core import Arrived, Lost, Opened
 from tickertape.client.driver import DisconnectHandler, Driver
 from tickertape.client.effects import Effect, Resolve, Send, State
@@ -40,6 +42,7 @@ class ThreadDriver(Driver):
         self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._room = threading.Condition(self._lock)
         self._link: Link | None = None
+        self._beater: Beater | None = None
         self._connecting = threading.Lock()
         self._handling_loss = threading.RLock()
         self._loss_handled_on = NOBODY
@@ -66,6 +69,7 @@ class ThreadDriver(Driver):
                 # A second Ctrl-C came before the first one had ended it.
                 self._abandon(self._link, Disconnected("connecting was interrupted"))
             if self._core.logged_on is not None:
+                self._keep_beating()
                 return
             self._log_on(seconds)
 
@@ -106,6 +110,22 @@ class ThreadDriver(Driver):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def set_heartbeat(self, interval: Interval | None, idle: Interval | None = None) -> None:
+        """Have both sides show that they live, so that a dead connection ends instead of standing still.
+
+        From now on, also on later connections, each side says something every `interval` (seconds or text,
+        0.1 to 3,600 seconds; None: no heartbeat, the default). The server ends the connection when nothing
+        came from this client for two intervals; the client ends it, with `HeartbeatMissed` as the reason,
+        when nothing came from the server for `idle` (seconds or text, above `interval`, default twice as
+        much). What has arrived counts, read or not: a handler that takes long does not cost the connection.
+        Raises `BadOption`.
+        """
+        with self._lock:
+            self._core.set_heartbeat(interval, idle, now())
+            link, later = self._link, self._sends()
+        self._keep_beating()
+        self._carry_out(link, later)
 
     def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
         """Call `handler(client)` once for each connection that is lost, not for `close`.
@@ -173,8 +193,11 @@ class ThreadDriver(Driver):
         with self._lock:
             self._core.receive(Lost(error), now())
             self._link = None
+            beater, self._beater = self._beater, None
             later = self._sends()
             self._room.notify_all()
+        if beater is not None:
+            beater.changed()
         self._carry_out(None, later)
 
     def forked(self) -> None:
@@ -186,6 +209,37 @@ class ThreadDriver(Driver):
         link, self._link = self._link, None
         if link is not None:
             link.let_go()
+
+    # -- heartbeats -------------------------------------------------------------------------------------
+
+    def _keep_beating(self) -> None:
+        """See to it that the connection is looked at when it wants to be."""
+        with self._lock:
+            link, beater = self._link, self._beater
+            if beater is not None:
+                beater.changed()
+            elif link is not None and self._core.beats.next_deadline() is not None:
+                name = f"tickertape beats {self._address.uri}"
+                beater = self._beater = Beater(lambda: self._look(link), name)
+                beater.start()
+
+    def _look(self, link: Link) -> float | None:
+        """On the thread for it: do what is due; when to look again."""
+        later: list[Effect] = []
+        with self._lock:
+            if self._link is not link:
+                return None
+            deadline = self._core.beats.next_deadline()
+            moment = now()
+            if deadline is not None and deadline <= moment.mono:
+                self._core.look(link.sight(), moment)
+                later = self._sends()
+                deadline = self._core.beats.next_deadline()
+            if deadline is None:
+                self._beater = None
+        link.try_again()
+        self._carry_out(link, later)
+        return deadline
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -205,6 +259,7 @@ class ThreadDriver(Driver):
                 self._core.receive(Opened(call), now())
                 later = self._sends()
             link.start()
+            self._keep_beating()
             self._carry_out(link, later)
             answer = call.wait(_left(deadline), "the logon", seconds)
         except BaseException as error:

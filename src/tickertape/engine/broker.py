@@ -97,7 +97,7 @@ class Broker:
         self._recorded = recorded
         self._effects: list[Effect] = []
         self._answers = Answers(self._effects, self.statistics)
-        self._sessions = Sessions(instance, registry, self.statistics)
+        self._sessions = Sessions(instance, registry, self.statistics, exclusive=recorded != frozenset())
         self._publishing = Publishing(journal, registry, recorded)
         self._validation = Validation(validated)
         self.topic_types: Mapping[str, str] = dict(message_types or {})
@@ -321,7 +321,8 @@ class Broker:
         session, old = self._sessions.logon(conn, command)
         if old is not None:
             self._goodbye(
-                old.conn, NameInUse(f"another connection took over the client name {shown(old.name)}")
+                old.conn,
+                NameInUse(f"name in use: another connection took over the client name {shown(old.name)}"),
             )
         self._strangers.discard(conn)
         self.statistics.logons += 1

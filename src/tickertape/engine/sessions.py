@@ -1,6 +1,7 @@
 """Owns the sessions by connection and by client name, and the logon that makes them.
 
-Must never let a command pass before the logon, or two connections hold one client name.
+Must never let a command pass before the logon, or two connections hold one client name where anything is
+recorded: there the name stands for a publisher, and the log would mix two of them.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ from tickertape.wire.commands import WIRE_VERSION, Logon
 
 
 class Sessions:
-    """All sessions, by connection and by client name."""
+    """All sessions, by connection and by client name. `exclusive`: one connection a name."""
 
-    def __init__(self, instance: str, registry: Registry, statistics: Statistics) -> None:
+    def __init__(
+        self, instance: str, registry: Registry, statistics: Statistics, *, exclusive: bool = True
+    ) -> None:
         self._instance = instance
         self._statistics = statistics
         self._registry = registry
+        self._exclusive = exclusive
         self.by_conn: dict[int, Session] = {}
         self._by_name: dict[str, Session] = {}
 
     def logon(self, conn: int, command: Logon) -> tuple[Session, Session | None]:
-        """The new session, and the one it replaces (same name and user), which is to be closed.
+        """The new session, and the one it replaces (same name and user, or no user on both sides), which is
+        to be closed.
 
         Raises `BadVersion`, `BadOption`, `BadName`, `NameInUse`, `PublisherCollision`."""
         if WIRE_VERSION not in command.versions:
@@ -43,9 +48,9 @@ class Sessions:
             raise PublisherCollision(
                 f"client name {shown(command.name)} has the publisher id of another: choose another name"
             )
-        old = self._by_name.get(command.name)
+        old = self._by_name.get(command.name) if self._exclusive else None
         if old is not None and old.user != command.user:
-            raise NameInUse(f"client name {shown(command.name)} is in use by another user")
+            raise NameInUse(f"name in use: client name {shown(command.name)} is in use by another user")
         session = Session(
             conn, command.name, command.user, publisher, derived, self._statistics, command.software
         )
