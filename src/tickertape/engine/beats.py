@@ -66,7 +66,7 @@ class Beats:
 
     def wake(self, now: float) -> None:
         """Ask for a look at those that are due, at most `beats_a_step_max`; the others are due at once."""
-        for conn in self._due.due(int(now * _TICKS), beats_a_step_max):
+        for conn in self._due.due(round(now * _TICKS), beats_a_step_max):
             self._effects.append(Look(conn))
 
     def looked(self, conn: int, sight: Sight, now: float) -> None:
@@ -78,7 +78,9 @@ class Beats:
         if verdict == "silent":
             interval = self._intervals[conn]
             silent = heartbeat_missed_intervals * interval
-            text = f"nothing came for {silent:g} seconds, two intervals of its heartbeat of {interval:g} seconds"
+            text = (
+                f"nothing came for {silent:g} seconds, two intervals of its heartbeat of {interval:g} seconds"
+            )
             self._end(conn, HeartbeatMissed(text))
             return
         if verdict == "beat":
@@ -86,7 +88,8 @@ class Beats:
         self._schedule(conn, pulse)
 
     def _schedule(self, conn: int, pulse: Pulse) -> None:
-        self._due.put(conn, ceil(pulse.deadline * _TICKS))
+        # A tick late rather than early: what is looked at must be due, or it would be due again at once.
+        self._due.put(conn, ceil(pulse.deadline * _TICKS) + 1)
 
 
 def heartbeat_seconds(interval_ms: int) -> float:

@@ -74,8 +74,8 @@ from tickertape.wire.commands import (
 
 class Broker:
     """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
-    `read_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain `effects()`; while `has_work`, call
-    `work` between other inputs."""
+    `read_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain `effects()`; while
+    `has_work`, call `work` between other inputs."""
 
     def __init__(
         self,

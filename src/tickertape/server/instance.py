@@ -301,10 +301,6 @@ class Instance:
             self._logged_on(effect.conn)
         elif isinstance(effect, Close):
             self._close(effect)
-        elif isinstance(effect, Look):
-            peer = self._peers.get(effect.conn)
-            if peer is not None:
-                self.broker.beats.looked(effect.conn, peer.sight(), time.monotonic())
         elif isinstance(effect, Refused):
             peer = self._peers.get(effect.conn)
             client = peer.client if peer is not None else None
@@ -313,15 +309,22 @@ class Instance:
             self._tell_subscription(effect)
         elif isinstance(effect, RetentionTold):
             event(effect.name, logging.WARNING if effect.warning else logging.INFO, **effect.fields)
-        elif isinstance(effect, PauseReading | ResumeReading):
-            peer = self._peers.get(effect.conn)
-            if peer is not None:
-                peer.read(enabled=isinstance(effect, ResumeReading), why=effect.why)
-                self.inbound.excuse(effect.conn, time.monotonic())
+        elif isinstance(effect, PauseReading | ResumeReading | Look):
+            self._turn_to_peer(effect)
         elif isinstance(effect, Fatal):
             event("failure", logging.CRITICAL, code=effect.error.code, text=str(effect.error))
             self._finish(effect.error)
         return 0
+
+    def _turn_to_peer(self, effect: PauseReading | ResumeReading | Look) -> None:
+        peer = self._peers.get(effect.conn)
+        if peer is None:
+            return
+        if isinstance(effect, Look):
+            self.broker.beats.looked(effect.conn, peer.sight(), time.monotonic())
+        else:
+            peer.read(enabled=isinstance(effect, ResumeReading), why=effect.why)
+            self.inbound.excuse(effect.conn, time.monotonic())
 
     def _write(self) -> None:
         """Write what was gathered for each connection, one call each."""

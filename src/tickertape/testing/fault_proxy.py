@@ -101,7 +101,7 @@ class FaultProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.refuse()
-        self._do(self._end)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_SECONDS_MAX)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_SECONDS_MAX)
         self._loop.close()
@@ -192,9 +192,11 @@ class FaultProxy:
             self.accepted += 1
             self._pairs.add(_Pair(self, client, _socket_for(self._target)))
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         for pair in tuple(self._pairs):
             pair.reset()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 class _Pair:

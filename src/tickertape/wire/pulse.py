@@ -1,7 +1,8 @@
-"""Owns the heartbeat of one connection, in either role: when to send a beat, and when the peer counts as dead.
+"""Owns the heartbeat of one connection, in either role: when a beat is due, and when the peer counts as dead.
 
-Must never read a clock, send or close: it is told what its driver sees of the connection and when, and gives a
-verdict. Life is what arrived at the socket, not what was processed: bytes that nobody had time to read count.
+Must never read a clock, send or close: it is told what its driver sees of the connection and when, and gives
+a verdict. Life is what arrived at the socket, not what was processed: bytes that nobody had time to read
+count.
 """
 
 from __future__ import annotations

@@ -246,11 +246,11 @@ def test_it_refuses_and_accepts_again(proxy: FaultProxy) -> None:
             assert take(after, 1) == b"c"
 
 
-def test_a_server_that_is_not_there_resets_the_client(echo: Echo) -> None:
+def test_a_server_that_is_not_there_resets_the_client() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    with FaultProxy(f"tcp://127.0.0.1:{port}") as proxy, dial(proxy) as client:
-        with pytest.raises(ConnectionResetError):
+    with FaultProxy(f"tcp://127.0.0.1:{port}") as proxy:
+        with pytest.raises(ConnectionResetError), dial(proxy) as client:
             client.recv(1)
         assert proxy.accepted == 1
 

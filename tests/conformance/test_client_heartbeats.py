@@ -1,0 +1,251 @@
+"""Heartbeats between both clients and a real server, through a proxy that can fall silent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tickertape.testing import FaultProxy
+from tickertape.testing.server import RunningServer, wait_until
+
+INTERVAL = 0.4
+NOTICED = 2 * INTERVAL + 0.7
+"""Two intervals, and what a busy machine may add."""
+SECONDS = 20.0
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def proxy(uri: str) -> Iterator[FaultProxy]:
+    with FaultProxy(uri) as running:
+        yield running
+
+
+def removed(server: RunningServer, name: str) -> Callable[[], bool]:
+    """Whether the event log says that this client was silent."""
+
+    def look() -> bool:
+        lines = [line for line in server.errors().splitlines() if f"client={name} " in line]
+        return any(" connection_close " in line and "reason=heartbeat" in line for line in lines)
+
+    return look
+
+
+def test_exact_30_a_half_open_connection_is_noticed_by_both_within_two_intervals(
+    front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str, topic: str
+) -> None:
+    lost = threading.Event()
+    client = front.make(name, proxy.uri)
+    client.set_disconnect_handler(lambda _: lost.set())
+    client.set_heartbeat(INTERVAL)
+    client.connect()
+    stream = client.subscribe(topic)
+    waiting = threading.Thread(target=lambda: list(stream))
+    waiting.start()
+    time.sleep(1.2 * INTERVAL)
+    proxy.half_open()
+    silent = time.monotonic()
+    assert lost.wait(SECONDS)
+    noticed = time.monotonic() - silent
+    waiting.join(SECONDS)
+    assert stream.end_reason == "heartbeat"
+    assert isinstance(stream.end_error, tt.HeartbeatMissed)
+    with pytest.raises(tt.Disconnected, match=r"nothing came from the server for 0\.8 seconds"):
+        client.publish(topic, b"1")
+    wait_until(removed(shared_server, name), SECONDS)
+    both = time.monotonic() - silent
+    assert 0.5 * INTERVAL < noticed < NOTICED
+    assert both < NOTICED
+    client.connect()
+    client.publish(topic, b"1")
+    client.publish_flush()
+
+
+def test_exact_30_an_idle_connection_lives_as_long_as_both_do(
+    front: Front, proxy: FaultProxy, name: str, topic: str
+) -> None:
+    lost: list[object] = []
+    client = front.make(name, proxy.uri)
+    client.set_disconnect_handler(lost.append)
+    client.set_heartbeat("200ms")
+    client.connect()
+    there, back = proxy.to_server.passed_bytes, proxy.to_client.passed_bytes
+    time.sleep(1.5)
+    assert lost == []
+    assert client.connected
+    # about seven beats each, of a few bytes
+    assert 32 * 3 < proxy.to_server.passed_bytes - there < 64 * 9
+    assert 32 * 3 < proxy.to_client.passed_bytes - back < 64 * 9
+    client.publish(topic, b"1")
+    client.publish_flush()
+
+
+def test_exact_30_a_client_may_change_its_heartbeat_while_it_is_connected(
+    front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str
+) -> None:
+    client = front.connect(name, proxy.uri)
+    client.set_heartbeat("1h")
+    client.set_heartbeat(None)
+    back = proxy.to_client.passed_bytes
+    time.sleep(0.3)
+    assert proxy.to_client.passed_bytes == back
+    client.set_heartbeat(0.15)
+    wait_until(lambda: proxy.to_client.passed_bytes > back + 32)
+    proxy.half_open()
+    wait_until(lambda: not client.connected)
+    wait_until(removed(shared_server, name), SECONDS)
+
+
+def test_exact_30_idle_is_twice_the_interval_unless_told_and_of_the_client_only(
+    front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str
+) -> None:
+    client = front.make(name, proxy.uri)
+    client.set_heartbeat(0.2, idle=30)
+    client.connect()
+    proxy.half_open()
+    wait_until(removed(shared_server, name), SECONDS)
+    assert client.connected
+    proxy.go()
+    wait_until(lambda: not client.connected)
+
+
+def test_what_a_heartbeat_may_be(front: Front, name: str, uri: str) -> None:
+    client = front.make(name, uri)
+    for interval in (0.05, "99ms", 3_601, "2h", -1, "soon", float("inf")):
+        with pytest.raises(tt.BadOption):
+            client.set_heartbeat(interval)
+    for idle in (0.5, "1s", "soon"):
+        with pytest.raises(tt.BadOption):
+            client.set_heartbeat(1, idle=idle)
+    with pytest.raises(tt.BadOption, match="idle has an effect with a heartbeat only"):
+        client.set_heartbeat(None, idle=3)
+    client.connect()
+    with pytest.raises(tt.BadOption):
+        client.set_heartbeat(0.01)
+    assert client.connected
+
+
+def test_exact_30_a_server_that_accepts_and_says_nothing_is_noticed_at_the_logon(
+    front: Front, name: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        client = front.make(name, f"tcp://127.0.0.1:{mute.getsockname()[1]}")
+        client.set_heartbeat(0.2)
+        begun = time.monotonic()
+        with pytest.raises(tt.HeartbeatMissed):
+            client.connect(timeout=SECONDS)
+        assert time.monotonic() - begun < 0.4 + 0.7
+
+
+def test_a_large_message_under_way_is_a_sign_of_life(
+    front: Front, proxy: FaultProxy, name: str, topic: str
+) -> None:
+    """It takes many intervals in each direction, and no beat can come in between."""
+    client = front.make(name, proxy.uri)
+    lost: list[object] = []
+    client.set_disconnect_handler(lost.append)
+    client.set_heartbeat(0.2)
+    client.connect()
+    stream = client.bookmark_subscribe(topic, tt.NOW)
+    for way in (proxy.to_server, proxy.to_client):
+        way.slice_bytes, way.delay = 20_000, 0.04
+    client.publish(topic, bytes(300_000))
+    assert len(stream.get(SECONDS).data) == 300_000
+    client.publish_flush(timeout=SECONDS)
+    assert lost == []
+
+
+def test_a_connection_that_only_one_direction_of_is_dead_is_noticed(
+    front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str
+) -> None:
+    client = front.make(name, proxy.uri)
+    client.set_heartbeat(0.2)
+    client.connect()
+    proxy.stall(to_client=False)
+    wait_until(lambda: not client.connected, SECONDS)  # the server says goodbye
+    with pytest.raises(tt.Disconnected, match="two intervals of its heartbeat"):
+        client.publish_flush()
+    assert removed(shared_server, name)()
+
+
+def test_a_lost_connection_leaves_no_thread_behind(uri: str, name: str, tmp_path: Path) -> None:
+    with FaultProxy(uri) as proxy:
+        before = {thread.name for thread in threading.enumerate()}
+        client = tt.Client(name, proxy.uri, connect=False)
+        client.set_heartbeat(60)
+        for end in (proxy.cut, proxy.reset):
+            client.connect()
+            wait_until(lambda: sum("beats" in thread.name for thread in threading.enumerate()) >= 1)
+            end()
+            wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before)
+        client.connect()
+        client.set_heartbeat(None)
+        wait_until(lambda: not any(f"beats {proxy.uri}" in thread.name for thread in threading.enumerate()))
+        client.set_heartbeat(60)
+        client.close()
+        wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before)
+
+
+# -- who is busy --------------------------------------------------------------------------------------
+
+
+def test_exact_30_a_handler_that_blocks_does_not_cost_the_connection(uri: str, name: str, topic: str) -> None:
+    lost: list[object] = []
+    client = tt.Client(name, uri, connect=False)
+    client.set_disconnect_handler(lost.append)
+    client.set_heartbeat(0.2)
+    client.connect()
+    begun = threading.Event()
+    handled: list[bytes] = []
+
+    def handle(message: tt.Message) -> None:
+        begun.set()
+        if not handled:
+            time.sleep(1.5)
+        handled.append(message.data)
+
+    client.bookmark_subscribe(topic, tt.NOW, on_message=handle)
+    client.publish(topic, b"first")
+    assert begun.wait(SECONDS)
+    for number in range(200):
+        client.publish(topic, b"%d" % number)
+        time.sleep(0.005)
+    wait_until(lambda: len(handled) == 201, SECONDS)
+    assert lost == []
+    client.publish_flush()
+    client.close()
+
+
+def test_a_dead_server_is_noticed_while_a_handler_blocks(uri: str, name: str, topic: str) -> None:
+    begun, go_on, lost = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(_message: tt.Message) -> None:
+        begun.set()
+        go_on.wait(SECONDS)
+
+    with FaultProxy(uri) as proxy:
+        client = tt.Client(name, proxy.uri, connect=False)
+        client.set_disconnect_handler(lambda _: lost.set())
+        client.set_heartbeat(0.2)
+        client.connect()
+        client.subscribe(topic, on_message=handle)
+        client.publish(topic, b"1")
+        assert begun.wait(SECONDS)
+        proxy.half_open()
+        for _ in range(2):
+            silent = time.monotonic()
+            with pytest.raises(tt.Disconnected):
+                client.publish_flush(timeout=None, level="processed")
+            assert time.monotonic() - silent < 3 * 0.2 + 0.7
+        assert not lost.is_set()
+        go_on.set()
+        assert lost.wait(SECONDS)
+        client.close()

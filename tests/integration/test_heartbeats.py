@@ -1,0 +1,181 @@
+"""Heartbeats where processes stand still: a client that was stopped, a server that was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.processes import source_environment
+from tickertape.testing.server import RunningServer, running_server, wait_until
+
+SECONDS = 30.0
+INTERVAL = 0.3
+
+pytestmark = pytest.mark.slow
+
+CLIENT = """
+import sys, time, asyncio
+import tickertape as tt
+uri, kind = sys.argv[1:]
+if kind == "blocking":
+    client = tt.Client("stopped", uri, connect=False)
+    client.set_heartbeat(0.3)
+    client.connect()
+    print("up", flush=True)
+    while client.connected:
+        time.sleep(0.01)
+else:
+    async def main():
+        client = tt.AsyncClient("stopped", uri)
+        client.set_heartbeat(0.3)
+        await client.connect()
+        print("up", flush=True)
+        while client.connected:
+            await asyncio.sleep(0.01)
+    asyncio.run(main())
+print("lost", flush=True)
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with running_server(tmp_path / "data") as running:
+        yield running
+
+
+def closes(server: RunningServer, name: str) -> list[str]:
+    lines = server.errors().splitlines()
+    return [line for line in lines if " connection_close " in line and f"client={name} " in line]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_exact_30_a_client_that_was_stopped_is_removed(server: RunningServer, kind: str) -> None:
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, server.uri, kind],
+        env=source_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert client.stdout is not None
+    with client:
+        assert client.stdout.readline() == "up\n"
+        time.sleep(2 * INTERVAL)
+        assert closes(server, "stopped") == []
+        os.kill(client.pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        wait_until(lambda: bool(closes(server, "stopped")), SECONDS)
+        assert time.monotonic() - stopped < 2 * INTERVAL + 0.7
+        assert "reason=heartbeat " in closes(server, "stopped")[0]
+        assert " warning " in closes(server, "stopped")[0].lower()
+        os.kill(client.pid, signal.SIGCONT)
+        assert client.stdout.readline() == "lost\n"
+
+
+@pytest.mark.parametrize("seconds", [0.4, 1.5])
+def test_a_server_that_stood_still_keeps_the_clients_that_waited(
+    server: RunningServer, seconds: float
+) -> None:
+    """Their beats lie in its sockets when it goes on."""
+    with tt.Client("waits", server.uri, connect=False) as client:
+        client.set_heartbeat(0.2, idle=30)
+        client.connect()
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(server.pid, signal.SIGCONT)
+        client.publish("orders", b"1")
+        client.publish_flush()
+        time.sleep(0.5)
+        assert client.connected
+    assert "reason=heartbeat" not in server.errors()
+
+
+def test_exact_30_a_server_that_stands_still_is_given_up(server: RunningServer) -> None:
+    with tt.Client("leaves", server.uri, connect=False) as client:
+        client.set_heartbeat(INTERVAL)
+        client.connect()
+        os.kill(server.pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        with pytest.raises(tt.HeartbeatMissed):
+            client.publish_flush(timeout=None, level="processed")
+        assert time.monotonic() - stopped < 2 * INTERVAL + 0.7
+        os.kill(server.pid, signal.SIGCONT)
+        client.connect()
+        client.publish_flush()
+
+
+def test_a_server_beats_while_it_drains(tmp_path: Path) -> None:
+    """A stop waits for a subscriber that takes its time; it must not be taken for dead meanwhile."""
+    with running_server(tmp_path / "data") as server:
+        with tt.Client("reader", server.uri, connect=False) as client:
+            client.set_heartbeat(0.15)
+            client.connect()
+            client.publish_batch("orders", [bytes(20_000)] * 300)
+            client.publish_flush()
+            stream = client.bookmark_subscribe("orders", tt.EPOCH, depth="64KB")
+            taken = len(stream.get(SECONDS).data)
+            os.kill(server.pid, signal.SIGTERM)
+            for _ in range(40):
+                taken += len(stream.get(SECONDS).data)
+                time.sleep(0.02)
+            assert client.connected
+            for message in stream:
+                taken += len(message.data)
+            assert stream.end_reason == "not_ready"
+        assert taken == 300 * 20_000
+        assert server.wait() == 0
+
+
+# -- client names -------------------------------------------------------------------------------------
+
+
+def test_exact_35_names_are_not_enforced_on_an_instance_that_records_nothing(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data", "[journal]\ntopic = []\n") as server:
+        users = (None, None, "ann", "bob")
+        clients = [tt.Client("twin", server.uri, user=user) for user in users]
+        streams = [client.subscribe("orders") for client in clients]
+        for number, client in enumerate(clients):
+            client.publish("orders", b"%d" % number)
+            client.publish_flush(level="processed")
+        for stream in streams:
+            assert [stream.get(SECONDS).data for _ in clients] == [b"0", b"1", b"2", b"3"]
+        clients[0].close()
+        clients[1].publish("orders", b"4")
+        assert streams[3].get(SECONDS).data == b"4"
+        for client in clients:
+            client.close()
+        assert "name_in_use" not in server.errors()
+
+
+def test_exact_35_no_user_counts_as_the_same_user_and_the_log_says_name_in_use(
+    server: RunningServer,
+) -> None:
+    with tt.Client("twin", server.uri) as first, tt.Client("twin", server.uri) as second:
+        wait_until(lambda: not first.connected, SECONDS)
+        assert second.connected
+        wait_until(lambda: bool(closes(server, "twin")), SECONDS)
+        (close,) = closes(server, "twin")
+        assert "reason=name_in_use " in close
+        assert "name in use" in close
+
+
+def test_exact_35_a_logon_carries_a_user_and_another_one_is_refused(server: RunningServer) -> None:
+    with tt.Client("twin", server.uri, user="ann") as first:
+        for user in ("bob", None):
+            with pytest.raises(tt.NameInUse, match="name in use"):
+                tt.Client("twin", server.uri, user=user)
+        assert first.connected
+        first.publish_flush()
+        wait_until(lambda: server.errors().count("reason=name_in_use") == 2, SECONDS)
+        with tt.Client("twin", server.uri, user="ann") as second:
+            wait_until(lambda: not first.connected, SECONDS)
+            assert second.connected
+    (removed, *_) = closes(server, "twin")
+    assert "reason=name_in_use " in removed
