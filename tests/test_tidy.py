@@ -81,6 +81,7 @@ PURE_BY_DUTY = {
     "client/authenticators.py",
     "client/calls.py",
     "client/choosers.py",
+    "client/beats.py",
     "client/core.py",
     "client/counsel.py",
     "client/delays.py",

@@ -53,19 +53,17 @@ class Way:
         self._left = count
         return self._struck
 
-    def _allow(self, size: int) -> int:
-        return size if self._left is None else min(size, self._left)
-
-    def _passed(self, size: int) -> Fault | None:
-        """So many bytes passed; the fault that strikes now."""
+    def _admit(self, size: int) -> tuple[int, Fault | None]:
+        """How many of so many bytes pass, and the fault that strikes behind them. They are counted before
+        they are passed on: whoever gets them finds them counted."""
+        fault: Fault | None = None
+        if self._left is not None:
+            size = min(size, self._left)
+            self._left -= size
+            if not self._left:
+                self._left, fault = None, self._fault
         self.passed_bytes += size
-        if self._left is None:
-            return None
-        self._left -= size
-        if self._left > 0:
-            return None
-        self._left = None
-        return self._fault
+        return size, fault
 
 
 class FaultProxy:
@@ -260,6 +258,8 @@ class _Pair:
                 pumps.create_task(self.back.run())
         except* OSError:
             failed = True
+        if self.over:
+            return
         if failed:
             self.reset()
         else:
@@ -331,11 +331,10 @@ class _Pump:
             if self.swallows:
                 way.swallowed_bytes += len(data)
                 return
-            size = way._allow(min(len(data), way.slice_bytes))
+            size, fault = way._admit(min(len(data), way.slice_bytes))
             if size:
                 await self._loop.sock_sendall(self._sink, data[:size])
                 data = data[size:]
-            fault = way._passed(size)
             if fault is not None:
                 self._pair.strike(fault)
                 way._struck.set()

@@ -1,0 +1,185 @@
+"""Calls that wait for an answer while the connection fails, at every byte of the answer: each one ends with
+the right error, none waits for ever, and afterwards the client can be used on."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tickertape.testing import FaultProxy
+from tickertape.testing.fault_proxy import Fault
+from tickertape.testing.server import RunningServer, running_server, wait_until
+
+SECONDS: Final = 20.0
+PATIENCE: Final = 0.05
+"""How long a call waits for an answer that does not come."""
+STEP: Final[dict[Fault, int]] = {"cut": 3, "reset": 11, "stall": 17, "half_open": 17}
+"""Without `--full` only each so many-th byte; 0 is always one of them."""
+
+pytestmark = pytest.mark.slow
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server(config='[journal]\nsync = "never"\n') as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: RunningServer) -> Iterator[FaultProxy]:
+    with FaultProxy(server.uri) as running:
+        yield running
+
+
+@pytest.fixture(params=["blocking", "asyncio", "uvloop"])
+def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+    opened = Front(request.param)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+class Case:
+    """A call, and what has to be there before it."""
+
+    def __init__(
+        self,
+        call: Callable[[tt.Client, float], object],
+        before: Callable[[tt.Client], object] = lambda _: None,
+    ) -> None:
+        self.call = call
+        self.before = before
+
+
+def subscribed(client: tt.Client) -> None:
+    client.bookmark_subscribe("orders", tt.NOW, sub_id="s", options="replace", pause=False)
+
+
+def paused(client: tt.Client) -> None:
+    subscribed(client)
+    client.pause("s")
+
+
+def gone(client: tt.Client) -> None:
+    try:
+        client.unsubscribe("s")
+    except tt.SubscriptionUnknown:
+        pass
+
+
+def publish_and_flush(client: tt.Client, limit: float) -> None:
+    client.publish("orders", b"1")
+    client.publish_flush(limit)
+
+
+CASES: Final = {
+    "subscribe": Case(lambda client, limit: client.subscribe("orders", sub_id="s", timeout=limit), gone),
+    "bookmark_subscribe": Case(
+        lambda client, limit: client.bookmark_subscribe("orders", tt.NOW, sub_id="s", timeout=limit), gone
+    ),
+    "flush": Case(lambda client, limit: publish_and_flush(client, limit)),
+    "flush_processed": Case(lambda client, limit: client.publish_flush(limit, level="processed")),
+    "unsubscribe": Case(lambda client, limit: client.unsubscribe("s", timeout=limit), subscribed),
+    "pause": Case(lambda client, limit: client.pause("s", timeout=limit), subscribed),
+    "resume": Case(lambda client, limit: client.resume("s", timeout=limit), paused),
+    "resolve": Case(lambda client, limit: client.resolve("orders", tt.EPOCH, timeout=limit)),
+}
+
+
+def outcome(call: Callable[[], object], fault: Fault) -> bool:
+    """Whether the call got its answer; else its error must be the right one, and come in time."""
+    begun = time.monotonic()
+    try:
+        call()
+    except tt.TimedOut:
+        assert fault in ("stall", "half_open")
+        return False
+    except tt.Disconnected:
+        assert fault in ("cut", "reset")
+        return False
+    finally:
+        assert time.monotonic() - begun < SECONDS / 2
+    return True
+
+
+def places(size: int, fault: Fault, request: pytest.FixtureRequest) -> range:
+    assert size >= 32
+    return range(0, size, 1 if request.config.getoption("--full") else STEP[fault])
+
+
+def check(outcomes: list[bool], fault: Fault) -> None:
+    """An answer that has passed is an answer; a reset may overtake it."""
+    assert not outcomes[0]
+    if fault != "reset":
+        assert outcomes == sorted(outcomes)
+
+
+def usable(client: tt.Client, proxy: FaultProxy, fault: Fault) -> None:
+    """Put an end to the fault, and show that the client works."""
+    if fault != "stall":
+        wait_until(lambda: proxy.connections == 0 or fault == "half_open")
+        proxy.go()
+        wait_until(lambda: not client.connected)
+    else:
+        proxy.go()
+    client.connect(timeout=SECONDS)
+    client.publish_flush(timeout=SECONDS, level="processed")
+
+
+@pytest.mark.parametrize("fault", ["cut", "reset", "stall", "half_open"])
+def test_connect_ends_whatever_becomes_of_its_answer(
+    front: Front, proxy: FaultProxy, fault: Fault, request: pytest.FixtureRequest
+) -> None:
+    client = front.connect(f"c{next(_names)}", proxy.uri)
+    size = proxy.to_client.passed_bytes
+    client.close()
+    client = front.make(f"c{next(_names)}", proxy.uri)
+    limit = SECONDS if fault in ("cut", "reset") else PATIENCE
+    outcomes = []
+    for place in places(size, fault, request):
+        struck = proxy.to_client.after(place, fault)
+        outcomes.append(outcome(lambda: client.connect(timeout=limit), fault))
+        assert struck.wait(SECONDS)
+        assert client.connected is outcomes[-1] or fault != "stall"
+        proxy.go()
+        wait_until(lambda: not client.connected or fault == "stall")
+    check(outcomes, fault)
+    assert not any(outcomes)
+    client.connect(timeout=SECONDS)
+    client.publish("orders", b"1")
+    client.publish_flush(timeout=SECONDS)
+
+
+@pytest.mark.parametrize("fault", ["cut", "reset", "stall", "half_open"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_ends_whatever_becomes_of_its_answer(
+    front: Front, proxy: FaultProxy, name: str, fault: Fault, request: pytest.FixtureRequest
+) -> None:
+    case = CASES[name]
+    client = front.connect(f"c{next(_names)}", proxy.uri)
+    case.before(client)
+    client.publish_flush(level="processed")
+    before = proxy.to_client.passed_bytes
+    client.publish_flush(level="processed")
+    between = proxy.to_client.passed_bytes
+    case.call(client, SECONDS)
+    client.publish_flush(level="processed")  # what belongs to the answer has come
+    size = proxy.to_client.passed_bytes - between - (between - before)
+    limit = SECONDS if fault in ("cut", "reset") else PATIENCE
+    outcomes = []
+    for place in places(size, fault, request):
+        case.before(client)
+        client.publish_flush(timeout=SECONDS, level="processed")
+        struck = proxy.to_client.after(place, fault)
+        outcomes.append(outcome(lambda: case.call(client, limit), fault))
+        assert struck.wait(SECONDS)
+        usable(client, proxy, fault)
+    check(outcomes, fault)
