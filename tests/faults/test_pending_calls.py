@@ -3,6 +3,7 @@ the right error, none waits for ever, and afterwards the client can be used on."
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -69,10 +70,8 @@ def paused(client: tt.Client) -> None:
 
 
 def gone(client: tt.Client) -> None:
-    try:
+    with contextlib.suppress(tt.SubscriptionUnknown):
         client.unsubscribe("s")
-    except tt.SubscriptionUnknown:
-        pass
 
 
 def publish_and_flush(client: tt.Client, limit: float) -> None:
@@ -85,7 +84,7 @@ CASES: Final = {
     "bookmark_subscribe": Case(
         lambda client, limit: client.bookmark_subscribe("orders", tt.NOW, sub_id="s", timeout=limit), gone
     ),
-    "flush": Case(lambda client, limit: publish_and_flush(client, limit)),
+    "flush": Case(publish_and_flush),
     "flush_processed": Case(lambda client, limit: client.publish_flush(limit, level="processed")),
     "unsubscribe": Case(lambda client, limit: client.unsubscribe("s", timeout=limit), subscribed),
     "pause": Case(lambda client, limit: client.pause("s", timeout=limit), subscribed),
