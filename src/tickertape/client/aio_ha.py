@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from tickertape.base.errors import (
-    BadOption,
     Closed,
     Disconnected,
     StoreError,
@@ -67,8 +66,6 @@ class AsyncHAClient(Keeping, AsyncClient):
         subscription_manager: SubscriptionManager | None = None,
         timeout: float | str | None = client_timeout_seconds,
     ) -> None:
-        if heartbeat is not None:
-            raise BadOption("heartbeat is not built yet; leave it out")
         chooser = chooser_of(servers, server_chooser)
         delays = delay_strategy(reconnect_delay)
         super().__init__(
@@ -79,6 +76,8 @@ class AsyncHAClient(Keeping, AsyncClient):
             timeout=timeout,
         )
         self._set_up(chooser, delays, subscription_manager, user, password)
+        if heartbeat is not None:
+            self.set_heartbeat(heartbeat)
         self._keeper: asyncio.Task[None] | None = None
         self._beginners: dict[LoopCall, int] = {}
         """Who waits in `connect_and_logon`, and for which beginning of the session."""

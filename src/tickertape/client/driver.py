@@ -195,6 +195,18 @@ class Driver(ABC):
 
     # -- decisions both fronts make ---------------------------------------------------------------------
 
+    @property
+    def _heartbeat_is_fixed(self) -> bool:
+        """Whether it is too late to choose another heartbeat."""
+        return False
+
+    def _check_heartbeat(self) -> None:
+        if self._heartbeat_is_fixed:
+            raise UsageError(
+                "the heartbeat of an HA client is chosen before it connects: heartbeat=, or set_heartbeat "
+                "before connect_and_logon()"
+            )
+
     def _first_address(self, uri: str) -> Address:
         return parse_uri(uri)
 

@@ -16,7 +16,6 @@ from threading import current_thread
 from typing import Any, Literal, Self
 
 from tickertape.base.errors import (
-    BadOption,
     Closed,
     Disconnected,
     StoreError,
@@ -81,8 +80,6 @@ class HAClient(Keeping, Client):
         subscription_manager: SubscriptionManager | None = None,
         timeout: float | str | None = client_timeout_seconds,
     ) -> None:
-        if heartbeat is not None:
-            raise BadOption("heartbeat is not built yet; leave it out")
         chooser = chooser_of(servers, server_chooser)
         delays = delay_strategy(reconnect_delay)
         super().__init__(
@@ -94,6 +91,8 @@ class HAClient(Keeping, Client):
             connect=False,
         )
         self._set_up(chooser, delays, subscription_manager, user, password)
+        if heartbeat is not None:
+            self.set_heartbeat(heartbeat)
         self._keeper: threading.Thread | None = None
         self._dialling = False
         self._restoring = False

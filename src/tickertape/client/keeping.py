@@ -55,6 +55,10 @@ class Keeping:
         self._restored = False
         self._instance = ""
 
+    @property
+    def _heartbeat_is_fixed(self) -> bool:
+        return self._session.trying
+
     def _first_address(self, uri: str) -> Address:  # noqa: ARG002 - the chooser says where
         return NOWHERE
 

@@ -119,9 +119,11 @@ class LoopDriver(Driver):
         0.1 to 3,600 seconds; None: no heartbeat, the default). The server ends the connection when nothing
         came from this client for two intervals; the client ends it, with `HeartbeatMissed` as the reason,
         when nothing came from the server for `idle` (seconds or text, above `interval`, default twice as
-        much). What has arrived counts, read or not. Raises `BadOption`.
+        much). What has arrived counts, read or not. Raises `BadOption`,
+        and `UsageError` on an HA client that is connected or connecting.
         """
         self._check_usable()
+        self._check_heartbeat()
         self._core.set_heartbeat(interval, idle, now())
         self._drive()
         self._arm_beats()

@@ -119,9 +119,10 @@ class ThreadDriver(Driver):
         came from this client for two intervals; the client ends it, with `HeartbeatMissed` as the reason,
         when nothing came from the server for `idle` (seconds or text, above `interval`, default twice as
         much). What has arrived counts, read or not: a handler that takes long does not cost the connection.
-        Raises `BadOption`.
+        Raises `BadOption`, and `UsageError` on an HA client that is connected or connecting.
         """
         with self._lock:
+            self._check_heartbeat()
             self._core.set_heartbeat(interval, idle, now())
             link, later = self._link, self._sends()
         self._keep_beating()
