@@ -40,7 +40,7 @@ def proxy(server: RunningServer) -> Iterator[FaultProxy]:
         yield running
 
 
-@pytest.fixture(params=["blocking", "asyncio", "uvloop"])
+@pytest.fixture(params=["blocking", "asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
 def front(request: pytest.FixtureRequest) -> Iterator[Front]:
     opened = Front(request.param)
     try:

@@ -127,6 +127,7 @@ class Link:
         self.blocked = False
         """Whether the socket took no more when it was last written to."""
         self._heard_at = self._said_at = time.monotonic()
+        self._read_bytes = 0
         self._why: Disconnected | None = None
         self._reading = threading.RLock()
         self._owns_reading: Callable[[], bool] = self._reading._is_owned  # type: ignore[attr-defined]
@@ -178,7 +179,13 @@ class Link:
 
     def sight(self) -> Sight:
         """What the connection looks like to a heartbeat."""
-        return Sight(self._heard_at, self._said_at, bool(self._outbox), unread_bytes(self._socket.fileno()))
+        return Sight(
+            heard_at=self._heard_at,
+            read_bytes=self._read_bytes,
+            said_at=self._said_at,
+            unwritten=bool(self._outbox),
+            unread_bytes=unread_bytes(self._socket.fileno()),
+        )
 
     def push(self) -> None:
         """Write what the socket takes now; never waits.
@@ -341,6 +348,7 @@ class Link:
             if count == 0:
                 return Disconnected(f"{self._uri} closed the connection")
             self._heard_at = time.monotonic()
+            self._read_bytes += count
             self._deadline = self._driven.arrived(count)
             if count < len(room):
                 return None  # that emptied the socket: asking again would only cost

@@ -49,6 +49,7 @@ class LoopLink(asyncio.BufferedProtocol):
         self._descriptor = -1
         self._paused = False
         self._heard_at = self._said_at = time.monotonic()
+        self._read_bytes = 0
         self.changed = Waiters()
         """Who waits until it takes more, or is gone."""
         self.gone = False
@@ -84,8 +85,13 @@ class LoopLink(asyncio.BufferedProtocol):
     def sight(self) -> Sight:
         """What the connection looks like to a heartbeat."""
         transport = self._transport
-        unwritten = transport is not None and transport.get_write_buffer_size() > 0
-        return Sight(self._heard_at, self._said_at, unwritten, unread_bytes(self._descriptor))
+        return Sight(
+            heard_at=self._heard_at,
+            read_bytes=self._read_bytes,
+            said_at=self._said_at,
+            unwritten=transport is not None and transport.get_write_buffer_size() > 0,
+            unread_bytes=unread_bytes(self._descriptor),
+        )
 
     async def wait_room(self, seconds: float | None) -> bool:
         """Wait until it is not `congested`; False when `seconds` have passed."""
@@ -123,6 +129,7 @@ class LoopLink(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """That many bytes came."""
         self._heard_at = time.monotonic()
+        self._read_bytes += nbytes
         self._driven.arrived(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:

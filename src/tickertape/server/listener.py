@@ -45,6 +45,7 @@ class Peer(asyncio.BufferedProtocol):
         self.since = time.monotonic()
         """When it was accepted, monotonic seconds."""
         self._heard_at = self._said_at = self.since
+        self._read_bytes = 0
         self._descriptor = -1
         self.logon_timer: asyncio.TimerHandle | None = None
         self._parting = False
@@ -71,6 +72,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._parting:
             return
         self._heard_at = time.monotonic()
+        self._read_bytes += nbytes
         events = self._wire.received(nbytes)
         large = self._wire.large_frame
         if large is not None:
@@ -127,8 +129,14 @@ class Peer(asyncio.BufferedProtocol):
         """What it looks like to a heartbeat."""
         # Who does not take what it is sent may be dead; every other reason not to read is the server's.
         excused = bool(self._unread_for - {"outbox"})
-        unread = _unread_bytes(self._descriptor)
-        return Sight(self._heard_at, self._said_at, self.outbox_bytes > 0, unread, excused)
+        return Sight(
+            heard_at=self._heard_at,
+            read_bytes=self._read_bytes,
+            said_at=self._said_at,
+            unwritten=self.outbox_bytes > 0,
+            unread_bytes=_unread_bytes(self._descriptor),
+            excused=excused,
+        )
 
     @property
     def outbox_bytes(self) -> int:

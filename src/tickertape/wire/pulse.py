@@ -20,6 +20,8 @@ class Sight(NamedTuple):
 
     heard_at: float
     """When bytes of the peer were last read."""
+    read_bytes: int
+    """How many were read, all together."""
     said_at: float
     """When something was last given to the connection to be written."""
     unwritten: bool = False
@@ -34,14 +36,14 @@ class Pulse:
     """The heartbeat of a connection from `now` on. A beat is due when nothing was sent for `interval`
     seconds; the peer is silent when nothing came for `idle` seconds."""
 
-    __slots__ = ("_heard_at", "_idle", "_interval", "_said_at", "_unread_bytes")
+    __slots__ = ("_arrived_bytes", "_heard_at", "_idle", "_interval", "_said_at")
 
     def __init__(self, interval: float, idle: float, now: float) -> None:
         self._interval = interval
         self._idle = idle
         self._heard_at = now
         self._said_at = now
-        self._unread_bytes = 0
+        self._arrived_bytes = 0
 
     @property
     def deadline(self) -> float:
@@ -50,12 +52,13 @@ class Pulse:
 
     def look(self, sight: Sight, now: float) -> Verdict:
         """How the connection stands, as its driver sees it now."""
-        unread = sight.unread_bytes
-        if sight.excused or unread > self._unread_bytes or unread >= unread_bytes_unsure:
+        # Reading late what had arrived at the last look is no new sign of life.
+        arrived = sight.read_bytes + sight.unread_bytes
+        if sight.excused or sight.unread_bytes >= unread_bytes_unsure:
             self._heard_at = now
-        else:
-            self._heard_at = max(self._heard_at, sight.heard_at)
-        self._unread_bytes = unread
+        elif arrived > self._arrived_bytes:
+            self._heard_at = now if sight.unread_bytes else max(self._heard_at, sight.heard_at)
+        self._arrived_bytes = arrived
         if now >= self._heard_at + self._idle:
             return "silent"
         self._said_at = now if sight.unwritten else max(self._said_at, sight.said_at)

@@ -60,10 +60,10 @@ def test_it_beats_and_ends_who_is_silent_for_two_intervals() -> None:
     assert engine.beats.next_deadline() == pytest.approx(103.0, abs=1e-5)
     assert engine.wake(102.9) == []
     assert engine.wake(103.00001) == [1]
-    assert engine.looked(1, Sight(100.0, 100.0), 103.00001) == 1
+    assert engine.looked(1, Sight(100.0, 0, 100.0), 103.00001) == 1
     assert engine.beats.next_deadline() == pytest.approx(106.0, abs=1e-5)
     assert engine.wake(106.00002) == [1]
-    assert engine.looked(1, Sight(100.0, 103.0), 106.00002) == 0
+    assert engine.looked(1, Sight(100.0, 0, 103.0), 106.00002) == 0
     assert isinstance(engine.ended[1], HeartbeatMissed)
     assert "6 seconds" in str(engine.ended[1])
     assert engine.beats.next_deadline() is None
@@ -76,7 +76,7 @@ def test_an_interval_may_be_changed_and_given_up() -> None:
     assert engine.beats.next_deadline() == pytest.approx(101.5, abs=1e-5)
     engine.beats.begin(1, 0, 101.2)
     assert engine.beats.next_deadline() is None
-    assert engine.looked(1, Sight(0, 0), 500.0) == 0
+    assert engine.looked(1, Sight(0, 0, 0), 500.0) == 0
     engine.beats.begin(1, 10_000, 600.0)
     assert engine.beats.next_deadline() == pytest.approx(610.0, abs=1e-5)
     engine.beats.drop(1)
@@ -101,7 +101,7 @@ def test_a_step_for_ten_thousand_connections_is_bounded() -> None:
     while looks := engine.wake(101.00001):
         assert len(looks) <= beats_a_step_max
         for conn in looks:
-            assert engine.looked(conn, Sight(100.9, 100.0), 101.00001) == 1
+            assert engine.looked(conn, Sight(100.9, 32, 100.0), 101.00001) == 1
         seen += looks
     assert sorted(seen) == list(range(10_000))
     assert engine.beats.next_deadline() == pytest.approx(102.0, abs=1e-4)
@@ -143,7 +143,7 @@ def test_the_silent_are_told_counted_and_forgotten() -> None:
     peer = world.connect("c")
     peer.send(Heartbeat(interval_ms=200))
     conn, now = peer.conn, world.mono + 0.4
-    world.broker.beats.looked(conn, Sight(world.mono, world.mono), now)
+    world.broker.beats.looked(conn, Sight(world.mono, 0, world.mono), now)
     world.collect()
     world.settle()
     assert isinstance(peer.goodbye, Goodbye)

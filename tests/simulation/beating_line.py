@@ -1,0 +1,189 @@
+"""Owns a connection in virtual time between a client and a server that know nothing of each other but what
+arrives: what they say, how long it travels, how busy they are, and what becomes of it.
+
+Must never decide when a beat is due or who is dead: the machines of the product do.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Final
+
+from tickertape.base.errors import TickertapeError
+from tickertape.client.beats import Beats as ClientBeats
+from tickertape.engine.answers import Answers
+from tickertape.engine.beats import Beats
+from tickertape.engine.effects import Effect, Look, Send
+from tickertape.engine.statistics import Statistics
+from tickertape.wire.pulse import Sight
+
+CONN: Final = 7
+WORD_BYTES: Final = 32
+
+
+class Side:
+    """One end: what arrived, what was read of it, and whether it is too busy to read."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self.heard_at = self.said_at = 0.0
+        self.unread = self.taken = 0
+        self.busy = False
+        self.suspended = False
+        self.ended_at: float | None = None
+        self.beats = 0
+        self.gaps = 0.0
+        self.other = self
+
+    def say(self) -> None:
+        if self.suspended or self.ended_at is not None:
+            return
+        self.gaps = max(self.gaps, self._life.now - self.said_at)
+        self.said_at = self._life.now
+        self._life.send(self, self.other.arrive)
+
+    def beat(self) -> None:
+        self.beats += 1
+        self.say()
+
+    def arrive(self) -> None:
+        self.unread += WORD_BYTES
+        if not self.busy and not self.suspended:
+            self.read()
+
+    def read(self) -> None:
+        if self.unread:
+            self.taken += self.unread
+            self.unread = 0
+            self.heard_at = self._life.now
+
+    def sight(self) -> Sight:
+        return Sight(self.heard_at, self.taken, self.said_at, unread_bytes=self.unread)
+
+    def work(self, seconds: float) -> None:
+        """Read nothing for so long."""
+        if not self.busy:
+            self.busy = True
+            self._life.at(self._life.now + seconds, self.rest)
+
+    def rest(self) -> None:
+        self.busy = False
+        if not self.suspended:
+            self.read()
+
+    def suspend(self) -> None:
+        """It stands still: it reads nothing, says nothing and looks at nothing."""
+        self.suspended = True
+
+    def go_on(self) -> None:
+        self.suspended = False
+        if not self.busy:
+            self.read()
+
+    def end(self) -> None:
+        """It ends the connection, or hears that the other one did."""
+        if self.ended_at is None:
+            self.ended_at = self._life.now
+            self._life.send(self, self.other.end)
+
+
+class Life:
+    """A connection from 0 to `end`. From `cut` on (None: never) what the sides in `mute` say vanishes."""
+
+    def __init__(self, seed: int, *, cut: bool) -> None:
+        self.random = Random(seed)
+        self.interval_ms = self.random.randint(100, 10_000)
+        self.interval = interval = self.interval_ms / 1000
+        self.now = 0.0
+        self.end = 30 * interval
+        self.cut = self.random.uniform(0, 15 * interval) if cut else None
+        self.latency = self.random.choice((0.0, 0.05, 0.4)) * interval
+        self._tickets = count()
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self.client, self.server = Side(self), Side(self)
+        self.client.other, self.server.other = self.server, self.client
+        self.mute = {self.client, self.server}
+        self._effects: list[Effect] = []
+        self.engine = Beats(self._effects, Answers(self._effects, Statistics()), self._ended)
+        self.machine = ClientBeats()
+        self.machine.choose(interval, None)
+        self.machine.begin(0.0)
+        self.engine.begin(CONN, self.interval_ms, 0.0)
+
+    def at(self, moment: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (moment, next(self._tickets), act))
+
+    def send(self, side: Side, arrive: Callable[[], None]) -> None:
+        if self.cut is None or self.now < self.cut or side not in self.mute:
+            self.at(self.now + self.random.uniform(0, self.latency), arrive)
+
+    def suspend(self, side: Side, since: float, seconds: float) -> None:
+        self.at(since, side.suspend)
+        self.at(since + seconds, side.go_on)
+
+    def _ended(self, _conn: int, _error: TickertapeError) -> None:
+        self.engine.drop(CONN)
+        self.server.end()
+
+    def client_deadline(self) -> float | None:
+        idle = self.client.suspended or self.client.ended_at is not None
+        return None if idle else self.machine.next_deadline()
+
+    def server_deadline(self) -> float | None:
+        # one thread: it looks when the step is over
+        idle = self.server.busy or self.server.suspended or self.server.ended_at is not None
+        return None if idle else self.engine.next_deadline()
+
+    def look_of_the_client(self) -> None:
+        deadline = self.client_deadline()
+        if deadline is None or deadline > self.now:
+            return
+        verdict = self.machine.look(self.client.sight(), self.now)
+        if verdict == "beat":
+            self.client.beat()
+        elif verdict == "silent":
+            self.machine.end()
+            self.client.end()
+
+    def look_of_the_server(self) -> None:
+        deadline = self.server_deadline()
+        if deadline is None or deadline > self.now:
+            return
+        self.engine.wake(self.now)
+        for effect in self._effects[:]:
+            if isinstance(effect, Look):
+                self.engine.looked(CONN, self.server.sight(), self.now)
+        for effect in self._effects:
+            if isinstance(effect, Send):
+                self.server.beat()
+        self._effects.clear()
+
+    def run(self, *, chatty: float, busy: float) -> None:
+        """`chatty`: how often the sides say something by themselves, `busy`: for how long they may read
+        nothing, both in intervals."""
+        interval = self.interval
+        for side in (self.client, self.server):
+            moment = 0.0
+            while chatty and (moment := moment + self.random.expovariate(chatty / interval)) < self.end:
+                self.at(moment, side.say)
+            moment = 0.0
+            while busy and (moment := moment + self.random.uniform(0, 5 * interval)) < self.end:
+                longest = busy * (4 if side is self.client else 1)  # a handler of a client may take any time
+                self.at(moment, partial(side.work, self.random.uniform(0, longest * interval)))
+        while True:
+            deadlines = [self._agenda[0][0]] if self._agenda else []
+            of_machines = (self.client_deadline(), self.server_deadline())
+            deadlines += [deadline for deadline in of_machines if deadline is not None]
+            if not deadlines or min(deadlines) > self.end:
+                return
+            self.now = max(self.now, min(deadlines))
+            looks = [self.look_of_the_client, self.look_of_the_server]
+            if self._agenda and self._agenda[0][0] <= self.now:
+                looks.append(heapq.heappop(self._agenda)[2])
+            self.random.shuffle(looks)  # what falls on one moment comes in any order
+            for look in looks:
+                look()
