@@ -18,7 +18,8 @@ from tickertape.testing import FaultProxy
 from tickertape.testing.server import RunningServer, wait_until
 
 INTERVAL = 0.4
-NOTICED = 2 * INTERVAL + 0.7
+SLACK = 1.0
+NOTICED = 2 * INTERVAL + SLACK
 """Two intervals, and what a busy machine may add."""
 SECONDS = 20.0
 
@@ -77,10 +78,10 @@ def test_exact_30_an_idle_connection_lives_as_long_as_both_do(
     lost: list[object] = []
     client = front.make(name, proxy.uri)
     client.set_disconnect_handler(lost.append)
-    client.set_heartbeat("200ms")
+    client.set_heartbeat("300ms")
     client.connect()
     there, back = proxy.to_server.passed_bytes, proxy.to_client.passed_bytes
-    time.sleep(1.5)
+    time.sleep(2.1)
     assert lost == []
     assert client.connected
     # about seven beats each, of a few bytes
@@ -144,7 +145,7 @@ def test_exact_30_a_server_that_accepts_and_says_nothing_is_noticed_at_the_logon
         begun = time.monotonic()
         with pytest.raises(tt.HeartbeatMissed):
             client.connect(timeout=SECONDS)
-        assert time.monotonic() - begun < 0.4 + 0.7
+        assert time.monotonic() - begun < 0.4 + SLACK
 
 
 def test_a_large_message_under_way_is_a_sign_of_life(
@@ -154,7 +155,7 @@ def test_a_large_message_under_way_is_a_sign_of_life(
     client = front.make(name, proxy.uri)
     lost: list[object] = []
     client.set_disconnect_handler(lost.append)
-    client.set_heartbeat(0.2)
+    client.set_heartbeat(0.3)
     client.connect()
     stream = client.bookmark_subscribe(topic, tt.NOW)
     for way in (proxy.to_server, proxy.to_client):
@@ -173,9 +174,9 @@ def test_a_connection_that_only_one_direction_of_is_dead_is_noticed(
     client.connect()
     proxy.stall(to_client=False)
     wait_until(lambda: not client.connected, SECONDS)  # the server says goodbye
-    with pytest.raises(tt.Disconnected, match="two intervals of its heartbeat"):
+    with pytest.raises(tt.Disconnected, match="2 intervals of its heartbeat"):
         client.publish_flush()
-    assert removed(shared_server, name)()
+    wait_until(removed(shared_server, name), SECONDS)
 
 
 def test_a_lost_connection_leaves_no_thread_behind(uri: str, name: str, tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_exact_30_a_handler_that_blocks_does_not_cost_the_connection(uri: str, n
     lost: list[object] = []
     client = tt.Client(name, uri, connect=False)
     client.set_disconnect_handler(lost.append)
-    client.set_heartbeat(0.2)
+    client.set_heartbeat(0.4)
     client.connect()
     begun = threading.Event()
     handled: list[bytes] = []
@@ -211,7 +212,7 @@ def test_exact_30_a_handler_that_blocks_does_not_cost_the_connection(uri: str, n
     def handle(message: tt.Message) -> None:
         begun.set()
         if not handled:
-            time.sleep(1.5)
+            time.sleep(2.0)
         handled.append(message.data)
 
     client.bookmark_subscribe(topic, tt.NOW, on_message=handle)
@@ -246,9 +247,14 @@ def test_a_dead_server_is_noticed_while_a_handler_blocks(uri: str, name: str, to
             silent = time.monotonic()
             with pytest.raises(tt.Disconnected):
                 client.publish_flush(timeout=None, level="processed")
-            assert time.monotonic() - silent < 3 * 0.2 + 0.7
+            assert time.monotonic() - silent < 3 * 0.2 + SLACK
         assert not lost.is_set()
+        assert not client.connected
+        with pytest.raises(tt.TimedOut, match="did not let go of the connection"):
+            client.connect(timeout=0.05)
         go_on.set()
+        client.connect()
+        client.publish_flush()
         assert lost.wait(SECONDS)
         client.close()
 
@@ -281,7 +287,7 @@ def test_exact_30_an_ha_client_leaves_a_dead_connection_for_a_new_one(
         silent = time.monotonic()
         client.publish(topic, b"2")
         wait_until(lambda: proxy.accepted == 2, SECONDS)
-        assert time.monotonic() - silent < 2 * 0.2 + 0.7
+        assert time.monotonic() - silent < 2 * 0.2 + SLACK
         client.publish_flush(timeout=SECONDS)
         assert client.unpersisted_count() == 0
         assert [message.data for message in client.replay(topic)] == [b"1", b"2"]

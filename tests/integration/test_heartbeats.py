@@ -17,7 +17,8 @@ from tests.helpers.processes import source_environment
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
 SECONDS = 30.0
-INTERVAL = 0.3
+INTERVAL = 0.4
+SLACK = 1.0
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ import tickertape as tt
 uri, kind = sys.argv[1:]
 if kind == "blocking":
     client = tt.Client("stopped", uri, connect=False)
-    client.set_heartbeat(0.3)
+    client.set_heartbeat(0.4)
     client.connect()
     print("up", flush=True)
     while client.connected:
@@ -35,7 +36,7 @@ if kind == "blocking":
 else:
     async def main():
         client = tt.AsyncClient("stopped", uri)
-        client.set_heartbeat(0.3)
+        client.set_heartbeat(0.4)
         await client.connect()
         print("up", flush=True)
         while client.connected:
@@ -72,27 +73,27 @@ def test_exact_30_a_client_that_was_stopped_is_removed(server: RunningServer, ki
         os.kill(client.pid, signal.SIGSTOP)
         stopped = time.monotonic()
         wait_until(lambda: bool(closes(server, "stopped")), SECONDS)
-        assert time.monotonic() - stopped < 2 * INTERVAL + 0.7
+        assert time.monotonic() - stopped < 2 * INTERVAL + SLACK
         assert "reason=heartbeat " in closes(server, "stopped")[0]
         assert " warning " in closes(server, "stopped")[0].lower()
         os.kill(client.pid, signal.SIGCONT)
         assert client.stdout.readline() == "lost\n"
 
 
-@pytest.mark.parametrize("seconds", [0.4, 1.5])
+@pytest.mark.parametrize("seconds", [0.6, 1.5])
 def test_a_server_that_stood_still_keeps_the_clients_that_waited(
     server: RunningServer, seconds: float
 ) -> None:
     """Their beats lie in its sockets when it goes on."""
     with tt.Client("waits", server.uri, connect=False) as client:
-        client.set_heartbeat(0.2, idle=30)
+        client.set_heartbeat(0.4, idle=30)
         client.connect()
         os.kill(server.pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(server.pid, signal.SIGCONT)
         client.publish("orders", b"1")
         client.publish_flush()
-        time.sleep(0.5)
+        time.sleep(1.0)
         assert client.connected
     assert "reason=heartbeat" not in server.errors()
 
@@ -105,7 +106,7 @@ def test_exact_30_a_server_that_stands_still_is_given_up(server: RunningServer) 
         stopped = time.monotonic()
         with pytest.raises(tt.HeartbeatMissed):
             client.publish_flush(timeout=None, level="processed")
-        assert time.monotonic() - stopped < 2 * INTERVAL + 0.7
+        assert time.monotonic() - stopped < 2 * INTERVAL + SLACK
         os.kill(server.pid, signal.SIGCONT)
         client.connect()
         client.publish_flush()
@@ -115,16 +116,16 @@ def test_a_server_beats_while_it_drains(tmp_path: Path) -> None:
     """A stop waits for a subscriber that takes its time; it must not be taken for dead meanwhile."""
     with running_server(tmp_path / "data") as server:
         with tt.Client("reader", server.uri, connect=False) as client:
-            client.set_heartbeat(0.15)
+            client.set_heartbeat(0.4)
             client.connect()
             client.publish_batch("orders", [bytes(20_000)] * 300)
             client.publish_flush()
             stream = client.bookmark_subscribe("orders", tt.EPOCH, depth="64KB")
             taken = len(stream.get(SECONDS).data)
             os.kill(server.pid, signal.SIGTERM)
-            for _ in range(40):
+            for _ in range(50):
                 taken += len(stream.get(SECONDS).data)
-                time.sleep(0.02)
+                time.sleep(0.03)
             assert client.connected
             for message in stream:
                 taken += len(message.data)

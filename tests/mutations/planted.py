@@ -25,6 +25,7 @@ _FAILURES = "simulation/test_disk_failures.py"
 _FLIPS = "simulation/test_bit_flips.py"
 _HANDOVER = "simulation/test_handover.py"
 _RETENTION = "simulation/test_retention.py"
+_SILENCE = "simulation/test_silence.py"
 _TRUNCATION = "simulation/test_truncation.py"
 
 MUTATIONS: Final = (
@@ -346,5 +347,26 @@ MUTATIONS: Final = (
         "        time = self._publishes[0].time if self._publishes else micros(self.backlogs.now)\n",
         "        time = micros(self.backlogs.now)\n",
         ("unit/engine/test_unrecorded_conflation.py",),
+    ),
+    Mutation(
+        "what was read is life, though it had arrived long before",
+        "wire/pulse.py",
+        "        elif arrived > self._arrived_bytes:\n",
+        "        elif sight.heard_at > self._heard_at or arrived > self._arrived_bytes:\n",
+        (_SILENCE, "unit/wire/test_pulse.py"),
+    ),
+    Mutation(
+        "only what was read is life, not what has arrived",
+        "wire/pulse.py",
+        "        arrived = sight.read_bytes + sight.unread_bytes\n",
+        "        arrived = sight.read_bytes\n",
+        (_SILENCE, "unit/wire/test_pulse.py"),
+    ),
+    Mutation(
+        "a server waits for three intervals",
+        "engine/beats.py",
+        "Pulse(interval, heartbeat_missed_intervals * interval, now)",
+        "Pulse(interval, 3 * interval, now)",
+        (_SILENCE,),
     ),
 )

@@ -96,7 +96,7 @@ class Driver(ABC):
     @property
     def connected(self) -> bool:
         """Whether the client is logged on, as far as it knows."""
-        return self._core.logged_on is not None
+        return self._core.logged_on is not None and self._core.standing.ending is None
 
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
         """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""

@@ -65,6 +65,8 @@ class LoopDriver(Driver):
                 if self._loop.is_running():
                     self._check_usable()
                 self._link.discard(Disconnected("the event loop of the connection ended"))
+            if self._link is not None and self._core.standing.ending is not None:
+                self._link.discard(Disconnected("the connection is over"))
             if self._core.logged_on is not None:
                 return
             if self._core.closed:

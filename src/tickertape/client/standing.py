@@ -55,7 +55,8 @@ class Standing:
                 raise self.loss.with_traceback(None)  # else it grows with each call
             raise Disconnected(f"not connected: {self.advice_first}")
         if self.ending is not None:
-            raise Disconnected(f"the connection is ending: {self.ending}") from self.ending
+            ended = self.ending
+            raise ended.with_traceback(None) if isinstance(ended, Disconnected) else _ended(ended)
 
     def accept(self, answer: LoggedOn) -> None:
         """The server has accepted the logon. Raises `BadCommand` when it says so twice."""

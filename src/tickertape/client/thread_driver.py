@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.base.units import within
 from tickertape.client import forks
 from tickertape.client.beater import Beater
 from tickertape.client.beats import Interval
@@ -65,6 +66,7 @@ class ThreadDriver(Driver):
         self._not_on_receive_thread("connect")
         self._not_in_a_fight(handling_loss=self._loss_handled_on == get_ident())
         with self._connecting:
+            self._wait_for_loss(seconds)
             if self._link is not None and self._core.logged_on is None:
                 # A second Ctrl-C came before the first one had ended it.
                 self._abandon(self._link, Disconnected("connecting was interrupted"))
@@ -269,6 +271,12 @@ class ThreadDriver(Driver):
             raise
         assert isinstance(answer, LoggedOn)
         return answer
+
+    def _wait_for_loss(self, seconds: float | None) -> None:
+        """Wait until a connection that is over is lost: its receive thread may be busy with a handler."""
+        with self._lock:
+            if not self._room.wait_for(lambda: self._core.standing.ending is None, seconds):
+                raise TimedOut(f"a handler did not let go of the connection that was lost {within(seconds)}")
 
     def _abandon(self, link: Link, why: Disconnected) -> None:
         """End a connection that nobody got to use, so that another one can be made; not one that logged on.

@@ -79,7 +79,8 @@ class Beats:
             interval = self._intervals[conn]
             silent = heartbeat_missed_intervals * interval
             text = (
-                f"nothing came for {silent:g} seconds, two intervals of its heartbeat of {interval:g} seconds"
+                f"nothing came from the client for {silent:g} seconds, "
+                f"{heartbeat_missed_intervals} intervals of its heartbeat of {interval:g} seconds"
             )
             self._end(conn, HeartbeatMissed(text))
             return
