@@ -1,0 +1,153 @@
+"""The examples of the client that loses nothing, as a user runs them: killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.processes import source_environment
+from tickertape.testing import RunningServer, running_server, wait_until
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    with running_server() as running:
+        yield running
+
+
+@contextlib.contextmanager
+def started(
+    example: str, server: RunningServer, state: Path, *arguments: str
+) -> Iterator[subprocess.Popen[str]]:
+    """An example that runs, until it ends or is killed."""
+    command = [sys.executable, "-m", f"examples.{example}", "--servers", server.uri, "--state", str(state)]
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=source_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(example: str, server: RunningServer, state: Path, *arguments: str) -> list[str]:
+    """What an example printed that came to its end."""
+    with started(example, server, state, *arguments) as process:
+        told, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, told
+    return told.splitlines()
+
+
+def log_of(server: RunningServer) -> list[bytes]:
+    with tt.Client("auditor", server.uri) as client:
+        return [message.data for message in client.replay("trades")]
+
+
+def publish(server: RunningServer, bodies: list[bytes]) -> None:
+    with tt.Client("source", server.uri) as client:
+        client.publish_batch("trades", bodies)
+        client.publish_flush()
+
+
+@pytest.mark.slow
+def test_a_reliable_publisher_loses_and_doubles_nothing(server: RunningServer, tmp_path: Path) -> None:
+    lines = [b"trade %d" % n for n in range(2_000)]
+    with started("reliable_publisher", server, tmp_path) as process:
+        assert process.stdin is not None
+        process.stdin.write("".join(f"{line.decode()}\n" for line in lines[:1_000]))
+        process.stdin.flush()
+        wait_until(lambda: len(log_of(server)) > 100, SECONDS)
+        server.kill()
+        process.stdin.write("".join(f"{line.decode()}\n" for line in lines[1_000:]))
+        process.stdin.flush()
+        wait_until(lambda: files_have(tmp_path, b"trade 1500"), SECONDS)
+        process.kill()
+    server.start()
+    with tt.FilePublishStore(tmp_path / "publish") as store:
+        assert store.unpersisted_count() > 400
+        given = store.last_sequence
+    told = run("reliable_publisher", server, tmp_path)
+    assert told[-1] == "0 lines published, 0 not persisted"
+    found = log_of(server)
+    assert found == lines[: len(found)]
+    assert len(found) > 1_500
+    with tt.FilePublishStore(tmp_path / "publish") as store:
+        assert store.last_sequence == given
+
+
+def files_have(state: Path, text: bytes) -> bool:
+    return any(text in path.read_bytes() for path in state.rglob("*.segment"))
+
+
+@pytest.mark.slow
+def test_a_resumable_consumer_skips_and_repeats_nothing(server: RunningServer, tmp_path: Path) -> None:
+    bodies = [b"trade %d" % n for n in range(600)]
+    publish(server, bodies[:400])
+    printed = run("resumable_consumer", server, tmp_path, "--count", "150")
+    with started("resumable_consumer", server, tmp_path) as process:
+        assert process.stdout is not None
+        for _ in range(250):
+            printed.append(process.stdout.readline().rstrip("\n"))
+        server.kill()
+        server.start()
+        publish(server, bodies[400:500])
+        for _ in range(100):
+            printed.append(process.stdout.readline().rstrip("\n"))
+        process.kill()
+    publish(server, bodies[500:])
+    with started("resumable_consumer", server, tmp_path) as process:
+        assert process.stdout is not None
+        again = [process.stdout.readline().rstrip("\n") for _ in range(100)]
+        if again[0] == printed[-1]:  # printed, and killed before it was discarded
+            again = [*again[1:], process.stdout.readline().rstrip("\n")]
+        process.kill()
+    assert [line.split(" ", 1)[1].encode() for line in printed + again] == bodies
+
+
+@pytest.mark.slow
+def test_a_windowed_consumer_gets_open_windows_again_and_closed_ones_never(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    rng = Random(1)
+    trades = [{"minute": minute, "price": rng.randrange(100)} for minute in (1, 2, 3) for _ in range(40)]
+    rng.shuffle(trades)
+    average = {
+        minute: sum(prices) / len(prices)
+        for minute in (1, 2, 3)
+        if (prices := [trade["price"] for trade in trades if trade["minute"] == minute] + [50])
+    }
+
+    def told(minute: int) -> str:
+        return f"minute {minute}: 41 trades, average {average[minute]:.2f}"
+
+    def last(minute: int) -> bytes:
+        return json.dumps({"minute": minute, "price": 50, "last": True}).encode()
+
+    publish(server, [*(json.dumps(trade).encode() for trade in trades), last(2)])
+    assert run("windowed_consumer", server, tmp_path, "--closing", "1") == [told(2)]
+    publish(server, [last(3)])
+    with started("windowed_consumer", server, tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == told(3) + "\n"
+        server.kill()
+        server.start()
+        publish(server, [last(1)])
+        assert process.stdout.readline() == told(1) + "\n"
+        publish(server, [json.dumps({"minute": 4, "price": 1}).encode()])
+        process.kill()
