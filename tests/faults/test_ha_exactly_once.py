@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -111,12 +111,13 @@ class World:
             proxy.__enter__()
         self.publisher = self._made("publisher", directory)
         self._consumers = [self._made("consumer", directory, n) for n in range(2)]
-        for client, handler in zip(self._consumers, (self.in_order, self.windowed), strict=True):
+        handlers: tuple[tt.Handler, ...] = (self.in_order, self.windowed)
+        for client, handler in zip(self._consumers, handlers, strict=True):
             client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="all", on_message=handler)
 
     def _made(self, role: str, directory: Path, number: int = 0) -> tt.HAClient:
         name = f"{role}-{number}"
-        made: Any = self._front.make_ha_backed(
+        made = self._front.make_ha_backed(
             "file",
             name,
             publish_path=directory / f"{name}.publishes",
