@@ -8,7 +8,11 @@ import pytest
 
 from tests.helpers.start_points import MESSAGES, POINTS, RANGES, Row, written
 from tests.simulation.engine_world import EngineWorld, Heard
+from tickertape.base.bookmarks import parse_bookmark
+from tickertape.base.errors import BookmarkExpired, JournalError
 from tickertape.base.timestamps import format_timestamp
+from tickertape.engine.points import Extent, ExtentSearch, with_place
+from tickertape.journal.reading import LogView, ReadRequest
 from tickertape.wire.commands import Ack, Completed, Resolve, Resolved, Unsubscribe
 
 SECOND = 1_000_000
@@ -230,3 +234,41 @@ def test_a_range_that_begins_in_the_future_is_told_no_place_before_it_begins() -
     scene.publish(1)
     scene.publish(2)
     assert scene.heard("s") == [1, 2]
+
+
+def test_a_place_that_cannot_be_read_is_not_named_and_the_subscription_begins() -> None:
+    scene = Scene(from_disk=True)
+    asked = scene.subscriber.subscribe("s", "t", bookmark="0|1|")
+    (read,) = scene.world.reads
+    scene.world.reads.clear()
+    scene.world.broker.read_done(read.token, JournalError("broken"), scene.world.now())
+    scene.world.collect()
+    end = scene.world.broker.journal.accepted_end
+    assert scene.subscriber.answers[asked] == Ack(id=asked, start=end)
+
+
+def test_a_begin_that_retention_removes_while_its_place_is_read_is_no_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(from_disk=True)
+    journal, end = scene.world.broker.journal, scene.world.broker.journal.accepted_end
+
+    def search(text: str) -> ExtentSearch:
+        """One that waits for the read of its place, as far as it needs one before."""
+        point = parse_bookmark(text)
+
+        def found() -> ExtentSearch:
+            yield from ()
+            return Extent(5)
+
+        waiting = with_place(journal, point, found(), scene.times[-1])
+        assert isinstance(next(waiting), ReadRequest)
+        return waiting
+
+    searches = search(scene.bookmarks[3]), search(format_timestamp(scene.times[4]))
+    monkeypatch.setattr(LogView, "first_position", property(lambda _: end))
+    with pytest.raises(BookmarkExpired):
+        searches[0].throw(JournalError("gone"))
+    with pytest.raises(StopIteration) as done:
+        searches[1].throw(JournalError("gone"))
+    assert done.value.value == Extent(end, after="0")
