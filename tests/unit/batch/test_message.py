@@ -15,6 +15,7 @@ from tickertape.payload.bodies import decode, encode
 class Context:
     sub_id = "sub-1"
     command = "sow"
+    store = None
 
     def __init__(self, *, with_bookmark: bool, with_timestamp: bool) -> None:
         self.with_bookmark = with_bookmark

@@ -22,6 +22,7 @@ class Context:
     with_bookmark = True
     with_timestamp = False
     command = "publish"
+    store = None
 
 
 def mixed() -> MessageBatch:
