@@ -318,6 +318,8 @@ publish_store_file_bytes_default: Final = 1024 * MIB
 """What a publish store on disk holds when it was not told otherwise."""
 publish_segment_bytes: Final = 8 * MIB
 """Files of a publish store have this size, or hold one batch that is larger."""
+republish_bytes_max: Final = 1 * MIB
+"""Of what a publish store holds at a logon so much is sent before answers come, and one batch more."""
 publish_store_sequences_ahead: Final = 1 << 20
 """Sequences that a hybrid store notes as used before they are: so many may be skipped after a crash."""
 bookmark_window_messages_max: Final = 1 << 22
@@ -441,6 +443,7 @@ assert 2 * outbox_bytes_max <= shared_batches_bytes_max
 assert combined_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes_max // 2
 assert 4 * (routes_per_frame_max + combined_subscriptions_max) < header_bytes_max // 2
 assert message_bytes_max < batch_bytes_max < 2**31
+assert 4 * batch_bytes_target <= republish_bytes_max < publish_store_bytes_default
 assert batch_bytes_target < publish_segment_bytes < publish_store_file_bytes_default
 assert credit_bytes_default >= 2 * batch_bytes_target
 assert read_bytes_target >= batch_bytes_target

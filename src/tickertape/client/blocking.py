@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tickertape.base.errors import Disconnected, TimedOut
+from tickertape.base.errors import Disconnected, TickertapeError, TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.client.bookmark_store.protocol import BookmarkStore, refuse_own_client
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
@@ -122,6 +122,17 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
                     return None if base is None else base + index
                 return self._publish_when_room(self._timeout, publishing.publish_again, run, index, body)
             run.owner = owner
+        kept = publishing.kept
+        if kept is not None and topic == kept.topic and not self._owns_lock():
+            try:
+                self._lock.acquire()
+                sequence = kept.publish(body)
+                self._lock.release()
+            except BaseException as error:
+                self._give_back(self._link, refused=isinstance(error, TickertapeError))
+                raise
+            if sequence is not None:
+                return sequence
         return self._publish_when_room(self._timeout, self._publish, topic, body, 0, "", "", get_ident())
 
     def publish_batch(

@@ -158,14 +158,13 @@ class Calls:
         self.place_next(placing)
 
     def flush(self, frame: int, token: object) -> None:
-        """`token` waits until every frame published up to number `frame` has its answer."""
+        """`token` waits until every frame up to `frame`, as `flush_lanes` gave it, has its answer."""
         self._flushes.append((frame, token))
         self.settle_flushes()
 
     def settle_flushes(self) -> None:
         """Frames may have got their answers."""
-        oldest = self._publishing.oldest_unsettled() if self._flushes else None
-        while self._flushes and (oldest is None or self._flushes[0][0] < oldest):
+        while self._flushes and self._publishing.answered(self._flushes[0][0]):
             self._effects.append(Resolve(self._flushes.popleft()[1], None))
 
     def lost(self, error: TickertapeError) -> None:

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tickertape.base.errors import UsageError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.arrow import array_pieces, body_arrays, encode_array
 from tickertape.batch.builder import EncodedBodies, encode_bodies, lengths_in
 from tickertape.batch.format import I8
-from tickertape.client.publishing import MakeBatch
+from tickertape.batch.layout import MessageBatch
 from tickertape.payload.bodies import encode, encode_all
 
 LOOKED_AT_ONCE: Final = 2048
 """Messages of a list that are encoded and measured together."""
+
+
+class MakeBatch(Protocol):
+    """Makes the batch of one run that is published as a whole."""
+
+    def __call__(self, *, publisher: int = 0, first_sequence: int = 0) -> MessageBatch: ...
 
 
 class Chunk(NamedTuple):

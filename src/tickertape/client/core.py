@@ -17,6 +17,7 @@ from tickertape.base.errors import (
     BadTopic,
     Closed,
     CorruptBatch,
+    StoreError,
     SubscriptionUnknown,
     TickertapeError,
     UsageError,
@@ -26,6 +27,7 @@ from tickertape.base.limits import combined_subscriptions_max, resubscription_re
 from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
+from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.beats import Beats, Interval
 from tickertape.client.calls import Calls
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send, State
@@ -173,7 +175,11 @@ class ClientCore:
         if accepted is None or self._goodbye is not None:
             return
         self.standing.ready(accepted)
-        self.publishing.logged_on(accepted.last_persisted, now)
+        try:
+            self.publishing.logged_on(accepted.last_persisted, now)
+        except StoreError as error:  # it cannot be read: that ends the connection, and says why
+            self._hang_up(error)
+            return
         if self.publishing.store is not None:
             self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
 
@@ -223,7 +229,7 @@ class ClientCore:
             self.publishing.check_taken_over()
         self.standing.check_ready()
         frame = self.publishing.flush_lanes()
-        if level == "persisted":
+        if level == "persisted" or frame == AFTER_BACKLOG:
             # Every frame has its answer; asking for another one would only cost a round trip.
             self._calls.flush(frame, token)
             return
@@ -381,7 +387,7 @@ class ClientCore:
                 return
             try:
                 self._command(event.command, event.batch, now)
-            except BadCommand as error:
+            except (BadCommand, StoreError) as error:
                 self._hang_up(error)
             if self.subscriptions.grants or self.subscriptions.leaving:
                 self._run_errands()
@@ -433,10 +439,12 @@ class ClientCore:
         assert self._connection is not None
         self.standing.accept(command)
         self._connection.logged_on()
-        token, self._logon_token = self._logon_token, None
         self._effects.append(State(ConnectionState.LOGGED_ON))
         if not self.step_by_step:
             self.go_on(now)
+            if self._goodbye is not None:
+                return
+        token, self._logon_token = self._logon_token, None
         self._effects.append(Resolve(token, command))
 
     def _deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:

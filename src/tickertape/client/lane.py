@@ -110,6 +110,11 @@ class Lane:
         """Messages gathered."""
         return len(self.bodies) if self._builder is None else self._builder.count
 
+    @property
+    def plain(self) -> bool:
+        """Whether bodies of one topic are gathered, and nothing else."""
+        return self._builder is None and bool(self.bodies)
+
     def add(
         self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
     ) -> None:

@@ -13,45 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
 
 from tickertape.base.errors import (
     BadCommand,
     Closed,
     Disconnected,
-    MessageTooLarge,
     PublisherTakenOver,
-    StoreFull,
     TickertapeError,
     UsageError,
 )
-from tickertape.base.limits import (
-    batch_bytes_target,
-    message_bytes_max,
-    message_cost_bytes,
-    topics_remembered_max,
-)
+from tickertape.base.limits import batch_bytes_target, message_cost_bytes, topics_remembered_max
 from tickertape.base.names import check_topic, publisher_id
 from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select
+from tickertape.client.backlog import AFTER_BACKLOG, Backlog
+from tickertape.client.chunks import MakeBatch
 from tickertape.client.effects import Effect, Room
+from tickertape.client.kept import Kept
 from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.recording import Flags, Recording
-from tickertape.client.refusals import Refusals, part
+from tickertape.client.refusals import Refusals, partly
+from tickertape.client.room import check_size, no_room, room_in
 from tickertape.client.takeover import first_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
-
-BATCH_OVERHEAD_BYTES: Final = 128
-"""Header, run and padding of a batch, generously: what a batch takes in the store beside its messages."""
-
-
-class MakeBatch(Protocol):
-    """Makes the batch of one run that is published as a whole."""
-
-    def __call__(self, *, publisher: int = 0, first_sequence: int = 0) -> MessageBatch: ...
 
 
 class Publishing:
@@ -81,6 +68,11 @@ class Publishing:
         self._sent_sequence = 0
         self._last_persisted = 0
         self._taken_over: PublisherTakenOver | None = None
+        self._backlog: Backlog | None = None
+        """What has to be sent again before anything else of recorded topics."""
+        self._backlog_end = 0
+        self.kept: Kept | None = None
+        """How more of what is gathered goes straight into the store, where that is possible."""
         self._last_owner = NOBODY
         self.refusals = Refusals(effects)
         self.starved = False
@@ -124,7 +116,8 @@ class Publishing:
         if lane.idle or lane.size >= batch_bytes_target:
             self._flush_lane(lane)
         elif appending is not None:
-            pass
+            write = appending.writer(topic) if lane.plain else None
+            self.kept = Kept(lane, write) if write is not None else None
         elif owner == self._last_owner and owner != NOBODY:
             self.run = lane.open(owner, len(body))
         else:
@@ -173,11 +166,20 @@ class Publishing:
         return first + count - 1
 
     def flush_lanes(self) -> int:
-        """Send what is gathered; the number of the last frame sent on this connection."""
+        """Send what is gathered; the number of the last frame of it, for `answered`."""
         for lane in (self._recorded, self._unrecorded):
             if lane.count:
                 self._flush_lane(lane)
-        return self._frame
+        return self._frame if self._backlog is None else AFTER_BACKLOG
+
+    def answered(self, frame: int) -> bool:
+        """Whether every frame up to this one, as `flush_lanes` gave it, has its answer."""
+        if frame == AFTER_BACKLOG:
+            if self._backlog is not None:
+                return False
+            frame = self._backlog_end
+        oldest = self._oldest_in_flight()
+        return oldest is None or frame < oldest
 
     def unpersisted_count(self) -> int:
         """Messages of the publish store that are not known to be persisted, gathered ones included."""
@@ -185,16 +187,10 @@ class Publishing:
             return 0
         return self._store.unpersisted_count() + self._recorded.count
 
-    def oldest_unsettled(self) -> int | None:
-        """Number of the oldest frame of this connection that has no answer yet; None when all have."""
-        frames = [next(iter(lane.in_flight)) for lane in (self._recorded, self._unrecorded) if lane.in_flight]
-        return min(frames, default=None)
-
     def unsettled(self) -> bool:
         """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
-        return self._taken_over is not None or any(
-            lane.count or lane.in_flight for lane in (self._recorded, self._unrecorded)
-        )
+        waiting = any(lane.count or lane.in_flight for lane in (self._recorded, self._unrecorded))
+        return waiting or self._taken_over is not None or self._backlog is not None
 
     def check_taken_over(self) -> None:
         """Raise `PublisherTakenOver` when another process published under this name."""
@@ -283,6 +279,7 @@ class Publishing:
 
         `storing`: whether the store takes what is published meanwhile."""
         self._refusal = refusal
+        self._backlog = None
         self._storing = storing
         self._lanes.clear()
         self._close_run()
@@ -304,6 +301,8 @@ class Publishing:
             sequence = max(sequence, lane.in_flight.pop(number).last)
         if self._store is not None and sequence:
             self._store.discard(sequence)
+            if self._backlog is not None:
+                self._backlog.discarded(sequence)
             self._measure()
         self._settled(lane)
 
@@ -334,19 +333,15 @@ class Publishing:
 
     def _refused_in_part(self, lane: Lane, frame: InFlight, command: Rejected) -> bool:
         """Let go of what was refused of a frame; the rest waits for its answer. False when none is left."""
-        count, batch, rest = len(command.refused), None, None
-        if frame.batch is not None and self._store is not None:
-            parts = part(frame.batch, command)
-            if parts is None:
-                return False
-            batch, rest = parts
-            count = batch.count
-            self._store.replace(frame.first, frame.last, rest)
-            self._measure()
-        elif count >= frame.messages:
+        parts = partly(frame, command)
+        if parts is None:
             return False
-        lane.in_flight[command.frame] = frame._replace(messages=frame.messages - count, batch=rest)
-        self.refusals.add(command, count, batch)
+        refused, rest = parts
+        if refused is not None and self._store is not None:
+            self._store.replace(frame.first, frame.last, rest.batch)
+            self._measure()
+        lane.in_flight[command.frame] = rest
+        self.refusals.add(command, frame.messages - rest.messages, refused)
         return True
 
     def _find_lane(self, topic: str) -> Lane:
@@ -363,30 +358,21 @@ class Publishing:
         return lane
 
     def _make_room(self, lane: Lane, size: int) -> None:
-        if size - message_cost_bytes > message_bytes_max:
-            raise MessageTooLarge(
-                f"a message of {size - message_cost_bytes:,} bytes: at most {message_bytes_max:,} are allowed"
-            )
+        store = self._store if lane.sequenced else None
+        check_size(size, store)
         if lane.count and lane.size + size > batch_bytes_target:
             self._flush_lane(lane)
-        store = self._store
-        if store is None or not lane.sequenced:
-            return
-        if size + BATCH_OVERHEAD_BYTES > store.bytes_max:
-            raise MessageTooLarge(
-                f"a message of {size:,} bytes never fits a publish store with bytes_max={store.bytes_max:,}"
-            )
-        if lane.size + size + BATCH_OVERHEAD_BYTES > store.bytes_max - store.size_bytes:
+        if store is not None and lane.size + size > room_in(store):
             if lane.count and self._connected:
                 self._flush_lane(lane)
             self.starved = True
-            raise StoreFull(
-                f"the publish store holds {store.size_bytes + lane.size:,} of {store.bytes_max:,} bytes and "
-                f"the message needs {size:,}: wait for acknowledgements or give it a larger bytes_max"
-            )
+            raise no_room(store, lane.size, size)
 
     def _close_run(self) -> None:
         self.run = CLOSED
+        if self.kept is not None:
+            self.kept.open = False
+            self.kept = None
         self._recorded.close()
         self._unrecorded.close()
 
@@ -412,14 +398,13 @@ class Publishing:
 
     def _settle_put(self, lane: Lane) -> None:
         # Interrupted between the store and the lane: what the store has is no longer gathered.
-        store = self._store
-        if store is not None and lane.base <= store.last_sequence:
-            lane.clear(store.last_sequence + 1)
+        if self._store is not None and lane.base <= self._store.last_sequence:
+            lane.clear(self._store.last_sequence + 1)
 
     def _transmit_put(self, stored: Stored) -> None:
         self._recorded.clear(stored.last + 1)
         self._measure()
-        if self._connected:
+        if self._connected and self._backlog is None:
             self._transmit(self._recorded, stored)
 
     def _transmit(self, lane: Lane, stored: Stored) -> None:
@@ -436,6 +421,7 @@ class Publishing:
     def _resume(self, now: Now) -> None:
         """Send again what the store holds, unless another process published under this name."""
         store, lane, last = self._store, self._recorded, self._last_persisted
+        self._backlog = None
         if store is None:
             return
         self._taken_over = taken_over(self._name, store.held(), self._sent_sequence, last)
@@ -444,12 +430,27 @@ class Publishing:
         store.discard(self.recording.last_certain(store.held(), last))
         if last >= lane.base:
             lane.base = first_sequence(last, now)
-        for stored in list(store.held()):
+        self._backlog = Backlog(store)
+        self._resend()
+
+    def _resend(self) -> None:
+        """Send as much of the backlog as may be on its way."""
+        backlog, store = self._backlog, self._store
+        assert backlog is not None
+        assert store is not None
+        while backlog.room(self._oldest_in_flight()):
+            stored = backlog.take()
+            if stored is None:
+                self._backlog = None
+                self._backlog_end = self._frame
+                self._settled(self._recorded)
+                return
             apart = self.recording.unrecorded(stored.batch)
             if apart is None:
-                self._transmit(lane, stored)
+                self._transmit(self._recorded, stored)
             else:
                 self._split(store, stored, apart)
+            backlog.sent(self._frame, stored.batch.nbytes)
 
     def _split(self, store: PublishStore, stored: Stored, apart: Flags) -> None:
         # Stored while it was not known what the server records: only recorded topics carry sequences.
@@ -462,7 +463,15 @@ class Publishing:
             sequences = rest.sequences
             self._transmit(self._recorded, Stored(int(sequences[0]), int(sequences[-1]), rest))
 
+    def _oldest_in_flight(self) -> int | None:
+        frames = [next(iter(lane.in_flight)) for lane in (self._recorded, self._unrecorded) if lane.in_flight]
+        return min(frames, default=None)
+
     def _settled(self, lane: Lane) -> None:
+        if self._backlog is not None:
+            self._resend()
+        if self._backlog is not None and lane is self._recorded:
+            return
         if lane.count:
             self._flush_lane(lane)
         elif not lane.in_flight:
@@ -477,8 +486,7 @@ class Publishing:
         if store is None:
             lane.limit = batch_bytes_target
             return
-        room = store.bytes_max - store.size_bytes - BATCH_OVERHEAD_BYTES
-        lane.limit = min(batch_bytes_target, room)
+        lane.limit = min(batch_bytes_target, room_in(store))
         if self.starved:
             self.starved = False
             self._effects.append(Room())

@@ -57,6 +57,8 @@ class Recording:
         Below it may be some that were refused for their bodies, and whose refusal was lost with the
         connection. Sent again, they are refused again; the others are known there.
         """
+        if not self._validated:
+            return last
         for first, _, batch in held:
             if first > last:
                 break

@@ -11,6 +11,7 @@ from tickertape.base.errors import PublishRejected, TickertapeError, error_from_
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.effects import Effect, FailedWrite
+from tickertape.client.lane import InFlight
 from tickertape.wire.commands import Rejected
 
 
@@ -50,3 +51,15 @@ def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageB
     if not 0 < int(refused.sum()) < batch.count:
         return None
     return select(batch, refused), select(batch, ~refused)
+
+
+def partly(frame: InFlight, command: Rejected) -> tuple[MessageBatch | None, InFlight] | None:
+    """What was refused of `frame`, where a store keeps it, and what is left of it; None when nothing is."""
+    if frame.batch is None:
+        left = frame.messages - len(command.refused)
+        return (None, frame._replace(messages=left)) if left > 0 else None
+    parts = part(frame.batch, command)
+    if parts is None:
+        return None
+    refused, rest = parts
+    return refused, frame._replace(messages=frame.messages - refused.count, batch=rest)

@@ -108,9 +108,17 @@ def _seals_what_was_appended(store: AppendingPublishStore) -> None:
     assert (store.last_sequence, store.unpersisted_count()) == (before, 0), "told of before it was sealed"
     store.seal(_stored(first, b"a", b"b"))
     assert _contents(store) == [(first, b"a"), (first + 1, b"b")]
-    store.seal(_stored(first + 2, b"c"))
-    assert _contents(store)[2:] == [(first + 2, b"c")], "what was not appended is not kept"
-    store.discard(first + 2)
+    store.append(first + 2, "orders", b"c")
+    write = store.writer("orders")
+    bodies = [b"c"]
+    if write is not None and write(first + 3, b"d"):
+        bodies.append(b"d")
+    store.seal(_stored(first + 2, *bodies))
+    assert [body for _, body in _contents(store)] == [b"a", b"b", *bodies], "what was written is not kept"
+    store.discard(first + 3)
+    store.seal(_stored(first + 4, b"e"))
+    assert _contents(store) == [(first + 4, b"e")], "what was not appended is not kept"
+    store.discard(first + 4)
     assert store.unpersisted_count() == 0
 
 

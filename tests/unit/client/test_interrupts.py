@@ -35,6 +35,7 @@ TRACED = (
     "client/loop_driver.py",
     "client/publishing.py",
     "client/lane.py",
+    "client/keeping.py",
     "client/core.py",
     "memory.py",
     "builder.py",
@@ -62,6 +63,9 @@ class FakeLink:
 
     def hang_up(self, why: Disconnected | None = None) -> None:
         self.hung_up = True
+
+    def let_go(self) -> None:
+        """A test that forks finds clients of earlier tests alive."""
 
 
 class World:
@@ -277,7 +281,9 @@ def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", ["the second", "another topic", "labelled again", "no room for more"])
+@pytest.mark.parametrize(
+    "scene", ["the second", "opens a run", "another topic", "labelled again", "no room for more"]
+)
 def test_a_publish_into_a_store_on_disk_interrupted_at_any_bytecode_loses_nothing(
     scene: str, tmp_path: Path
 ) -> None:

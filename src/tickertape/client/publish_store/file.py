@@ -8,7 +8,7 @@ behind it, and where the mark was not moved the next record is written over it.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,9 @@ from tickertape.client.publish_store.recovery import Image, recover
 
 Sync = Literal["never", "always"]
 
+_NOTE_BYTES: Final = 4 * RECORD_BYTES
+_head: Final = BEHIND_CRC.pack
+_put_crc: Final = CRC.pack_into
 _MARK_BASE: Final = marked(0)
 _MARK_STEP: Final = marked(0) - marked(1)
 
@@ -61,14 +64,16 @@ _MARK_STEP: Final = marked(0) - marked(1)
 class _Segment:
     """The segment that is written."""
 
-    __slots__ = ("at", "end", "header", "memory", "seed")
+    __slots__ = ("at", "end", "header", "mark", "memory", "seed")
 
     def __init__(self, memory: mmap.mmap, header: Header, at: int) -> None:
         self.memory = memory
+        self.mark = _mark(memory)
         self.header = header
         self.seed = header.seed
         self.at = at
-        self.end = header.size
+        self.end = header.size - _NOTE_BYTES
+        """Where records end but for the note that lets segments go: a full disk must not prevent it."""
 
 
 class FilePublishStore:
@@ -110,14 +115,15 @@ class FilePublishStore:
         self._topics: dict[str, bytes] = {}
         self._gathered: tuple[int, int, int] | None = None
         """Sequence, segment and place of the first message that was appended since the last batch."""
-        self._gathered_count = 0
+        self._again = False
+        """A number was given again since: the batch has to be written."""
         self._looked: tuple[int, mmap.mmap] | None = None
         """The segment that was read last, as long as it is not the one that is written."""
         self._directory: Directory | None = Directory(path)
         try:
             self._open(self._directory)
         except BaseException:
-            self.close()
+            self._let_go()
             raise
         forks.register(self)
 
@@ -129,16 +135,23 @@ class FilePublishStore:
         images = [Image(n, directory.file(n), partial(self._view, n)) for n in numbers]
         found = recover(images, self._read)
         directory.say(found.name)
-        segment = found.last
-        memory = self._look(segment.header.number)
-        if any(memory[segment.end :]):
-            memory[segment.end :] = bytes(len(memory) - segment.end)
-        WORD.pack_into(memory, MARK_AT, marked(segment.end))
+        for segment in found.segments:
+            memory = self._look(segment.header.number)
+            _mark(memory)[0] = marked(segment.end)  # power loss may have left an older one
+        rest = bytes(len(memory) - segment.end)
+        if memory[segment.end :] != rest:
+            memory[segment.end :] = rest
+        self._current = _Segment(memory, segment.header, segment.end)
         self._name, self._publisher = found.name, publisher_id(found.name)
         self._ledger = found.ledger
         self._last = self._put = self._used = found.used
         self._settled = self._noted = found.settled
-        self._current = _Segment(memory, segment.header, segment.end)
+        if self._sync:
+            # What was found may be in the memory of the system only.
+            for number in numbers:
+                memory = self._look(number)
+                directory.flush(memory, 0, len(memory))
+            directory.sync()
         for number in found.remove:
             directory.remove(number)
         self._oldest = min(set(numbers) - set(found.remove))
@@ -159,6 +172,11 @@ class FilePublishStore:
 
     def close(self) -> None:
         """Let go of files and lock; what is held stays on disk. Afterwards its calls raise `Closed`."""
+        if self._settled > self._noted and self._current is not None and self._directory is not None:
+            self._note(last=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
         directory, self._directory = self._directory, None
         self._current = self._looked = None
         if directory is not None:
@@ -173,7 +191,7 @@ class FilePublishStore:
     def forked(self) -> None:
         """Internal: this is a forked child; the parent goes on."""
         self._refusal = forks.forked_error()
-        self.close()
+        self._let_go()
 
     @property
     def bytes_max(self) -> int:
@@ -217,38 +235,57 @@ class FilePublishStore:
             record = encode_message(name, body, sequence, expiration_ms, correlation_id, key)
         else:
             size = len(name)
-            record = b"".join(
-                (
-                    BEHIND_CRC.pack(size + len(body), sequence, sequence, MESSAGE, size, 0, 0),
-                    name,
-                    body,
-                )
-            )
+            record = _head(size + len(body), sequence, sequence, MESSAGE, size, 0, 0) + name + body
         segment = self._current
-        stop = 0 if segment is None else segment.at + 4 + len(record)
-        if segment is None or stop > segment.end:
+        if segment is None or segment.at + 4 + len(record) > segment.end:
             segment = self._next(4 + len(record))
-            stop = segment.at + 4 + len(record)
+        if sequence <= self._used:
+            self._again = True
+        self._used = (
+            sequence  # before anything is written: an interrupted append is known when it comes again
+        )
         at = segment.at
+        stop = at + 4 + len(record)
         if self._gathered is None:
-            self._gathered_count = 0
             self._gathered = sequence, segment.header.number, at
         memory = segment.memory
         memory[at + 4 : stop] = record
-        CRC.pack_into(memory, at, crc32c(record, segment.seed))
-        if self._sync and self._directory is not None:
-            self._directory.flush(memory, at, stop)
+        _put_crc(memory, at, crc32c(record, segment.seed))
+        if self._sync:
+            self._flush(segment, at, stop)
         segment.at = end = (stop + 7) & ~7
-        WORD.pack_into(memory, MARK_AT, _MARK_BASE - end * _MARK_STEP)
-        self._gathered_count += 1
-        self._used = sequence
+        segment.mark[0] = _MARK_BASE - end * _MARK_STEP
+
+    def writer(self, topic: str) -> Callable[[int, bytes], bool] | None:
+        """A faster `append` of more messages of `topic`, into the segment that is written."""
+        segment = self._current
+        if segment is None or self._sync:
+            return None
+        name = self._topics.get(topic) or self._encoded(topic)
+        size, memory, mark, seed, end = len(name), segment.memory, segment.mark, segment.seed, segment.end
+
+        def write(sequence: int, body: bytes) -> bool:
+            record = _head(size + len(body), sequence, sequence, MESSAGE, size, 0, 0) + name + body
+            at = segment.at
+            stop = at + 4 + len(record)
+            if stop > end or sequence <= self._used or self._current is not segment:
+                return False
+            self._used = sequence
+            memory[at + 4 : stop] = record
+            _put_crc(memory, at, crc32c(record, seed))
+            segment.at = stop = (stop + 7) & ~7
+            mark[0] = _MARK_BASE - stop * _MARK_STEP
+            return True
+
+        return write
 
     def seal(self, stored: Stored) -> None:
         """What was appended since the last batch is this batch."""
         first, last, batch = stored
         gathered = self._gathered
         count = batch.count
-        if gathered is None or gathered[0] != first or self._gathered_count != count or last - first >= count:
+        whole = gathered is not None and gathered[0] == first and self._used == last == first + count - 1
+        if gathered is None or not whole or self._again:
             self.put(stored)  # an exception came in between: the batch takes the place of what there is of it
         else:
             entry = Entry(first, last, count, batch.nbytes, gathered[1], gathered[2])
@@ -256,12 +293,13 @@ class FilePublishStore:
             self._ledger.add(entry)
             self._last = self._put = last
         self._gathered = None
+        self._again = False
 
     def put(self, stored: Stored) -> None:
         """Keep one batch; its sequences are above all others put before."""
         first, last, batch = stored
         assert first > self.last_put, "sequences rise"
-        number, at = self._write(BATCH, first, last, batch.buffers(), sync=True)
+        number, at = self._write(BATCH, first, last, batch.buffers())
         entry = Entry(first, last, batch.count, batch.nbytes, number, at)
         entry.batch = batch
         self._ledger.add(entry)
@@ -277,6 +315,8 @@ class FilePublishStore:
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
         """Let go of the messages `first` to `last`, but keep `rest` of them."""
+        if not self._ledger.holds(first, last):
+            return
         entry: Entry | None = None
         if rest is not None:
             low, high = int(rest.sequences[0]), int(rest.sequences[-1])
@@ -314,31 +354,40 @@ class FilePublishStore:
         name = self._topics[topic] = topic.encode()
         return name
 
-    def _note(self) -> None:
-        """Note what is settled, and remove the segments that are not needed."""
+    def _note(self, *, last: bool = False) -> None:
+        """Note what is settled, and remove the segments that are not needed. `last`: it is about to close."""
         segment, directory = self._current, self._directory
         if segment is None or directory is None:
             raise self._refusal
         oldest = self._ledger.oldest(segment.header.number)
         if self._gathered is not None:
             oldest = min(oldest, self._gathered[1])
-        if self._settled <= self._noted and oldest <= self._oldest:
-            return
+        frees = oldest > self._oldest
+        if not frees and (self._settled <= self._noted or (self._sync and not last)):
+            return  # after power loss more is sent again, and dropped: that is cheaper than a sync each time
         # Where the disk refuses it is tried again: more is kept than needed meanwhile, never less.
         with suppress(StoreFailed):
-            self._write(SETTLED, oldest, self._settled, (), sync=oldest > self._oldest)
+            reserve = _NOTE_BYTES if frees else 0
+            self._write(SETTLED, oldest, self._settled, (), reserve=reserve)
             self._noted = self._settled
             while self._oldest < oldest:
                 directory.remove(self._oldest)
                 self._oldest += 1
 
     def _write(
-        self, kind: int, first: int, last: int, payload: Sequence[Buffer], *, sync: bool = False
+        self,
+        kind: int,
+        first: int,
+        last: int,
+        payload: Sequence[Buffer],
+        *,
+        reserve: int = 0,
     ) -> tuple[int, int]:
-        """Append one record; number of its segment, and its place. Raises `StoreFailed`, `Closed`."""
+        """Append one record; number of its segment, and its place. It may take `reserve` of what is kept
+        free at the end. Raises `StoreFailed`, `Closed`."""
         length = sum([memoryview(part).nbytes for part in payload])
         segment = self._current
-        if segment is None or segment.at + RECORD_BYTES + length > segment.end:
+        if segment is None or segment.at + RECORD_BYTES + length > segment.end + reserve:
             segment = self._next(RECORD_BYTES + length)
         memory, at = segment.memory, segment.at
         head = BEHIND_CRC.pack(length, first, last, kind, 0, 0, 0)
@@ -351,11 +400,17 @@ class FilePublishStore:
             crc = crc32c(part, crc)
             place += size
         CRC.pack_into(memory, at, crc)
-        if sync and self._sync and self._directory is not None:
-            self._directory.flush(memory, at, place)
+        if self._sync:
+            self._flush(segment, at, place)
         segment.at = end = (place + 7) & ~7
-        WORD.pack_into(memory, MARK_AT, marked(end))
+        segment.mark[0] = marked(end)
         return segment.header.number, at
+
+    def _flush(self, segment: _Segment, begin: int, end: int) -> None:
+        """Make a record durable. There is never more than one that is not: of several, power loss could leave
+        any, and that would look like damage."""
+        if self._directory is not None:
+            self._directory.flush(segment.memory, begin, end)
 
     def _next(self, size: int) -> _Segment:
         """Go on with a new segment that has room for a record of `size` bytes."""
@@ -366,7 +421,7 @@ class FilePublishStore:
                 if directory is None
                 else Closed("no client uses the publish store yet: attach()")
             )
-        WORD.pack_into(before.memory, MARK_AT, marked(before.at))
+        before.mark[0] = marked(before.at)
         last = before.header
         header = last._replace(
             number=last.number + 1,
@@ -374,7 +429,7 @@ class FilePublishStore:
             settled=self._settled,
             oldest=self._oldest,
             previous_end=before.at,
-            size=max(publish_segment_bytes, HEADER_BYTES + ((size + 7) & ~7)),
+            size=max(publish_segment_bytes, HEADER_BYTES + ((size + 7) & ~7) + _NOTE_BYTES),
         )
         memory = directory.create(header.number, header.size, encode_header(header), durable=self._sync)
         segment = self._current = _Segment(memory, header, HEADER_BYTES)
@@ -405,6 +460,12 @@ class FilePublishStore:
         if batch is None:
             batch = entry.batch = read_entry(entry, self._segment, self._publisher)
         return batch
+
+
+def _mark(memory: mmap.mmap) -> memoryview:
+    """Where the mark stands. Set by one move of 8 bytes, so that no end of the process leaves half of it;
+    `pack_into` would write zeros first."""
+    return memoryview(memory)[MARK_AT : MARK_AT + 8].cast("Q")
 
 
 class Held(Sequence[Stored]):

@@ -6,8 +6,10 @@ oldest first.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
+from typing import overload
 
 from tickertape.base.errors import StoreFailed
 from tickertape.base.limits import (
@@ -110,8 +112,8 @@ class HybridPublishStore:
 
     def held(self) -> Sequence[Stored]:
         """What is held, in the order of sequences."""
-        spilled = self._spilled
-        return [*self._file.held(), *[stored for stored in self._memory.held() if stored.first > spilled]]
+        in_memory = self._memory.held()
+        return Joined(self._file.held(), in_memory[bisect_right(in_memory, self._spilled, key=_first) :])
 
     def unpersisted_count(self) -> int:
         """Messages held."""
@@ -128,3 +130,31 @@ class HybridPublishStore:
             if oldest.first > self._spilled:
                 self._file.put(oldest)
             memory.forget_oldest()
+
+
+class Joined(Sequence[Stored]):
+    """What files held at a moment, and behind it what memory held. Batches in files are read one by one."""
+
+    def __init__(
+        self, in_files: Sequence[Stored], in_memory: Sequence[Stored], chosen: range | None = None
+    ) -> None:
+        self._in_files = in_files
+        self._in_memory = in_memory
+        self._chosen = range(len(in_files) + len(in_memory)) if chosen is None else chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, at: int) -> Stored: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Stored]: ...
+    def __getitem__(self, at: int | slice) -> Stored | Sequence[Stored]:
+        if isinstance(at, slice):
+            return Joined(self._in_files, self._in_memory, self._chosen[at])
+        number, in_files = self._chosen[at], self._in_files
+        return in_files[number] if number < len(in_files) else self._in_memory[number - len(in_files)]
+
+
+def _first(stored: Stored) -> int:
+    return stored.first

@@ -80,9 +80,18 @@ class Ledger:
             self.nbytes += rest.nbytes - entry.nbytes
             self.count += rest.count - entry.count
 
+    def holds(self, first: int, last: int) -> bool:
+        """Whether any of the messages `first` to `last` is held."""
+        return any(entry.first <= last and entry.last >= first for entry in self.entries)
+
+    def restore(self, entry: Entry) -> None:
+        """One that lies among others: what it replaced is in a segment that is gone."""
+        self.entries.insert(sum(other.last < entry.first for other in self.entries), entry)
+        self._count(entry, 1)
+
     def replace(self, first: int, last: int, rest: Entry | None) -> bool:
         """Let go of what is held of `first` to `last`, and put `rest` there; False when nothing is held."""
-        if not any(entry.first <= last and entry.last >= first for entry in self.entries):
+        if not self.holds(first, last):
             return False
         kept: list[Entry] = []
         for entry in self.entries:

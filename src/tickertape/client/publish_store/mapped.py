@@ -35,6 +35,8 @@ class Directory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = -1
+        self._durable = False
+        """Whether its own name is known to be."""
         with self._told("open"):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.path, 0o700)
@@ -143,13 +145,15 @@ class Directory:
             os.unlink(self.path / _name(number))
 
     def sync(self) -> None:
-        """Make the names durable."""
+        """Make the names durable, and the first time its own."""
         with self._told("sync"):
-            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            for path in (self.path,) if self._durable else (self.path, self.path.parent):
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            self._durable = True
 
     def flush(self, memory: mmap.mmap, begin: int, end: int) -> None:
         """Make these bytes of a segment durable."""

@@ -6,7 +6,7 @@ until it is told that they are persisted or refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from tickertape.batch.layout import MessageBatch
@@ -87,6 +87,13 @@ class AppendingPublishStore(PublishStore, Protocol):
 
         The number of a message that was not accepted after all is given again: then the later one counts.
         Until `seal` neither `held` nor `last_sequence` tells of it. Raises `StoreError`; then it is not kept.
+        """
+
+    def writer(self, topic: str) -> Callable[[int, bytes], bool] | None:
+        """A faster `append` of more messages of `topic` without labels: `write(sequence, body)`; None when
+        there is none. Called after an `append` to the same batch, and good until the batch ends.
+
+        `write` gives False where it kept nothing and `append` has to be asked.
         """
 
     def seal(self, stored: Stored) -> None:

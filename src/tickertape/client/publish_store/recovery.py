@@ -57,8 +57,8 @@ class Recovered(NamedTuple):
     used: int
     """Highest sequence that may have been used."""
     settled: int
-    last: Segment
-    """The segment to go on with, at its `end`."""
+    segments: Sequence[Segment]
+    """Those that are needed; the last one is to go on with, at its `end`."""
     remove: tuple[int, ...]
     """Segments that are not needed."""
 
@@ -73,20 +73,20 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
         if header.number != image.number:
             raise _damage(image, 24, f"is segment {header.number} under another name")
     unused = _made_and_never_used(images, headers)
-    segments = [
-        _read_segment(image, header, headers[i + 1] if i + 1 < len(headers) - unused else None)
-        for i, (image, header) in enumerate(zip(images, headers, strict=True))
-        if i < len(headers) - unused
-    ]
-    oldest = max(
-        [s.header.oldest for s in segments]
-        + [r.first for s in segments for r in s.records if r.kind == SETTLED]
-    )
+    used = len(headers) - unused
+    segments: list[Segment] = []
+    oldest = 0
+    for i in reversed(range(used)):
+        if headers[i].number < oldest:
+            break  # not needed: names that were removed may be back after power loss, in any order
+        segment = _read_segment(images[i], headers[i], headers[i + 1] if i + 1 < used else None)
+        oldest = max([oldest, segment.header.oldest, *_said_oldest(segment)])
+        segments.insert(0, segment)
     if segments[0].header.number > oldest:
         raise StoreCorrupt(
-            f"{images[0].file} is the first file there is, and segment {oldest} is still needed: put it "
-            "back, or restore the store from a copy",
-            file=images[0].file,
+            f"{segments[0].image.file} is the first file there is, and segment {oldest} is still needed: put "
+            "it back, or restore the store from a copy",
+            file=segments[0].image.file,
         )
     needed = [s for s in segments if s.header.number >= oldest]
     fold = _Fold(needed[0].header, read)
@@ -94,9 +94,13 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
         for record in segment.records:
             fold.take(segment, record)
     fold.ledger.settle(fold.settled)
-    remove = [s.header.number for s in segments if s.header.number < oldest]
-    remove += [image.number for image in images[len(segments) :]]
-    return Recovered(needed[0].header.name, fold.ledger, fold.used, fold.settled, segments[-1], tuple(remove))
+    remove = [image.number for image in images[:used] if image.number < oldest]
+    remove += [image.number for image in images[used:]]
+    return Recovered(needed[0].header.name, fold.ledger, fold.used, fold.settled, needed, tuple(remove))
+
+
+def _said_oldest(segment: Segment) -> list[int]:
+    return [record.first for record in segment.records if record.kind == SETTLED]
 
 
 def _made_and_never_used(images: Sequence[Image], headers: Sequence[Header]) -> int:
@@ -169,11 +173,14 @@ class _Fold:
         if kind == SETTLED:
             self.settled = max(self.settled, last)
         elif kind == BATCH:
-            self.ledger.replace(first, last, None)
+            # What lies above it was never returned: a batch is put when nothing else is gathered.
+            self.ledger.replace(first, max(last, self._highest), None)
             self.ledger.add(self._entry(number, record))
             self._open = False
         elif kind == REPLACED:
-            self.ledger.replace(first, last, self._entry(number, record) if record.length else None)
+            rest = self._entry(number, record) if record.length else None
+            if not self.ledger.replace(first, last, rest) and rest is not None:
+                self.ledger.restore(rest)
             self._open = False
         elif kind in (MESSAGE, LABELLED):
             if first <= self._highest:

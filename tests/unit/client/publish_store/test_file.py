@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,14 @@ import tickertape as tt
 from tests.unit.client.peer import Peer, bodies
 from tickertape.base.limits import publish_segment_bytes
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore, Stored
+from tickertape.batch.select import slice_batch
+from tickertape.client.publish_store import (
+    FilePublishStore,
+    HybridPublishStore,
+    MemoryPublishStore,
+    Stored,
+    mapped,
+)
 from tickertape.client.publish_store.format import MAGIC
 from tickertape.testing import check_publish_store
 from tickertape.wire.commands import Persisted, Rejected
@@ -151,6 +159,54 @@ def test_segments_go_once_all_in_them_is_settled_and_the_number_stays(tmp_path: 
     again = FilePublishStore(tmp_path / "s")
     assert (again.last_sequence, again.unpersisted_count(), again.size_bytes) == (40, 0, 0)
     again.close()
+
+
+def test_with_sync_what_is_settled_is_noted_when_a_segment_goes_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    with FilePublishStore(tmp_path / "s", sync="always") as store:
+        store.attach("a")
+        monkeypatch.setattr(mapped.Directory, "flush", lambda *where: synced.append(where[2]))
+        store.put(stored(1, b"x"))
+        store.discard(1)
+        assert len(synced) == 1, "an acknowledgement costs no sync"
+    with FilePublishStore(tmp_path / "s") as again:
+        assert again.unpersisted_count() == 0
+
+
+def test_an_acknowledgement_that_could_not_be_noted_is_noted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    store = attached(path)
+    store.put(stored(1, b"one"))
+    store.put(stored(2, b"x" * (publish_segment_bytes - 1_100)))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with suppress(tt.StoreFailed):
+            while True:
+                store.note_used(2)
+        store.discard(1)
+        shutil.copytree(path, tmp_path / "killed")
+    with FilePublishStore(tmp_path / "killed") as again:
+        assert again.unpersisted_count() == 2, "it was not noted, so it is sent again"
+    store.close()
+    with FilePublishStore(path) as again:
+        assert again.unpersisted_count() == 1
+
+
+def test_what_is_left_of_a_batch_stays_when_the_segment_of_the_batch_goes(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store = attached(path)
+    body = b"x" * (publish_segment_bytes // 3)
+    batch = stored(1, body, body)
+    store.put(batch)
+    store.replace(1, 2, slice_batch(batch.batch, 1, 2))
+    assert FIRST_SEGMENT not in segments(path)
+    store.close()
+    with FilePublishStore(path) as again:
+        assert [(s.first, s.batch.bodies_list()) for s in again.held()] == [(2, [body])]
 
 
 def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:

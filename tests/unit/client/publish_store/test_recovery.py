@@ -70,7 +70,7 @@ def recovered(data: bytes) -> Messages:
     found = recover([Image(1, "the file", lambda: data)], read)
     assert found.name == "a"
     assert end is not None
-    assert found.last.end >= end
+    assert found.segments[-1].end >= end
     return [
         (int(n), body)
         for entry in found.ledger.entries

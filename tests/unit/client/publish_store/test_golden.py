@@ -1,0 +1,74 @@
+"""A segment of a publish store is byte for byte as it was, and one of the past is still read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.names import publisher_id
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.client.publish_store import FilePublishStore, Stored, mapped
+from tickertape.client.publish_store.format import parse_header
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "publish-segment.bin"
+"""Without the zeros at its end."""
+NAME = "pricing-1"
+SEGMENT = "0000000001.segment"
+
+
+def stored(first: int, *texts: bytes) -> Stored:
+    batch = batch_from_bodies("orders", texts, publisher=publisher_id(NAME), first_sequence=first)
+    return Stored(first, first + len(texts) - 1, batch)
+
+
+def write(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A record of every kind."""
+    monkeypatch.setattr(mapped.Directory, "chance", lambda _: 0x0123456789ABCDEF)
+    with FilePublishStore(path) as store:
+        store.attach(NAME)
+        store.put(stored(1_000, b"one", b"two"))
+        store.append(1_002, "orders", b"three")
+        store.append(1_003, "trades", b"four", 5_000, "corr", "key")
+        store.put(stored(1_004, b"five", b"six", b"seven"))
+        store.replace(1_004, 1_006, stored(1_005, b"six", b"seven").batch)
+        store.note_used(2_000)
+        store.discard(1_000)
+        store.append(2_001, "orders", b"last")
+    return (path / SEGMENT).read_bytes()
+
+
+def test_golden_file_is_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = write(tmp_path / "s", monkeypatch).rstrip(b"\0")
+    if os.environ.get("TICKERTAPE_GOLDEN") == "write":
+        GOLDEN.write_bytes(written)
+    assert written == GOLDEN.read_bytes()
+
+
+def test_golden_file_is_read(tmp_path: Path) -> None:
+    data = GOLDEN.read_bytes()
+    size = int.from_bytes(data[60:64], "little")
+    whole = data.ljust(size, b"\0")
+    assert parse_header(whole, "golden").name == NAME
+    path = tmp_path / "s"
+    path.mkdir()
+    (path / SEGMENT).write_bytes(whole)
+    with FilePublishStore(path) as store:
+        found = [
+            (int(n), s.batch.topic(i), s.batch.body(i), s.batch.correlation_id(i))
+            for s in store.held()
+            for i, n in enumerate(s.batch.sequences)
+        ]
+        assert store.last_sequence == 2_001
+        assert store.held()[1].batch.expiration(1) == 5_000
+    assert found == [
+        (1_001, "orders", b"two", None),
+        (1_002, "orders", b"three", None),
+        (1_003, "trades", b"four", "corr"),
+        (1_005, "orders", b"six", None),
+        (1_006, "orders", b"seven", None),
+        (2_001, "orders", b"last", None),
+    ]
+    shutil.rmtree(path)
