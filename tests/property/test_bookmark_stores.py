@@ -33,12 +33,16 @@ class Machine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="bookmarks-"))
         self.store = self.opened()
         self.log: list[Entry] = []
-        self.cursor = 0
+        self.cursor = self.since = 0
+        """What is delivered next, and what was first on this connection."""
         self.held: list[Entry] = []
         """Handed to the application on this connection, not discarded."""
         self.discarded: set[Entry] = set()
         self.may_repeat: set[Entry] = set()
         """Discarded, but a file may have forgotten it."""
+        self.known: set[Entry] = set()
+        """Discarded, and the store knows."""
+        self.was_cut = False
 
     def opened(self) -> Store:
         return tt.MemoryBookmarkStore()
@@ -51,8 +55,14 @@ class Machine(RuleBasedStateMachine):
         self.store.close()
         shutil.rmtree(self.directory)
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(start=st.integers(0, 5))
+    def begin(self, start: int) -> None:
+        self.log = [(1, number) for number in range(1, start + 1)]
+        self.cursor = self.since = start
+        self.discarded.update(self.log)
+        self.known.update(self.log)
+        if start:
+            self.store.started(SUB, [tt.Bookmark(*self.log[-1])])
         self.store.resumed(SUB)
 
     @rule(publishers=st.lists(st.integers(1, 4), min_size=1, max_size=40), step=st.integers(1, 3))
@@ -81,13 +91,35 @@ class Machine(RuleBasedStateMachine):
             else:
                 assert entry in self.discarded, "an undiscarded one was dropped"
 
+    @precondition(lambda self: self.cursor > self.since)
+    @rule(place=st.integers(0, 1_000), everything=st.booleans())
+    def deliver_again(self, place: int, everything: bool) -> None:
+        """Duplicates on the same connection."""
+        came = self.log[self.since : self.cursor]
+        for publisher, sequence in came if everything else [came[place % len(came)]]:
+            keep = self.store.log(SUB, publisher, np.array([sequence], np.uint64))
+            assert keep is not None
+            assert not keep.any(), "a duplicate was delivered"
+
+    @rule(publishers=st.lists(st.integers(1, 3), min_size=1, max_size=12), done=st.integers(0, 14))
+    def work(self, publishers: list[int], done: int) -> None:
+        """More comes, and the application is done with the first of what it holds, or with every other."""
+        self.publish(publishers, 1)
+        self.deliver(len(self.log), alone=False)
+        for entry in self.held[:done] if done < 10 else self.held[1::2]:
+            self.take(self.held.index(entry))
+
     @precondition(lambda self: self.held)
     @rule(data=st.data(), in_order=st.booleans())
     def discard(self, data: st.DataObject, in_order: bool) -> None:
-        at = 0 if in_order else data.draw(st.integers(0, len(self.held) - 1))
+        self.take(0 if in_order else data.draw(st.integers(0, len(self.held) - 1)))
+
+    def take(self, at: int) -> None:
         entry = self.held.pop(at)
-        assert self.store.discard(SUB, *entry) or entry in self.may_repeat
+        assert self.store.discard(SUB, *entry)
+        assert not self.store.discard(SUB, *entry)
         self.discarded.add(entry)
+        self.known.add(entry)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -98,6 +130,7 @@ class Machine(RuleBasedStateMachine):
         publishers, sequences = (np.array(column, np.uint64) for column in zip(*some, strict=True))
         assert self.store.discard_all(SUB, publishers, sequences) == len(some)
         self.discarded.update(some)
+        self.known.update(some)
 
     @precondition(lambda self: self.cursor)
     @rule()
@@ -108,14 +141,25 @@ class Machine(RuleBasedStateMachine):
     def reconnect(self, forget: bool) -> None:
         points = self.store.most_recent(SUB)
         assert len({p for p, _ in points}) == len(points)
-        start = min((self.log.index(point) + 1 for point in points), default=0)
+        places = [self.log.index(point) + 1 for point in points]
+        assert self.was_cut or max(places, default=0) == self.prefix(), "the recovery point is not the prefix"
+        start = min(places, default=0)
         for entry in self.log[:start]:
             assert entry in self.discarded, f"{entry} is before the recovery point and was never discarded"
         self.store.resumed(SUB, forget_beyond=forget)
         if forget:
-            self.may_repeat |= self.discarded
-        self.cursor = start
+            self.forgotten()
+        self.cursor = self.since = start
         self.held.clear()
+
+    def prefix(self) -> int:
+        """Messages at the beginning of the log that the store knows to be discarded."""
+        return next((n for n, entry in enumerate(self.log) if entry not in self.known), len(self.log))
+
+    def forgotten(self) -> None:
+        """The store knows the prefix only."""
+        self.may_repeat |= self.discarded
+        self.known = set(self.log[: self.prefix()])
 
     @precondition(lambda self: self.on_disk)
     @rule()
@@ -123,7 +167,7 @@ class Machine(RuleBasedStateMachine):
         self.store.close()
         self.store = self.opened()
         if not self.filters_after_restart:
-            self.may_repeat |= self.discarded
+            self.forgotten()
         self.reconnect(forget=False)
 
     @precondition(lambda self: self.on_disk)
@@ -135,7 +179,7 @@ class Machine(RuleBasedStateMachine):
         self.path.write_bytes(content)
         self.store = self.opened()
         if not self.filters_after_restart:
-            self.may_repeat |= self.discarded
+            self.forgotten()
         self.reconnect(forget=False)
 
     @invariant()
@@ -149,12 +193,15 @@ class Logged(Machine):
     def opened(self) -> tt.LoggedBookmarkStore:
         return tt.LoggedBookmarkStore(self.path, prune_size=4096)
 
-    @rule()
-    def prune(self) -> None:
+    @rule(again=st.booleans())
+    def prune(self, again: bool) -> None:
         assert isinstance(self.store, tt.LoggedBookmarkStore)
         before = self.store.most_recent(SUB), self.store.undiscarded_count(SUB)
         self.store.prune()
         assert (self.store.most_recent(SUB), self.store.undiscarded_count(SUB)) == before
+        if again:
+            self.reopen()
+            self.deliver(len(self.log), alone=False)
 
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
@@ -165,6 +212,7 @@ class Logged(Machine):
         self.path.write_bytes(content[:end].ljust(records.HEADER_BYTES, b"\0"))
         self.store = self.opened()
         self.may_repeat |= self.discarded
+        self.was_cut = True
         self.reconnect(forget=False)
 
 

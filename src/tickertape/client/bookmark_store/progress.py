@@ -343,6 +343,21 @@ class Progress:
             if known.moved >= 0:
                 yield known.moved, publisher, known.watermark
 
+    def is_past(self, bookmark: Bookmark) -> bool:
+        """Whether more was delivered once than what a notice up to `bookmark` tells of: messages that were
+        placed again come again, and such a notice would move the recovery point back."""
+        known = self.publishers.get(bookmark.publisher)
+        if known is None or bookmark.sequence > known.seen:
+            return False
+        self.settle()
+        if bookmark.sequence < known.seen:
+            return True
+        ordinal = known.moved
+        if known.watermark < known.seen:
+            block, at = self._find(known, bookmark.publisher, bookmark.sequence)
+            ordinal = self._next if block is None else block.base + at
+        return ordinal < self._next - 1
+
     def most_recent(self) -> list[Bookmark]:
         """The bookmarks to resume from; none: the beginning of the log."""
         return self.point.bookmarks(self.head, self.moved())

@@ -103,6 +103,8 @@ class ProgressStore:
         """See `BookmarkStore.persisted`."""
         with self._lock:
             progress = self._of(sub_id)
+            if progress.is_past(bookmark):
+                return
             progress.point.notice(bookmark, progress.delivered, progress.head)
             self._keep_notice(progress, bookmark)
             self._has_moved(sub_id)
