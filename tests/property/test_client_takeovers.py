@@ -6,6 +6,8 @@ under the number its client gave it. What a client cannot know to be stored stay
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,11 +17,18 @@ from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import FailedWrite, Hangup, Resolve, Send
-from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.publish_store import (
+    FilePublishStore,
+    HybridPublishStore,
+    MemoryPublishStore,
+    PublishStore,
+    file,
+)
 from tickertape.wire.commands import Command, Goodbye, LoggedOn, Logon, Persisted, Publish
 from tickertape.wire.connection import Connection, Received
 
 RUNS = 320
+RUNS_ON_DISK = 40
 STEPS = 300
 
 
@@ -86,12 +95,16 @@ class Client:
         self.far = Connection("server")
         self.begin()
 
-    def begin(self) -> None:
-        """A new process: nothing is left of the one before."""
-        self.store = MemoryPublishStore()
+    def begin(self, path: Path | None = None) -> None:
+        """A new process: nothing is left of the one before, but for the store at `path`."""
+        self.store, self.path = self.world.opened(path)
         self.core = ClientCore("shared")
         self.core.set_store(self.store, self.now)
-        self.given: dict[int, bytes] = {}
+        self.given: dict[int, bytes] = {
+            int(n): body
+            for s in self.store.held()
+            for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
+        }
         self.flushes: dict[object, dict[int, bytes]] = {}
         self.open = self.cut = False
         self.sent = self.said = b""
@@ -112,6 +125,8 @@ class Client:
                 return
             assert sequence is not None
             assert sequence not in self.given
+            past = self.world.server.durable.get(sequence, b"")
+            assert not past.startswith(self.label.encode()), "a number of the past is given again"
             self.given[sequence] = body
 
     def flush(self) -> None:
@@ -136,6 +151,7 @@ class Client:
         assert missing <= set(held), "what is not in the log is in the store"
         self.settle()
         self.lose()
+        self.store.close()
         self.begin()
 
     def connect(self) -> None:
@@ -154,8 +170,15 @@ class Client:
             self.core.receive(Lost(Disconnected("cut")), self.now)
 
     def die(self) -> None:
+        """The process is killed; the next one has its store, or a fresh one under the old name."""
+        path = None
+        if self.path is not None and self.world.random.random() < 0.7:
+            path = self.path.with_name(self.path.name + "x")
+            shutil.copytree(self.path, path)
+            self.world.reopened += 1
         self.lose()
-        self.begin()
+        self.store.close()
+        self.begin(path)
 
     def transfer(self) -> None:
         random, server = self.world.random, self.world.server
@@ -190,8 +213,11 @@ class Client:
 class World:
     """A schedule."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kind: str = "memory", directory: Path | None = None) -> None:
         self.random = Random(seed)
+        self.kind = kind
+        self.directory = directory
+        self.made = self.reopened = 0
         self.now = Now(1.0, 1_800_000_000_000_000)
         self.server = Server()
         self.promised: dict[int, bytes] = {}
@@ -200,6 +226,17 @@ class World:
         self.clients = [Client(self, "a", skew)]
         self.tick()
         self.clients.append(Client(self, "b", 0))
+
+    def opened(self, path: Path | None) -> tuple[PublishStore, Path | None]:
+        """The store at `path`, or a fresh one, and where it is."""
+        if self.directory is None:
+            return MemoryPublishStore(), None
+        if path is None:
+            self.made += 1
+            path = self.directory / str(self.made)
+        if self.kind == "file":
+            return FilePublishStore(path), path
+        return HybridPublishStore(path, "1KB"), path
 
     def tick(self) -> None:
         # Always enough for the clock to stay ahead of the numbers, one a nanosecond, that a step gives.
@@ -238,6 +275,33 @@ def test_what_a_flush_covered_is_in_the_log_though_two_processes_share_a_name(bl
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["file", "hybrid"])
+def test_the_same_with_stores_on_disk_that_the_next_process_opens(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "publish_segment_bytes", 64 << 10)
+    reopened = taken_over = promised = 0
+    for seed in range(RUNS_ON_DISK):
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        world = World(seed, kind, directory)
+        try:
+            for _ in range(STEPS):
+                world.step()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        for client in world.clients:
+            client.store.close()
+        shutil.rmtree(directory)
+        reopened += world.reopened
+        taken_over += world.taken_over
+        promised += len(world.promised)
+    assert min(reopened, taken_over) > 10
+    assert promised > 500
 
 
 def test_the_schedules_reach_takeovers_and_promises() -> None:

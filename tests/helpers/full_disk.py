@@ -1,0 +1,152 @@
+"""Owns what stores go through on a disk that fills up: `python -m tests.helpers.full_disk DIRECTORY`.
+
+Must never judge anything but by `assert`. The directory is a small file system of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tickertape as tt
+from tickertape.base.names import publisher_id
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.client.publish_store import Stored
+
+NAME = "pricing-1"
+BODY = b"x" * 5_000
+SUB, PUBLISHER = "orders", 7
+
+
+def _fill(directory: Path) -> Path:
+    """Take all the room there is."""
+    filler = directory / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass  # full
+    return filler
+
+
+def publishes(directory: Path) -> None:
+    """What was kept stays, what was not raises; acknowledgements alone make room again."""
+    path = directory / "publishes"
+    with tt.FilePublishStore(path) as store:
+        store.attach(NAME)
+        number = _append_until_full(store, 1)
+        kept = _bodies(store)
+        assert sorted(kept) == list(range(1, number)), "a publish that raised is kept, or another one is not"
+        store.discard(number - 3)
+        more = _append_until_full(store, number)
+        assert more > number + 500, "what is acknowledged has to give its room back"
+    with tt.FilePublishStore(path) as store:
+        assert sorted(_bodies(store)) == list(range(number - 2, more))
+        assert set(_bodies(store).values()) == {BODY}
+
+
+def _append_until_full(store: tt.FilePublishStore, number: int) -> int:
+    first = number
+    while _appended(store, number):
+        number += 1
+        if number - first == 20:
+            _seal(store, first, number)
+            first = number
+    if number > first:
+        _seal(store, first, number)
+    return number
+
+
+def _appended(store: tt.FilePublishStore, number: int) -> bool:
+    try:
+        store.append(number, "orders", BODY)
+    except tt.StoreFailed as error:
+        if "No space left" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _seal(store: tt.FilePublishStore, first: int, number: int) -> None:
+    bodies = [BODY] * (number - first)
+    batch = batch_from_bodies("orders", bodies, publisher=publisher_id(NAME), first_sequence=first)
+    store.seal(Stored(first, number - 1, batch))
+
+
+def _bodies(store: tt.FilePublishStore) -> dict[int, bytes]:
+    return {
+        int(n): body
+        for s in store.held()
+        for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
+    }
+
+
+def hybrid(directory: Path) -> None:
+    """It counts as full, and loses nothing."""
+    with tt.HybridPublishStore(directory / "hybrid", "100KB") as store:
+        store.attach(NAME)
+        number = 1
+        while store.size_bytes < store.bytes_max:
+            batch = batch_from_bodies(
+                "orders", [BODY] * 20, publisher=publisher_id(NAME), first_sequence=number
+            )
+            store.put(Stored(number, number + 19, batch))
+            number += 20
+        assert store.unpersisted_count() == number - 1
+        assert [s.first for s in store.held()][-1] == number - 20
+        store.discard(number - 1)
+        assert (store.unpersisted_count(), store.size_bytes) == (0, 0)
+
+
+def logged(directory: Path) -> None:
+    """A bookmark store raises, knows what it knew, and goes on when there is room."""
+    path = directory / "log"
+    store = tt.LoggedBookmarkStore(path)
+    store.resumed(SUB)
+    store.log(SUB, PUBLISHER, np.arange(1, 101, dtype=np.uint64))
+    store.discard(SUB, PUBLISHER, 1)
+    filler = _fill(directory)
+    with pytest.raises(tt.StoreFailed, match="No space left"):
+        store.log(SUB, PUBLISHER, np.arange(200, 2_000_000, 2, dtype=np.uint64))
+    filler.unlink()
+    assert store.discard(SUB, PUBLISHER, 2)
+    store.close()
+    with tt.LoggedBookmarkStore(path) as again:
+        assert again.most_recent(SUB) == [(PUBLISHER, 2)]
+        assert not again.is_discarded(SUB, PUBLISHER, 3)
+
+
+def ring(directory: Path) -> None:
+    """All of its room is taken when it is made."""
+    path = directory / "ring"
+    filler = _fill(directory)
+    with pytest.raises(tt.StoreFailed, match="No space left"):
+        tt.RingBookmarkStore(path, subscriptions=64, publishers=256)
+    filler.unlink()
+    with tt.RingBookmarkStore(path, subscriptions=64, publishers=256) as store:
+        filler = _fill(directory)
+        store.resumed(SUB)
+        store.log(SUB, PUBLISHER, np.arange(1, 101, dtype=np.uint64))
+        assert store.discard(SUB, PUBLISHER, 1)
+    with tt.RingBookmarkStore(path) as store:
+        assert store.most_recent(SUB) == [(PUBLISHER, 1)]
+    filler.unlink()
+
+
+def main(directory: Path) -> None:
+    for story in (publishes, hybrid, logged, ring):
+        story(directory)
+        for file in directory.iterdir():
+            for inner in file.iterdir() if file.is_dir() else ():
+                os.unlink(inner)
+            os.rmdir(file) if file.is_dir() else os.unlink(file)
+        print(story.__name__, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,135 @@
+"""The three outcomes of a publish, with every publish store, on a real server: persisted, rejected with a
+reason, not known yet."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tickertape.batch.layout import MessageBatch
+from tickertape.testing import RunningServer, running_server, wait_until
+
+CONFIG = '[[topic]]\nname = "orders"\nmessage_type = "json"\nvalidate = true\n'
+SECONDS = 20.0
+Store = tt.MemoryPublishStore | tt.FilePublishStore | tt.HybridPublishStore
+Make = Callable[[], Store]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_server(tmp_path_factory.mktemp("data"), config=CONFIG) as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", "file", "hybrid"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Opens the same store each time, but that in memory is a new one."""
+    kinds: dict[str, Make] = {
+        "memory": tt.MemoryPublishStore,
+        "file": lambda: tt.FilePublishStore(tmp_path / "s"),
+        "hybrid": lambda: tt.HybridPublishStore(tmp_path / "s", "1KB"),
+    }
+    return kinds[request.param]
+
+
+def client(server: RunningServer, store: Store, name: str = "pricing") -> tt.Client:
+    return tt.Client(name, server.uri, publish_store=store, timeout=SECONDS)
+
+
+def held(store: Store) -> list[bytes]:
+    return [body for stored in store.held() for body in stored.batch.bodies_list()]
+
+
+def check_empty(again: Store) -> None:
+    assert held(again) == [], "what has its outcome does not come back"
+    again.close()
+
+
+@pytest.mark.slow
+def test_persisted(server: RunningServer, make: Make) -> None:
+    store = make()
+    with client(server, store) as publisher:
+        sequences = [publisher.publish("orders", {"n": n}) for n in range(500)]
+        sequences.append(publisher.publish_batch("orders", [{"n": n} for n in range(500)]))
+        publisher.publish_flush()
+        assert publisher.unpersisted_count() == 0
+        assert held(store) == []
+        stream = publisher.bookmark_subscribe("orders", tt.EPOCH)
+        numbers = set(sequences)
+        while numbers:
+            numbers.discard(stream.get(SECONDS).sequence)
+    store.close()
+    check_empty(make())
+
+
+@pytest.mark.slow
+def test_rejected_with_a_reason(server: RunningServer, make: Make) -> None:
+    store = make()
+    told: list[tuple[tt.TickertapeError, MessageBatch | None]] = []
+    with client(server, store) as publisher:
+        publisher.publish("orders", b'{"good": 1}')
+        bad = publisher.publish("orders", b"{bad")
+        publisher.publish("orders", b'{"good": 2}')
+        with pytest.raises(tt.PublishRejected, match="the server refused 1 message"):
+            publisher.publish_flush()
+        assert publisher.unpersisted_count() == 0
+        publisher.set_failed_write_handler(lambda error, batch: told.append((error, batch)))
+        bad = publisher.publish_batch("orders", [b'{"good": 3}', b"{worse"])
+        publisher.publish_flush()
+        wait_until(lambda: told, SECONDS)
+        ((error, batch),) = told
+        assert isinstance(error, tt.PublishRejected)
+        assert "orders" in str(error)
+        assert batch is not None
+        assert (batch.bodies_list(), batch.sequences.tolist()) == ([b"{worse"], [bad])
+        assert publisher.unpersisted_count() == 0
+    store.close()
+    check_empty(make())
+
+
+@pytest.mark.slow
+def test_not_known_yet_and_then_persisted(server: RunningServer, make: Make) -> None:
+    store = make()
+    with client(server, store) as publisher:
+        publisher.publish("orders", b"{}")
+        publisher.publish_flush()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            for n in range(30):
+                publisher.publish("orders", b'{"n": %d}' % n)
+            with pytest.raises(tt.TimedOut):
+                publisher.publish_flush(timeout=0.05)
+            assert publisher.unpersisted_count() == 30
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        publisher.publish_flush()
+        assert publisher.unpersisted_count() == 0
+
+
+@pytest.mark.slow
+def test_not_known_when_the_connection_is_lost_and_persisted_on_the_next(make: Make, tmp_path: Path) -> None:
+    store = make()
+    with running_server(tmp_path / "data") as mine, client(mine, store) as publisher:
+        publisher.publish("orders", b"first")
+        publisher.publish_flush()
+        os.kill(mine.pid, signal.SIGSTOP)
+        publisher.publish_batch("orders", [b"%d" % n for n in range(30)])
+        mine.kill()
+        wait_until(lambda: not publisher.connected, SECONDS)
+        publisher.publish("orders", b"while it is away")
+        assert publisher.unpersisted_count() == 31
+        with pytest.raises(tt.Disconnected):
+            publisher.publish_flush()
+        mine.start()
+        publisher.connect()
+        publisher.publish_flush()
+        assert publisher.unpersisted_count() == 0
+        with publisher.bookmark_subscribe("orders", tt.EPOCH) as stream:
+            came = [stream.get(SECONDS).data for _ in range(32)]
+    assert came == [b"first", *[b"%d" % n for n in range(30)], b"while it is away"]
+    store.close()

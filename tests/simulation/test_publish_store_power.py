@@ -1,0 +1,176 @@
+"""Power loss under a publish store with `sync="always"`: what was stored by a call that returned is there.
+
+Lives follow each other on one store; each ends at an operation of the disk that chance chooses.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.simulation.store_disk import Platter, PowerLoss, StrictDirectory
+from tickertape.base.names import publisher_id
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.select import slice_batch
+from tickertape.client.publish_store import FilePublishStore, Stored, file
+
+WORLDS = 40
+WORLDS_FULL = 1_000
+LIVES = 5
+STEPS = 60
+SEGMENT_BYTES = 16 << 10
+OPERATIONS = 90
+"""A life has at most so many."""
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "publish_segment_bytes", SEGMENT_BYTES)
+
+
+class World:
+    """A store, and what it was told."""
+
+    def __init__(self, seed: int, directory: Path, patch: pytest.MonkeyPatch) -> None:
+        self.rng = Random(seed)
+        self.directory = directory
+        self.patch = patch
+        self.path = directory / "0"
+        self.returned: dict[int, bytes] = {}
+        """What a call stored that returned, and nobody settled or refused."""
+        self.begun: dict[int, set[bytes]] = {}
+        """All that was ever given a number."""
+        self.optional: set[int] = set()
+        """Settled or refused, perhaps."""
+        self.counts: Counter[str] = Counter()
+        self.gathered: list[bytes] = []
+        self.first = self.highest = 0
+
+    def life(self, number: int) -> None:
+        """Open, work until there is no power, and see what is left."""
+        platter = Platter(self.rng.randrange(OPERATIONS))
+        if self.path.exists():
+            platter.look(self.path)
+            platter.names, platter.known = set(platter.durable), True
+        self.patch.setattr(file, "Directory", partial(StrictDirectory, platter=platter))
+        store: FilePublishStore | None = None
+        with suppress(PowerLoss):
+            store = FilePublishStore(self.path, sync="always")
+            self.check(store)
+            store.attach("pricing-1")
+            self.gathered, self.first = [], max(1_000, store.last_sequence + 1)
+            for _ in range(STEPS):
+                platter.look(self.path)
+                self.step(store)
+        left = self.directory / str(number + 1)
+        if self.path.exists():
+            platter.remains(self.path, left, self.rng)
+        if store is not None:
+            store.forked()  # lets go of the lock, and writes nothing
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path = left
+        self.counts["lives"] += 1
+
+    def step(self, store: FilePublishStore) -> None:
+        what = self.rng.choice(("append", "append", "append", "seal", "put", "settle", "refuse", "used"))
+        if what in ("put", "settle", "refuse", "used"):
+            self.seal(store)  # as a client does
+        self.counts[what] += 1
+        getattr(self, what)(store)
+
+    def body(self, sequence: int) -> bytes:
+        size = self.rng.choice((0, 10, 100, 500, 3_000, 20_000 if self.rng.random() < 0.1 else 50))
+        body = b"%d.%d." % (sequence, self.rng.getrandbits(30)) + b"x" * size
+        self.begun.setdefault(sequence, set()).add(body)
+        return body
+
+    def append(self, store: FilePublishStore) -> None:
+        sequence = self.first + len(self.gathered)
+        body = self.body(sequence)
+        if self.rng.random() < 0.2:
+            store.append(sequence, "orders", body, 5, "corr", "key")
+        else:
+            store.append(sequence, "orders", body)
+        self.gathered.append(body)
+        self.returned[sequence] = body
+
+    def seal(self, store: FilePublishStore) -> None:
+        if self.gathered:
+            store.seal(_stored(self.first, self.gathered))
+            self.first += len(self.gathered)
+            self.gathered = []
+
+    def put(self, store: FilePublishStore) -> None:
+        bodies = [self.body(self.first + n) for n in range(self.rng.randrange(1, 6))]
+        store.put(_stored(self.first, bodies))
+        self.returned.update(enumerate(bodies, self.first))
+        self.first += len(bodies)
+
+    def settle(self, store: FilePublishStore) -> None:
+        settled = self.first - 1 - self.rng.choice((0, 0, 3, 10))
+        self.optional.update(n for n in self.returned if n <= settled)
+        store.discard(settled)
+
+    def refuse(self, store: FilePublishStore) -> None:
+        held = store.held()
+        if not held:
+            return
+        first, last, batch = self.rng.choice(held)
+        keep = self.rng.randrange(batch.count)
+        rest = slice_batch(batch, 0, keep) if keep else None
+        gone = batch.sequences.tolist()[keep:]
+        self.optional.update(gone)
+        store.replace(first, last, rest)
+
+    def used(self, store: FilePublishStore) -> None:
+        store.note_used(store.last_sequence)
+
+    def check(self, store: FilePublishStore) -> None:
+        """What was found after the power came back."""
+        held = {
+            int(n): body
+            for s in store.held()
+            for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
+        }
+        assert list(held) == sorted(held)
+        missing = {n for n in self.returned if n not in held} - self.optional
+        assert not missing, f"lost: {sorted(missing)}"
+        for number, body in held.items():
+            assert body in self.begun[number], f"{number} is not what was published"
+            assert number not in self.returned or number in self.optional or body == self.returned[number]
+        self.highest = max(self.highest, *self.returned, 0)
+        assert store.last_sequence >= self.highest
+        self.counts["found"] += len(held)
+        self.counts["files"] = max(self.counts["files"], len(list(self.path.glob("*.segment"))))
+        self.returned = held
+
+
+def _stored(first: int, bodies: list[bytes]) -> Stored:
+    batch = batch_from_bodies("orders", bodies, publisher=publisher_id("pricing-1"), first_sequence=first)
+    return Stored(first, first + len(bodies) - 1, batch)
+
+
+def test_exact_29_what_returned_survives_power_loss_with_sync_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(WORLDS_FULL if full else WORLDS):
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        with monkeypatch.context() as patch:
+            world = World(seed, directory, patch)
+            try:
+                for number in range(LIVES):
+                    world.life(number)
+            except BaseException as error:
+                error.add_note(f"seed {seed}, life {world.counts['lives']}")
+                raise
+        shutil.rmtree(directory)
+        counts.update(world.counts)
+    assert all(counts[what] > 20 for what in ("append", "seal", "put", "settle", "refuse", "found")), counts
