@@ -1,0 +1,138 @@
+"""SIGKILL of publishers with stores on disk, of the server, and of both, in a loop: nothing that a publish
+returned is lost, nothing is there twice, and the order of each publisher is kept.
+
+The log is judged by a reader that shares no code with the server, against what the publishers wrote down.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.faults.log_on_disk import Stored, read_log
+from tests.faults.resilient import TOPIC, Publisher, last_flushed, read_witness
+from tests.faults.victim import Victim
+from tickertape.testing import wait_until
+
+CYCLES = 20
+CYCLES_FULL = 200
+PUBLISHERS = 2
+SECONDS = 30.0
+KINDS = ("client", "server", "both")
+
+
+class World:
+    """One server, its publishers, and all their lives."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.rng = Random(seed)
+        config = directory / "tickertape.toml"
+        config.write_text('[journal]\nsegment_size = "1MB"\n')
+        self.victim = Victim(directory / "data", config)
+        self.publishers = [Publisher(f"publisher-{n}", directory, self.victim.uri) for n in range(PUBLISHERS)]
+        self.log: list[Stored] = []
+        self.counts: Counter[str] = Counter()
+        self.victim.spawn()
+        for publisher in self.publishers:
+            publisher.spawn()
+        self.victim.wait_ready()
+
+    def cycle(self, kind: str) -> None:
+        """Wait until everybody works, kill, judge, and begin again."""
+        before = [last_flushed(p.witness) for p in self.publishers]
+        wait_until(
+            lambda: all(
+                last_flushed(p.witness) > was for p, was in zip(self.publishers, before, strict=True)
+            ),
+            SECONDS,
+        )
+        time.sleep(self.rng.random() * 0.05)
+        publisher = self.rng.choice(self.publishers)
+        if kind != "server":
+            assert publisher.kill(signal.SIGKILL) == -signal.SIGKILL, "it ended by itself"
+        if kind != "client":
+            assert self.victim.kill()
+            self.judge()
+            self.victim.spawn()
+        if kind != "server":
+            if self.rng.random() < 0.5:
+                time.sleep(self.rng.random() * 0.1)
+            publisher.spawn()
+        if kind != "client":
+            self.victim.wait_ready()
+        self.counts[kind] += 1
+
+    def judge(self) -> None:
+        """What must hold of the log at any time."""
+        # What is acknowledged is looked at before the log, which the dead server cannot change any more.
+        witnesses = [read_witness(p.witness) for p in self.publishers]
+        stored = [message for message in read_log(self.victim.data) if message.topic == TOPIC]
+        assert stored[: len(self.log)] == self.log, "what was in the log once stays as it is"
+        self.log = stored
+        for publisher, witness in zip(self.publishers, witnesses, strict=True):
+            mine = [m for m in stored if m.body.startswith(publisher.name.encode() + b" ")]
+            numbers = [m.sequence for m in mine]
+            assert numbers == sorted(set(numbers)), f"{publisher.name}: once, in order"
+            places = [tuple(map(int, m.body.split(b" ")[1:3])) for m in mine]
+            assert places == sorted(set(places)), f"{publisher.name}: in the order of publishing"
+            there = set(numbers)
+            lost = [r for r in witness.returned if r.sequence <= witness.flushed and r.sequence not in there]
+            assert not lost, f"{publisher.name}: a flush covered {lost[:3]}"
+            self.counts["messages"] += len(mine)
+
+    def finish(self) -> None:
+        """The last lives send what is left; then all that returned is there."""
+        for publisher in self.publishers:
+            publisher.kill(signal.SIGKILL)
+            publisher.spawn(finish=True)
+            assert publisher.wait() == 0, f"{publisher.name} has messages left"
+        assert self.victim.kill()
+        self.judge()
+        for publisher in self.publishers:
+            mine = [m for m in self.log if m.body.startswith(publisher.name.encode() + b" ")]
+            by_life: Counter[int] = Counter()
+            for message in mine:
+                life, number = map(int, message.body.split(b" ")[1:3])
+                assert number == by_life[life], f"{publisher.name}: {number} of life {life} has a gap"
+                by_life[life] += 1
+            there = {m.sequence for m in mine}
+            returned = read_witness(publisher.witness).returned
+            lost = [r for r in returned if r.sequence not in there or r.published > by_life[r.life]]
+            assert not lost, f"{publisher.name} lost {lost[:3]}"
+
+
+def run_cycles(directory: Path, seed: int, cycles: int) -> Counter[str]:
+    world = World(directory, seed)
+    try:
+        for number in range(cycles):
+            world.cycle(KINDS[number % 3])
+        world.finish()
+    finally:
+        for each in world.publishers:
+            if each.running():
+                each.kill(signal.SIGKILL)
+        if world.victim.running():
+            world.victim.kill()
+    return world.counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_exact_29_nothing_is_lost_or_doubled_when_client_server_or_both_are_killed(
+    tmp_path: Path, full: bool
+) -> None:
+    given = os.environ.get("TICKERTAPE_FAULT_SEED")
+    seed = int(given) if given else Random().getrandbits(32) if full else 7
+    try:
+        counts = run_cycles(tmp_path, seed, CYCLES_FULL if full else CYCLES)
+    except BaseException as error:
+        error.add_note(f"TICKERTAPE_FAULT_SEED={seed}")
+        raise
+    assert all(counts[kind] > 3 for kind in KINDS), counts
+    assert counts["messages"] > 1_000, counts
