@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.mutations.planted import Mutation
+from tests.mutations.mutation import Mutation
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 COPIED: Final = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md")

@@ -5,19 +5,10 @@ Must never hold one that changes nothing a user could see.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class Mutation(NamedTuple):
-    """`old`, which stands exactly once in the file `module` of the package, becomes `new`."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-    """Test files, below `tests/`, one of which has to fail."""
-
+from tests.mutations.mutation import Mutation
+from tests.mutations.planted_stores import STORE_MUTATIONS
 
 _ENGINE_CRASHES = "simulation/test_engine_crashes.py"
 _JOURNAL_CRASHES = "simulation/test_journal_crashes.py"
@@ -369,4 +360,5 @@ MUTATIONS: Final = (
         "Pulse(interval, 3 * interval, now)",
         (_SILENCE,),
     ),
+    *STORE_MUTATIONS,
 )

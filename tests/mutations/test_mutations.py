@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutations.harness import MutationError, copy_project, notice, planted, run_tests, source
-from tests.mutations.planted import MUTATIONS, Mutation
+from tests.mutations.mutation import Mutation
+from tests.mutations.planted import MUTATIONS
 
 _NAMES = [mutation.name for mutation in MUTATIONS]
 
