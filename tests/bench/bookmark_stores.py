@@ -1,4 +1,4 @@
-"""Bookmark stores alone, in CPU time of one process: `python -m tests.bench.bookmark_stores`.
+"""Bookmark stores alone, in CPU time of one process, deliveries included.
 
 Batches of 640 messages of one publisher; discards one by one in order, one by one in random order within
 windows of 9,600, and whole batches.
@@ -6,21 +6,20 @@ windows of 9,600, and whole batches.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import numpy as np
 
 import tickertape as tt
+from tests.bench.registry import Reading, Room, bench
 from tickertape.client.bookmark_store.store import ProgressStore
 
 BATCH = 640
 WINDOW = 15 * BATCH
-MESSAGES = 30 * WINDOW
+WINDOWS = 30
 SUB, PUBLISHER = "orders", 7
+GROUP = "bookmark stores alone"
 
 
 def deliver(store: ProgressStore, low: int, high: int) -> None:
@@ -28,10 +27,10 @@ def deliver(store: ProgressStore, low: int, high: int) -> None:
         store.log(SUB, PUBLISHER, np.arange(at, at + BATCH, dtype=np.uint64))
 
 
-def rate(store: ProgressStore, how: str) -> float:
-    """Messages a second, delivery included."""
-    rng, discard, seconds = Random(1), store.discard, 0.0
-    for low in range(0, MESSAGES, WINDOW):
+def rate(store: ProgressStore, how: str, windows: int) -> float:
+    """Messages a second."""
+    rng, discard, seconds, total = Random(1), store.discard, 0.0, windows * WINDOW
+    for low in range(0, total, WINDOW):
         order = list(range(low, low + WINDOW))
         if how == "random":
             rng.shuffle(order)
@@ -44,23 +43,45 @@ def rate(store: ProgressStore, how: str) -> float:
             for sequence in order:
                 discard(SUB, PUBLISHER, sequence)
         seconds += time.process_time() - begun
-    assert store.most_recent(SUB) == [(PUBLISHER, MESSAGES - 1)]
-    return MESSAGES / seconds
+    assert store.most_recent(SUB) == [(PUBLISHER, total - 1)]
+    return total / seconds
 
 
-def stores(directory: Path, how: str) -> Iterator[tuple[str, ProgressStore]]:
-    yield "memory", tt.MemoryBookmarkStore()
-    yield "logged", tt.LoggedBookmarkStore(directory / f"logged-{how}")
-    yield "ring", tt.RingBookmarkStore(directory / f"ring-{how}")
+def _read(room: Room, store: ProgressStore, how: str) -> Reading:
+    with store:
+        return Reading(rate(store, how, room.count(WINDOWS)), "CPU time")
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        for how in ("in order", "random", "batches"):
-            for name, store in stores(Path(directory), how):
-                with store:
-                    print(f"{name:8}{how:10}{rate(store, how) / 1e3:10,.0f} k/s")
+@bench(GROUP, "MemoryBookmarkStore, discard() in order", unit="msg/s")
+def memory_in_order(room: Room) -> Reading:
+    return _read(room, tt.MemoryBookmarkStore(), "in order")
 
 
-if __name__ == "__main__":
-    main()
+@bench(GROUP, "LoggedBookmarkStore, discard() in order", unit="msg/s")
+def logged_in_order(room: Room) -> Reading:
+    return _read(room, tt.LoggedBookmarkStore(room.directory / "store"), "in order")
+
+
+@bench(GROUP, "RingBookmarkStore, discard() in order", unit="msg/s")
+def ring_in_order(room: Room) -> Reading:
+    return _read(room, tt.RingBookmarkStore(room.directory / "store"), "in order")
+
+
+@bench(GROUP, "MemoryBookmarkStore, discard() in random order within 9,600", unit="msg/s")
+def memory_random(room: Room) -> Reading:
+    return _read(room, tt.MemoryBookmarkStore(), "random")
+
+
+@bench(GROUP, "LoggedBookmarkStore, discard() in random order within 9,600", unit="msg/s")
+def logged_random(room: Room) -> Reading:
+    return _read(room, tt.LoggedBookmarkStore(room.directory / "store"), "random")
+
+
+@bench(GROUP, "RingBookmarkStore, discard() in random order within 9,600", unit="msg/s")
+def ring_random(room: Room) -> Reading:
+    return _read(room, tt.RingBookmarkStore(room.directory / "store"), "random")
+
+
+@bench(GROUP, "LoggedBookmarkStore, discard_all() of 640", unit="msg/s")
+def logged_batches(room: Room) -> Reading:
+    return _read(room, tt.LoggedBookmarkStore(room.directory / "store"), "batches")
