@@ -26,7 +26,7 @@ _BURSTS_A_FLUSH: Final = 5
 _ENTRY: Final = struct.Struct("<QQQ")
 _FLUSHED: Final = 1 << 63
 
-Connect = Callable[[str, str, tt.FilePublishStore], tt.Client]
+Connect = Callable[[str, str, tt.FilePublishStore], tt.Client | tt.HAClient]
 
 
 class Returned(NamedTuple):
@@ -76,6 +76,20 @@ def reconnecting(name: str, uri: str, store: tt.FilePublishStore) -> tt.Client:
     client = tt.Client(name, uri, publish_store=store, timeout=SECONDS, connect=False)
     client.set_disconnect_handler(_come_back)
     threading.Thread(target=_come_back, args=(client,), daemon=True).start()
+    return client
+
+
+def highly_available(name: str, uri: str, store: tt.FilePublishStore) -> tt.HAClient:
+    """An HA client, which does that by itself."""
+    client = tt.HAClient(
+        name,
+        servers=uri,
+        publish_store=store,
+        bookmark_store=None,
+        reconnect_delay=_AGAIN_SECONDS,
+        timeout=SECONDS,
+    )
+    threading.Thread(target=client.connect_and_logon, daemon=True).start()
     return client
 
 
@@ -133,7 +147,7 @@ class Publisher:
         finally:
             os._exit(1)
 
-    def _flush(self, client: tt.Client) -> None:
+    def _flush(self, client: tt.Client | tt.HAClient) -> None:
         deadline = time.monotonic() + SECONDS
         while True:
             try:
@@ -144,7 +158,7 @@ class Publisher:
                     raise
                 time.sleep(_AGAIN_SECONDS)
 
-    def _publish(self, client: tt.Client, store: tt.FilePublishStore) -> NoReturn:
+    def _publish(self, client: tt.Client | tt.HAClient, store: tt.FilePublishStore) -> NoReturn:
         rng, count = Random(self.lives), 0
         said = os.open(self.witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         while True:
