@@ -193,8 +193,10 @@ class Logged(Machine):
     def opened(self) -> tt.LoggedBookmarkStore:
         return tt.LoggedBookmarkStore(self.path, prune_size=4096)
 
-    @rule(again=st.booleans())
-    def prune(self, again: bool) -> None:
+    @rule(again=st.booleans(), gaps=st.booleans())
+    def prune(self, again: bool, gaps: bool) -> None:
+        if gaps:
+            self.work([1, 2, 1, 3, 1], 10)
         assert isinstance(self.store, tt.LoggedBookmarkStore)
         before = self.store.most_recent(SUB), self.store.undiscarded_count(SUB)
         self.store.prune()
