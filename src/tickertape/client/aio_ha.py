@@ -29,7 +29,7 @@ from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore,
 from tickertape.client.choosers import ServerChooser
 from tickertape.client.counsel import as_failure, chooser_of, request_of, stored_of
 from tickertape.client.delays import DelayStrategy, delay_strategy
-from tickertape.client.effects import Again, CaughtUp, End, Notice, State
+from tickertape.client.effects import Again, CaughtUp, Down, End, Notice, State
 from tickertape.client.keeping import Keeping
 from tickertape.client.loop_waiting import LoopCall, Waiters
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
@@ -251,9 +251,10 @@ class AsyncHAClient(Keeping, AsyncClient):
         if type(effect.sink) is AsyncHandledStream:
             self._counsel.unsubscribed(effect.sink.sub_id)
 
-    def _down(self, error: TickertapeError) -> None:
-        self._feed(machine.Dropped(error))
-        super()._down(error)
+    def _down(self, lost: Down) -> None:
+        if self._concerns_session(lost):
+            self._feed(machine.Dropped(lost.error))
+        super()._down(lost)
 
     # -- inside: the task that connects -----------------------------------------------------------------
 
@@ -277,10 +278,13 @@ class AsyncHAClient(Keeping, AsyncClient):
                 deadline = session.next_deadline()
                 left = None if deadline is None else max(0.0, deadline - now().mono)
                 await self._changed.wait_for(lambda: session.due, left)
-                session.wake(now())
+                self._wake_session()
         except Exception as error:
             # Nothing should come here; if it does, nobody is left waiting.
-            self._take_in(machine.Broken(Disconnected(f"the task that connects failed: {error!r}")))
+            failure = Disconnected(f"the task that connects failed: {error!r}")
+            self._take_in(machine.Broken(failure))
+            if self._link is not None:
+                self._link.discard(failure)
             self._carry_at_once()
             raise
         finally:

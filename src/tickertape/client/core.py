@@ -114,6 +114,8 @@ class ClientCore:
         self._logon_token: object = None
         self._goodbye: TickertapeError | None = None
         self._calls = Calls(self._frame, self.publishing, self.subscriptions, self._effects)
+        self.connections = 0
+        """How many there were, the present one included."""
         self.step_by_step = False
         """Whether nothing follows the logon before `go_on`."""
 
@@ -347,6 +349,7 @@ class ClientCore:
     def _open(self, token: object, now: Now) -> None:
         assert self._connection is None, "one connection at a time"
         self._connection = Connection("client")
+        self.connections += 1
         self._goodbye = None
         self._logon_token = token
         self._effects += (State(ConnectionState.CONNECTED), Send([self._connection.preface()]))
@@ -489,4 +492,4 @@ class ClientCore:
         if closed:
             self._effects.append(State(ConnectionState.SHUTDOWN))
         elif was_on:
-            self._effects.append(Down(error))
+            self._effects.append(Down(error, self.connections))

@@ -146,7 +146,7 @@ class Driver(ABC):
                 if connected is not None:
                     connected.hang_up()
             elif isinstance(effect, Down):
-                self._down(effect.error)
+                self._down(effect)
             elif isinstance(effect, State):
                 self._tell(effect.state)
 
@@ -190,7 +190,7 @@ class Driver(ABC):
         """The publish store has room: whoever waits may try again."""
 
     @abstractmethod
-    def _down(self, error: TickertapeError) -> None:
+    def _down(self, lost: Down) -> None:
         """A connection is lost, and not because the application closed the client."""
 
     # -- decisions both fronts make ---------------------------------------------------------------------

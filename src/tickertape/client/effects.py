@@ -109,6 +109,8 @@ class Down(NamedTuple):
     """A connection that was logged on is lost, and not because the application closed the client."""
 
     error: TickertapeError
+    connection: int
+    """Which one, counted from 1."""
 
 
 class State(NamedTuple):

@@ -31,7 +31,7 @@ from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore,
 from tickertape.client.choosers import ServerChooser
 from tickertape.client.counsel import as_failure, chooser_of, request_of, stored_of
 from tickertape.client.delays import DelayStrategy, delay_strategy
-from tickertape.client.effects import Again, CaughtUp, End, Notice, State
+from tickertape.client.effects import Again, CaughtUp, Down, End, Notice, State
 from tickertape.client.keeping import Keeping
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from tickertape.client.session import SessionEffect, Step
@@ -255,10 +255,11 @@ class HAClient(Keeping, Client):
             with self._managing:
                 self._counsel.unsubscribed(effect.sink.sub_id)
 
-    def _down(self, error: TickertapeError) -> None:
+    def _down(self, lost: Down) -> None:
         with self._lock:
-            self._feed(machine.Dropped(error))
-        super()._down(error)
+            if self._concerns_session(lost):
+                self._feed(machine.Dropped(lost.error))
+        super()._down(lost)
 
     # -- inside: the thread that connects ---------------------------------------------------------------
 
@@ -283,6 +284,9 @@ class HAClient(Keeping, Client):
             with self._lock:
                 self._take_in(machine.Broken(failure))
                 self._keeper = None
+                link = self._link
+            if link is not None:
+                link.hang_up(failure)
             for effect in self._session.effects():
                 self._carry(effect)
             raise
@@ -302,7 +306,7 @@ class HAClient(Keeping, Client):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is None or left > 0:
                     self._changed.wait(left)
-                session.wake(now())
+                self._wake_session()
 
     def _carry(self, effect: SessionEffect) -> None:
         counsel = self._counsel

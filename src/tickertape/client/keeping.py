@@ -15,6 +15,7 @@ from tickertape.client.choosers import ServerChooser
 from tickertape.client.core import ClientCore
 from tickertape.client.counsel import Counsel
 from tickertape.client.delays import DelayStrategy
+from tickertape.client.effects import Down
 from tickertape.client.handlers import Handlers
 from tickertape.client.link import NOWHERE, Address
 from tickertape.client.session import Happened, Session
@@ -54,6 +55,8 @@ class Keeping:
         self._session = Session()
         self._restored = False
         self._instance = ""
+        self._connection = 1
+        """The number of the connection that the last attempt makes, or has made."""
 
     @property
     def _heartbeat_is_fixed(self) -> bool:
@@ -79,12 +82,27 @@ class Keeping:
     def _take_in(self, happened: Happened) -> None:
         """Tell the session, and the client machine whether anybody connects."""
         session, standing = self._session, self._core.standing
-        trying = session.trying
+        trying, attempt = session.trying, session.attempt
         session.receive(happened, now())
+        self._note_attempt(attempt)
         if session.trying and not trying:
             standing.begin()
         elif trying and session.stopped is not None:
             standing.stop(session.stopped)
+
+    def _wake_session(self) -> None:
+        """The session wanted to be woken by now."""
+        attempt = self._session.attempt
+        self._session.wake(now())
+        self._note_attempt(attempt)
+
+    def _note_attempt(self, before: int) -> None:
+        if self._session.attempt != before:
+            self._connection = self._core.connections + 1
+
+    def _concerns_session(self, lost: Down) -> bool:
+        """Whether that connection is not what an earlier attempt left."""
+        return lost.connection >= self._connection
 
     def _not_in_time(self, seconds: float | None, what: str = "") -> TimedOut:
         """The error that there was no connection; `what` says what for."""

@@ -18,7 +18,7 @@ from tickertape.client import forks
 from tickertape.client.beats import Interval
 from tickertape.client.core import Arrived, Lost, Opened
 from tickertape.client.driver import DisconnectHandler, Driver
-from tickertape.client.effects import Effect, Send
+from tickertape.client.effects import Down, Effect, Send
 from tickertape.client.loop_link import LoopLink
 from tickertape.client.loop_waiting import LoopCall, Waiters
 from tickertape.client.subscriptions import Request
@@ -352,7 +352,7 @@ class LoopDriver(Driver):
     def _room_again(self) -> None:
         self._room.wake()
 
-    def _down(self, error: TickertapeError) -> None:  # noqa: ARG002 - for those who override it
+    def _down(self, lost: Down) -> None:  # noqa: ARG002 - for those who override it
         if self._disconnect_handler is not None:
             self._spawn(self._run_disconnect_handler())
 

@@ -193,7 +193,8 @@ class Session:
         self._effects: list[SessionEffect] = []
         self._until = 0.0
         self._uri = ""
-        self._attempt = 0
+        self.attempt = 0
+        """The number of the last attempt."""
         self._untried = True
         """Whether nothing was tried since `Begin`: then there is nothing to wait for."""
         self._never_ready = True
@@ -302,19 +303,19 @@ class Session:
 
     def _connect(self) -> None:
         self.step = Step.CONNECTING
-        self._attempt += 1
+        self.attempt += 1
         self._dropped = None
-        self._effects.append(Connect(self._attempt, self._uri))
+        self._effects.append(Connect(self.attempt, self._uri))
 
     def _failed(self, answer: Failed) -> None:
-        if self.step is not Step.CONNECTING or answer.attempt != self._attempt:
+        if self.step is not Step.CONNECTING or answer.attempt != self.attempt:
             return
         self.last_error = answer.error
         self._effects.append(ReportFailure(answer.error, self._uri))
         self._choose()
 
     def _logged_on(self, attempt: int) -> None:
-        if self.step is not Step.CONNECTING or attempt != self._attempt:
+        if self.step is not Step.CONNECTING or attempt != self.attempt:
             self._effects.append(HangUp(Disconnected("nobody waits for this connection any more")))
             return
         self._effects.append(ReportSuccess(self._uri))
@@ -325,7 +326,7 @@ class Session:
         self._effects += (GoOn(), Resubscribe(attempt))
 
     def _resubscribed(self, answer: Resubscribed, now: Now) -> None:
-        if self.step is not Step.RESUBSCRIBING or answer.attempt != self._attempt:
+        if self.step is not Step.RESUBSCRIBING or answer.attempt != self.attempt:
             return
         if answer.error is not None:
             # The loss comes as `Dropped`, or has come: then this answer belonged to an earlier step.

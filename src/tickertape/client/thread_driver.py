@@ -22,7 +22,7 @@ from tickertape.client.beater import Beater
 from tickertape.client.beats import Interval
 from tickertape.client.core import Arrived, Lost, Opened
 from tickertape.client.driver import DisconnectHandler, Driver
-from tickertape.client.effects import Effect, Resolve, Send, State
+from tickertape.client.effects import Down, Effect, Resolve, Send, State
 from tickertape.client.lane import NOBODY
 from tickertape.client.link import Link, dial
 from tickertape.client.states import ConnectionState
@@ -333,7 +333,7 @@ class ThreadDriver(Driver):
         with self._lock:
             self._room.notify_all()
 
-    def _down(self, error: TickertapeError) -> None:  # noqa: ARG002 - for those who override it
+    def _down(self, lost: Down) -> None:  # noqa: ARG002 - for those who override it
         handler = self._disconnect_handler
         if handler is not None:
             with self._handling_loss:

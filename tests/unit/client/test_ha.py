@@ -1,0 +1,217 @@
+"""The blocking HA client where real signals, forks and threads come in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.ha_parts import silent_server
+from tests.unit.client.socket_server import socket_server
+from tests.unit.client.test_interrupts import Interrupt
+from tickertape.client.counsel import as_failure
+from tickertape.testing.server import wait_until
+from tickertape.wire.commands import Goodbye
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGUSR1 raises, as a Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupted_connect_and_logon_stops_connecting_and_may_be_repeated(interrupts: None) -> None:
+    chooser = tt.DefaultServerChooser()
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket_server() as server:
+        chooser.add(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        client = tt.HAClient("pricing-1", server_chooser=chooser, reconnect_delay=0)
+
+        def interrupt() -> None:
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)  # so it waits for the logon, or will in a moment
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                while connection.recv(4096):
+                    pass  # until the client has hung up
+
+        for _ in range(3):
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(Interrupt):
+                client.connect_and_logon()
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+            with pytest.raises(tt.Disconnected, match="connecting was interrupted"):
+                client.publish("orders", b"0")
+        chooser.add(server.uri)
+        chooser.report_failure(tt.Disconnected(""), tt.ConnectionInfo("", chooser.current_uri() or ""))
+        client.connect_and_logon(SECONDS)
+        client.publish("orders", b"1")
+        client.publish_flush()
+        assert server.bodies() == [b"1"]
+        client.close()
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
+    with socket_server() as server, tt.HAClient("pricing-1", servers=server.uri) as client:
+        calls: list[Callable[[], object]] = [
+            client.connect_and_logon,
+            client.connect,
+            lambda: client.publish("orders", b"1"),
+            lambda: client.subscribe("orders"),
+            lambda: client.unsubscribe("any"),
+            client.publish_flush,
+        ]
+        pid = os.fork()
+        if not pid:
+            refused = 0
+            for call in calls:
+                try:
+                    call()
+                except tt.Forked:
+                    refused += 1
+            client.close()
+            client.disconnect()
+            os._exit(refused)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == len(calls)
+        client.publish("orders", b"1")
+        client.publish_flush()
+        assert server.bodies() == [b"1"]
+
+
+def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[BaseException] = []
+    with socket_server() as server:
+        client = tt.HAClient("pricing-1", servers=server.uri)
+        client.set_exception_listener(told.append)
+
+        def broken(uri: str, instance: str) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(client._counsel, "succeeded", broken)
+        monkeypatch.setattr(threading, "excepthook", lambda _: None)
+        with pytest.raises(tt.Disconnected, match="the thread that connects failed: RuntimeError"):
+            client.connect_and_logon(SECONDS)
+        with pytest.raises(tt.Disconnected, match="the thread that connects failed"):
+            client.subscribe("orders")
+        monkeypatch.undo()
+        client.connect_and_logon(SECONDS)
+        client.close()
+    assert told == []
+
+
+def test_a_beginning_that_timed_out_while_resubscribing_may_be_repeated() -> None:
+    class Slow(tt.MemorySubscriptionManager):
+        def stored(self) -> tuple[tt.StoredSubscription, ...]:
+            go.wait(SECONDS)
+            return ()
+
+    go = threading.Event()
+    states: list[tt.ConnectionState] = []
+    with socket_server() as server:
+        client = tt.HAClient("pricing-1", servers=server.uri, subscription_manager=Slow(), reconnect_delay=0)
+        client.add_connection_state_listener(states.append)
+        with pytest.raises(tt.TimedOut):
+            client.connect_and_logon(0.05)
+        threading.Timer(0.05, go.set).start()
+        client.connect_and_logon(SECONDS)
+        client.publish("orders", b"1")
+        client.publish_flush()
+        assert len(server.logons) == 2
+        assert states.count(tt.ConnectionState.RESUBSCRIBED) == 1
+        client.close()
+
+
+def test_an_attempt_that_was_given_up_while_the_chooser_was_asked_is_not_made() -> None:
+    with socket_server() as server:
+        chooser = Slow(server.uri)
+        client = tt.HAClient("pricing-1", server_chooser=chooser, reconnect_delay=0)
+        with pytest.raises(tt.TimedOut):
+            client.connect_and_logon(0.01)
+        chooser.go.set()
+        wait_until(lambda: client._keeper is None)
+        assert server.logons == []
+        assert not client.connected
+        client.connect_and_logon(SECONDS)
+        assert len(server.logons) == 1
+        client.close()
+
+
+class Slow(tt.DefaultServerChooser):
+    """Takes its time, until it is told to go."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.go = threading.Event()
+
+    def current_uri(self) -> str | None:
+        self.go.wait(SECONDS)
+        return super().current_uri()
+
+
+def test_a_server_that_refuses_the_logon_is_asked_with_another_password() -> None:
+    class Tokens(tt.DefaultAuthenticator):
+        def retry(self, user: str | None, password: str | None) -> str | None:
+            server.refuse = None
+            return "fresh"
+
+    with socket_server() as server:
+        server.refuse = Goodbye(code="refused", text="the token has expired")
+        chooser = tt.DefaultServerChooser(server.uri.replace("//", "//ann:stale@"), authenticator=Tokens())
+        with tt.HAClient("pricing-1", server_chooser=chooser, reconnect_delay=0):
+            assert [(logon.user, logon.password) for logon in server.logons] == [
+                ("ann", "stale"),
+                ("ann", "fresh"),
+            ]
+
+
+def test_a_password_that_is_none_fails_the_attempt() -> None:
+    class Numbers(tt.DefaultAuthenticator):
+        def authenticate(self, user: str | None, password: str | None) -> str | None:
+            return 5  # type: ignore[return-value]
+
+    with socket_server() as server:
+        chooser = tt.DefaultServerChooser(server.uri, authenticator=Numbers())
+        delays = tt.FixedDelayStrategy(0.01, give_up_after=0.01)
+        client = tt.HAClient("pricing-1", server_chooser=chooser, reconnect_delay=delays)
+        with pytest.raises(tt.Disconnected, match="an authenticator gives a password, not int"):
+            client.connect_and_logon()
+        client.close()
+
+
+def test_an_attempt_without_a_timeout_of_the_client_ends_all_the_same() -> None:
+    with silent_server() as silent:
+        client = tt.HAClient("pricing-1", servers=silent, timeout=None)
+        assert client._attempt_seconds == 10
+        client.close()
+
+
+def test_what_an_attempt_failed_with_is_an_error_of_ours() -> None:
+    ours = tt.Disconnected("gone")
+    assert as_failure(ours, "tcp://a:1") is ours
+    other = as_failure(UnicodeError("label too long"), "tcp://a:1")
+    assert isinstance(other, tt.TickertapeError)
+    assert "tcp://a:1 raised UnicodeError: label too long" in str(other)
+
+
+def test_a_name_that_cannot_be_resolved_is_a_failure_like_others() -> None:
+    delays = tt.FixedDelayStrategy(0.01, give_up_after=0.01)
+    client = tt.HAClient("pricing-1", servers=f"tcp://{'a' * 70}.example:1", reconnect_delay=delays)
+    with pytest.raises(tt.Disconnected, match="gives up; the last attempt: "):
+        client.connect_and_logon(SECONDS)
+    client.close()
