@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 @pytest.mark.slow
-def test_two_clients_of_one_name_do_not_fight_for_ever(
+def test_exact_35_two_clients_of_one_name_do_not_fight_for_ever(
     front: Front, server: RunningServer, name: str
 ) -> None:
     told: list[BaseException] = []
@@ -57,7 +57,7 @@ def test_two_clients_of_one_name_do_not_fight_for_ever(
     assert loser.connected
 
 
-def test_the_logon_carries_the_user_and_another_user_does_not_get_the_name(
+def test_exact_35_the_logon_carries_the_user_and_another_user_does_not_get_the_name(
     front: Front, uri: str, name: str
 ) -> None:
     first = front.make_ha(name, servers=uri, user="ann")

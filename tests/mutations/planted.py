@@ -361,4 +361,40 @@ MUTATIONS: Final = (
         (_SILENCE,),
     ),
     *STORE_MUTATIONS,
+    Mutation(
+        "two clients of one name throw each other out for ever",
+        "client/session.py",
+        "            if self._came_back and not settled:\n",
+        "            if False:\n",
+        ("unit/client/test_session.py",),
+    ),
+    Mutation(
+        "subscriptions are placed again before what is left was sent",
+        "client/session.py",
+        "        self._effects += (GoOn(), Resubscribe(attempt))\n",
+        "        self._effects += (Resubscribe(attempt), GoOn())\n",
+        ("unit/client/test_session.py", "property/test_ha_session.py"),
+    ),
+    Mutation(
+        "a logon that nobody waits for any more is kept",
+        "client/session.py",
+        "        if self.step is not Step.CONNECTING or attempt != self.attempt:\n"
+        "            self._effects.append(HangUp",
+        "        if False:\n            self._effects.append(HangUp",
+        ("unit/client/test_session.py",),
+    ),
+    Mutation(
+        "the end of a connection that an earlier attempt left ends the present one",
+        "client/keeping.py",
+        "        return lost.connection >= self._connection\n",
+        "        return lost.connection > 0\n",
+        ("unit/client/test_ha.py",),
+    ),
+    Mutation(
+        "what is published after giving up goes into a store from which nobody sends",
+        "client/standing.py",
+        "        self._publishing.lost(loss, storing=self._stopped is None)\n",
+        "        self._publishing.lost(loss)\n",
+        ("unit/client/test_ha.py",),
+    ),
 )

@@ -15,7 +15,9 @@ import tickertape as tt
 from tests.helpers.ha_parts import silent_server
 from tests.unit.client.socket_server import socket_server
 from tests.unit.client.test_interrupts import Interrupt
+from tickertape.client import session as machine
 from tickertape.client.counsel import as_failure
+from tickertape.client.effects import Down
 from tickertape.testing.server import wait_until
 from tickertape.wire.commands import Goodbye
 
@@ -135,6 +137,20 @@ def test_a_beginning_that_timed_out_while_resubscribing_may_be_repeated() -> Non
         assert len(server.logons) == 2
         assert states.count(tt.ConnectionState.RESUBSCRIBED) == 1
         client.close()
+
+
+def test_only_the_end_of_its_own_connection_concerns_an_attempt() -> None:
+    client = tt.HAClient("pricing-1", servers="tcp://127.0.0.1:1")
+    lost = tt.Disconnected("lost")
+    client._take_in(machine.Begin())
+    client._take_in(machine.Chosen("tcp://127.0.0.1:1"))
+    assert client._concerns_session(Down(lost, 1))
+    client._core.connections = 1  # it was made, and is still there when the next attempt begins
+    client._take_in(machine.Failed(1, lost))
+    client._take_in(machine.Chosen("tcp://127.0.0.1:1"))
+    client._take_in(machine.Delayed(0.0))
+    assert not client._concerns_session(Down(lost, 1))
+    assert client._concerns_session(Down(lost, 2))
 
 
 def test_an_attempt_that_was_given_up_while_the_chooser_was_asked_is_not_made() -> None:
