@@ -159,10 +159,12 @@ class AsyncHAClient(Keeping, AsyncClient):
         if self._core.closed or self._forked:
             return
         self._take_in(machine.Close())
-        self._end_keeper()
+        keeper = self._end_keeper()
         self._carry_at_once()
         try:
             await super().close(timeout=timeout)
+            if keeper is not None and keeper.get_loop() is asyncio.get_running_loop():
+                await asyncio.wait((keeper,), timeout=self._seconds(timeout))
         finally:
             try:
                 self._own.close()
@@ -191,10 +193,13 @@ class AsyncHAClient(Keeping, AsyncClient):
                 self._link.discard(Disconnected(str(error)))
             self._carry_at_once()
 
-    def _end_keeper(self) -> None:
+    def _end_keeper(self) -> asyncio.Task[None] | None:
+        """Cancel the task that connects, and return it, unless it is the one that asks for it."""
         keeper, self._keeper = self._keeper, None
-        if keeper is not None and keeper is not asyncio.current_task() and not keeper.get_loop().is_closed():
-            keeper.cancel()
+        if keeper is None or keeper is asyncio.current_task() or keeper.get_loop().is_closed():
+            return None
+        keeper.cancel()
+        return keeper
 
     def _move_to_loop(self) -> None:
         """Begin anew when the event loop of the connection has ended."""

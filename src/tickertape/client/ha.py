@@ -180,9 +180,9 @@ class HAClient(Keeping, Client):
             keeper = self._keeper
             self._feed(machine.Close())
         super().close(timeout=timeout)
-        # It may be waiting for an answer of the network that nobody can cut short; it ends behind that.
+        # It may be waiting for a connection or an object of the application, which nobody can cut short.
         if keeper is not None and keeper is not current_thread() and not self._dialling:
-            keeper.join()
+            keeper.join(self._seconds(timeout))
         try:
             self._own.close()
         except StoreError as error:
