@@ -78,6 +78,8 @@ class AsyncHAClient(Keeping, AsyncClient):
         self._set_up(chooser, delays, subscription_manager, user, password)
         if heartbeat is not None:
             self.set_heartbeat(heartbeat)
+        self._home: asyncio.AbstractEventLoop | None = None
+        """The loop on which it was told to connect."""
         self._keeper: asyncio.Task[None] | None = None
         self._beginners: dict[LoopCall, int] = {}
         """Who waits in `connect_and_logon`, and for which beginning of the session."""
@@ -203,16 +205,18 @@ class AsyncHAClient(Keeping, AsyncClient):
 
     def _move_to_loop(self) -> None:
         """Begin anew when the event loop of the connection has ended."""
-        keeper = self._keeper
-        if keeper is None or keeper.get_loop() is asyncio.get_running_loop():
+        loop, self._home = self._home, asyncio.get_running_loop()
+        if loop is None or loop is self._home:
             return
-        if keeper.get_loop().is_running():
+        if loop.is_running():
+            self._home = loop
             raise UsageError("this client is connected on another event loop: use it there")
         self._keeper = None
         self._beginners.clear()
         ended = Disconnected("the event loop of the connection ended")
-        self._take_in(machine.Broken(ended))
-        self._session.effects()
+        if self._session.trying:
+            self._take_in(machine.Broken(ended))
+            self._session.effects()
         if self._link is not None:
             self._link.discard(ended)
 
@@ -284,6 +288,10 @@ class AsyncHAClient(Keeping, AsyncClient):
                 left = None if deadline is None else max(0.0, deadline - now().mono)
                 await self._changed.wait_for(lambda: session.due, left)
                 self._wake_session()
+        except asyncio.CancelledError:
+            if self._keeper is asyncio.current_task() and not session.ready:
+                self._keeper_was_cancelled()
+            raise
         except Exception as error:
             # Nothing should come here; if it does, nobody is left waiting.
             failure = Disconnected(f"the task that connects failed: {error!r}")
@@ -295,6 +303,13 @@ class AsyncHAClient(Keeping, AsyncClient):
         finally:
             if self._keeper is asyncio.current_task():
                 self._keeper = None
+
+    def _keeper_was_cancelled(self) -> None:
+        """By somebody else, who may be about to end the loop: nothing is begun that takes time."""
+        self._take_in(machine.Broken(Disconnected("the task that connects was cancelled")))
+        for effect in self._session.effects():
+            if isinstance(effect, machine.Stopped):
+                self._carry_now(effect)
 
     def _carry_at_once(self) -> None:
         """Carry out what is left when the session has stopped: none of that has to be awaited."""

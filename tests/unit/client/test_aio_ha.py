@@ -1,0 +1,164 @@
+"""The asyncio HA client where loops end and tasks are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.ha_parts import nowhere
+from tests.unit.client.socket_server import socket_server
+
+SECONDS = 20.0
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
+def test_it_begins_anew_on_another_loop_when_its_own_has_ended() -> None:
+    with socket_server() as server:
+        client = tt.AsyncHAClient("pricing-1", servers=server.uri, reconnect_delay=0)
+
+        async def publish(body: bytes) -> None:
+            await client.connect_and_logon(SECONDS)
+            await client.publish("orders", body)
+            await client.publish_flush()
+
+        asyncio.run(publish(b"1"))
+        asyncio.run(publish(b"2"))
+
+        async def end() -> None:
+            await publish(b"3")
+            await client.close()
+
+        asyncio.run(end())
+        assert server.bodies() == [b"1", b"2", b"3"]
+        assert len(server.logons) == 3
+        gc.collect()
+
+
+def test_a_loop_that_ends_while_it_connects_is_no_hindrance_for_the_next_one() -> None:
+    told: list[BaseException] = []
+    chooser = tt.DefaultServerChooser(nowhere())
+    client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=100)
+    client.set_exception_listener(told.append)
+
+    async def begin() -> None:
+        beginning = asyncio.create_task(client.connect_and_logon())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not beginning.done()
+
+    asyncio.run(begin())
+    assert told == []  # whoever waited was cancelled too
+    with socket_server() as server:
+        chooser.add(server.uri)
+
+        async def again() -> None:
+            chooser.report_failure(tt.Disconnected(""), tt.ConnectionInfo("", chooser.current_uri() or ""))
+            await client.connect_and_logon(SECONDS)
+            await client.close()
+
+        asyncio.run(again())
+
+
+def test_it_is_used_on_its_own_loop_only() -> None:
+    async def run() -> None:
+        with socket_server() as server:
+            async with tt.AsyncHAClient("pricing-1", servers=server.uri) as client:
+
+                async def elsewhere() -> None:
+                    with pytest.raises(tt.UsageError, match="another event loop"):
+                        await client.connect_and_logon()
+
+                await asyncio.to_thread(asyncio.run, elsewhere())
+                await client.publish("orders", b"1")
+                await client.publish_flush()
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_beginning_stops_connecting_and_may_be_repeated() -> None:
+    async def run() -> None:
+        chooser = tt.DefaultServerChooser(nowhere())
+        client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=0.001)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await client.connect_and_logon()
+            with pytest.raises(tt.Disconnected, match="connecting was cancelled"):
+                await client.subscribe("orders")
+        with socket_server() as server:
+            chooser.add(server.uri)
+            await client.connect_and_logon(SECONDS)
+            await client.close()
+
+    asyncio.run(run())
+
+
+def test_one_of_two_who_wait_may_be_cancelled() -> None:
+    async def run() -> None:
+        chooser = tt.DefaultServerChooser(nowhere())
+        client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=0.001)
+        waiting = [asyncio.create_task(client.connect_and_logon(SECONDS)) for _ in range(2)]
+        await asyncio.sleep(0.005)
+        waiting[0].cancel()
+        with socket_server() as server:
+            chooser.add(server.uri)
+            await waiting[1]
+            assert client.connected
+            await client.close()
+
+    asyncio.run(run())
+
+
+def test_the_task_that_connects_may_be_cancelled_with_all_others() -> None:
+    async def run() -> None:
+        chooser = tt.DefaultServerChooser(nowhere())
+        client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=0.001)
+        waiting = asyncio.create_task(client.connect_and_logon())
+        await asyncio.sleep(0.005)
+        assert client._keeper is not None
+        client._keeper.cancel()
+        with pytest.raises(tt.Disconnected, match="the task that connects was cancelled"):
+            await waiting
+        with pytest.raises(tt.Disconnected, match="the task that connects was cancelled"):
+            await client.subscribe("orders")
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_an_authenticator_may_be_awaited() -> None:
+    class Tokens(tt.DefaultAuthenticator):
+        async def authenticate(  # type: ignore[override]
+            self, user: str | None, password: str | None
+        ) -> str | None:
+            await asyncio.sleep(0)
+            return f"{user}-{password}"
+
+    async def run() -> None:
+        with socket_server() as server:
+            chooser = tt.DefaultServerChooser(server.uri, authenticator=Tokens())
+            async with tt.AsyncHAClient("a", server_chooser=chooser, user="ann", password="p"):
+                assert [logon.password for logon in server.logons] == ["ann-p"]
+
+    asyncio.run(run())
+
+
+def test_a_failed_begin_of_async_with_closes_the_client(tmp_path: Path) -> None:
+    async def run() -> None:
+        delays = tt.FixedDelayStrategy(0.001, give_up_after=0.002)
+        client = tt.AsyncHAClient.file_backed(
+            "a",
+            publish_path=tmp_path / "publishes",
+            bookmark_path=tmp_path / "bookmarks",
+            servers=nowhere(),
+            reconnect_delay=delays,
+        )
+        with pytest.raises(tt.Disconnected, match="gives up"):
+            await client.__aenter__()
+        tt.FilePublishStore(tmp_path / "publishes").close()  # it belongs to nobody
+
+    asyncio.run(run())
