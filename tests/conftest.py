@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
 TIERS = ("unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark")
@@ -28,6 +28,12 @@ settings.register_profile(
 )
 settings.register_profile(
     "full", parent=settings.get_profile("ci"), max_examples=1_000, derandomize=False, print_blob=True
+)
+settings.register_profile(
+    "planted",  # that a defect is found is enough; to find its smallest example can take minutes
+    parent=settings.get_profile("ci"),
+    phases=(Phase.explicit, Phase.generate),
+    report_multiple_bugs=False,
 )
 
 

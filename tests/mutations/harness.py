@@ -63,7 +63,12 @@ def run_tests(project: Path, tests: Iterable[str]) -> Noticed | None:
     """Run test files of a copy, up to the first failure; None when all pass. Raises `MutationError`."""
     report = project / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    command += [f"--timeout={TEST_SECONDS_MAX}", f"--junitxml={report}", *(f"tests/{test}" for test in tests)]
+    command += [
+        "--hypothesis-profile=planted",
+        f"--timeout={TEST_SECONDS_MAX}",
+        f"--junitxml={report}",
+        *(f"tests/{test}" for test in tests),
+    ]
     path = os.pathsep.join((str(project / "src"), str(project)))
     done = subprocess.run(
         command,

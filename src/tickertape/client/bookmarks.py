@@ -141,7 +141,10 @@ class MemoryTrail:
 
     def noticed(self, bookmark: Bookmark) -> None:
         """See `Trail`."""
-        self._point.notice(bookmark, self._delivered, self._delivered)
+        ordinal, high = self._seen.get(bookmark.publisher, (0, -1))
+        past = bookmark.sequence < high or (bookmark.sequence == high and ordinal < self._delivered - 1)
+        if not past:  # else it tells of messages that came again, and would move the recovery point back
+            self._point.notice(bookmark, self._delivered, self._delivered)
 
     def most_recent(self) -> list[Bookmark]:
         """See `Trail`."""
