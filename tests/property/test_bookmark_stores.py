@@ -137,6 +137,16 @@ class Machine(RuleBasedStateMachine):
     def notice(self) -> None:
         self.store.persisted(SUB, tt.Bookmark(*self.log[self.cursor - 1]))
 
+    @rule(publishers=st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    def leave_one(self, publishers: list[int]) -> None:
+        """A notice comes when all but one message is done with: it must not count yet."""
+        self.publish(publishers, 1)
+        self.deliver(len(self.log), alone=False)
+        while len(self.held) > 1:
+            self.take(0)
+        self.notice()
+        self.reconnect(forget=False)
+
     @rule(forget=st.booleans())
     def reconnect(self, forget: bool) -> None:
         points = self.store.most_recent(SUB)

@@ -60,7 +60,7 @@ class AsyncHAClient(Keeping, AsyncClient):
         user: str | None = None,
         password: str | None = None,
         publish_store: PublishStore | Literal["memory"] | None = "memory",
-        bookmark_store: BookmarkStore | Literal["memory"] | None = "memory",
+        bookmark_store: BookmarkStore | None = None,
         reconnect_delay: float | str | DelayStrategy | None = None,
         heartbeat: float | str | None = None,
         subscription_manager: SubscriptionManager | None = None,
@@ -72,7 +72,7 @@ class AsyncHAClient(Keeping, AsyncClient):
             name,
             "",
             publish_store=MemoryPublishStore() if publish_store == "memory" else publish_store,
-            bookmark_store=MemoryBookmarkStore() if bookmark_store == "memory" else bookmark_store,
+            bookmark_store=bookmark_store,
             timeout=timeout,
         )
         self._set_up(chooser, delays, subscription_manager, user, password)
@@ -91,7 +91,7 @@ class AsyncHAClient(Keeping, AsyncClient):
     @classmethod
     def memory_backed(cls, name: str, **options: Any) -> Self:
         """A client whose stores are in memory: they survive a lost connection. `options` as for the class."""
-        return cls(name, publish_store="memory", bookmark_store="memory", **options)
+        return cls(name, publish_store="memory", bookmark_store=MemoryBookmarkStore(), **options)
 
     @classmethod
     def file_backed(

@@ -49,10 +49,11 @@ class HAClient(Keeping, Client):
     where to connect (`ServerChooser`). `user`, `password`: as in `Client`; an authenticator of the chooser
     may give another password. `publish_store`: `"memory"` (default), a store, or None: what is in flight when
     a connection is lost has an unknown outcome then, and nothing can be published while there is none.
-    `bookmark_store`: `"memory"` (default), a store, or None. `reconnect_delay`: seconds or text for the same
-    wait each time, a `DelayStrategy`, or None (default) for an `ExponentialDelayStrategy` that never gives
-    up. `heartbeat`: seconds or text; see `set_heartbeat`. `subscription_manager`: remembers the subscriptions
-    of handlers (`SubscriptionManager`; by default in memory). `timeout`: as in `Client`, and for one attempt.
+    `bookmark_store`: for those who discard messages; None (default): what a handler was given is done with.
+    `reconnect_delay`: seconds or text for the same wait each time, a `DelayStrategy`, or None (default) for
+    an `ExponentialDelayStrategy` that never gives up. `heartbeat`: seconds or text; see `set_heartbeat`.
+    `subscription_manager`: remembers the subscriptions of handlers (`SubscriptionManager`; by default in
+    memory). `timeout`: as in `Client`, and for one attempt.
 
     `connect_and_logon` (or `with`) makes the first connection. From then on, whenever the connection is lost,
     a thread of its own connects again: it asks the chooser, waits as the delay strategy says, connects, logs
@@ -74,7 +75,7 @@ class HAClient(Keeping, Client):
         user: str | None = None,
         password: str | None = None,
         publish_store: PublishStore | Literal["memory"] | None = "memory",
-        bookmark_store: BookmarkStore | Literal["memory"] | None = "memory",
+        bookmark_store: BookmarkStore | None = None,
         reconnect_delay: float | str | DelayStrategy | None = None,
         heartbeat: float | str | None = None,
         subscription_manager: SubscriptionManager | None = None,
@@ -86,7 +87,7 @@ class HAClient(Keeping, Client):
             name,
             "",
             publish_store=MemoryPublishStore() if publish_store == "memory" else publish_store,
-            bookmark_store=MemoryBookmarkStore() if bookmark_store == "memory" else bookmark_store,
+            bookmark_store=bookmark_store,
             timeout=timeout,
             connect=False,
         )
@@ -107,7 +108,7 @@ class HAClient(Keeping, Client):
     @classmethod
     def memory_backed(cls, name: str, **options: Any) -> Self:
         """A client whose stores are in memory: they survive a lost connection. `options` as for the class."""
-        return cls(name, publish_store="memory", bookmark_store="memory", **options)
+        return cls(name, publish_store="memory", bookmark_store=MemoryBookmarkStore(), **options)
 
     @classmethod
     def file_backed(
