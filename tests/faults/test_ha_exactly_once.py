@@ -102,6 +102,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.server = server
         self.published = 0
+        self.told: list[BaseException] = []
+        """What the exception listeners heard: a lost connection is nothing exceptional."""
         self._faults = decks(self.rng, FAULTS)
         self._places = decks(self.rng, PLACES)
         self.in_order, self.windowed = InOrder(), Windowed(seed)
@@ -126,6 +128,7 @@ class World:
             reconnect_delay=0.01,
             heartbeat=HEARTBEAT,
         )
+        made.set_exception_listener(self.told.append)
         made.connect_and_logon(timeout=SECONDS)
         return made
 
@@ -169,6 +172,7 @@ class World:
         wait_until(lambda: len(self.in_order.done) >= self.published, SECONDS)
         wait_until(lambda: len(self.windowed.done) + self.windowed.held >= self.published, SECONDS)
         self.windowed.finish(self.windowed.held)
+        assert self.told == []
         assert self.in_order.done == expected
         assert sorted(self.windowed.done, key=int) == expected
         with tt.Client("auditor", self.server.uri) as auditor:

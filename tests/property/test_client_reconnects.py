@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tickertape.base.errors import Disconnected, PublishRejected
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
@@ -37,6 +38,8 @@ from tickertape.wire.commands import (
 from tickertape.wire.connection import Connection, Received
 
 RUNS = 400
+PARTS_FULL = 125
+"""A full run has so many times as many: 50,000."""
 STEPS = 120
 
 
@@ -318,9 +321,9 @@ class World:
                 assert got == [body for body in self.unsequenced if body not in refused]
 
 
-@pytest.mark.parametrize("block", range(8))
-def test_every_message_is_stored_once_and_in_order_whatever_the_network_does(block: int) -> None:
-    for seed in range(block * RUNS // 8, (block + 1) * RUNS // 8):
+@pytest.mark.parametrize("part", parts(PARTS_FULL))
+def test_every_message_is_stored_once_and_in_order_whatever_the_network_does(part: int) -> None:
+    for seed in range(part * RUNS, (part + 1) * RUNS):
         world = World(seed)
         try:
             world.run()
