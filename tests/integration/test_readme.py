@@ -123,6 +123,7 @@ def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
         "bash",
         "python",
         "python",
+        "python",
         "bash",
         "python",
         "python",
