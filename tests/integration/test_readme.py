@@ -123,13 +123,13 @@ def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
         "bash",
         "python",
         "python",
-        "python",
         "bash",
         "python",
         "python",
         "python",
+        "python",
     ]
-    assert [block.needs_spark for block in blocks] == [False, False, False, False, False, False, True]
+    assert [block.needs_spark for block in blocks] == [False] * 7 + [True]
     assert all(block.printed for block in blocks[1:])
 
 
