@@ -151,7 +151,8 @@ def test_exact_33_a_stream_that_ended_does_not_revive_and_is_asked_for_again_wit
 ) -> None:
     publish = publisher(front, name, relay.uri, topic)
     publish(1, 2, 3)
-    client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON)
+    store = tt.MemoryBookmarkStore()
+    client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON, bookmark_store=store)
     client.connect_and_logon(SECONDS)
     stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk")
     for _ in range(2):
