@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import ExitStack
 from types import TracebackType
 from typing import NoReturn, Protocol
 
@@ -76,9 +77,11 @@ _alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for inherited in list(_alive):
-        inherited.forked()
-    _alive.clear()
+    # Whatever one of them meets, all others have to know: each would go on using what the parent uses.
+    with ExitStack() as told:
+        for inherited in list(_alive):
+            told.callback(inherited.forked)
+        _alive.clear()
 
 
 os.register_at_fork(after_in_child=_in_child)

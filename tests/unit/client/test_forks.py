@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import weakref
 
 import pytest
 
@@ -59,3 +60,27 @@ def test_a_child_of_an_asyncio_client_does_not_append_to_the_open_run() -> None:
     client.forked()
     with pytest.raises(Forked):
         client.publish("orders", b"2").send(None)
+
+
+class Heir:
+    """Notes that it was told; `wrong` ones raise then."""
+
+    def __init__(self, *, wrong: bool) -> None:
+        self.told = False
+        self._wrong = wrong
+
+    def forked(self) -> None:
+        self.told = True
+        if self._wrong:
+            raise RuntimeError("nobody expects this")
+
+
+def test_all_are_told_whatever_some_of_them_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_alive", weakref.WeakSet())
+    heirs = [Heir(wrong=n % 2 == 0) for n in range(8)]
+    for heir in heirs:
+        forks.register(heir)
+    with pytest.raises(RuntimeError, match="nobody expects"):
+        forks._in_child()
+    assert all(heir.told for heir in heirs)
+    forks._in_child()  # told once

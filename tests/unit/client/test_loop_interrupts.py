@@ -42,6 +42,9 @@ class LoopWorld(World):
     def drive(self) -> None:
         self.target._drive()
 
+    def let_go(self) -> None:
+        """As a link in a forked child; other tests fork while this world is not collected yet."""
+
     def core(self) -> ClientCore:
         return self.target._core
 
