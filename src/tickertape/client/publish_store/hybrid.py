@@ -18,6 +18,7 @@ from tickertape.base.limits import (
     publish_store_sequences_ahead,
 )
 from tickertape.batch.layout import MessageBatch
+from tickertape.client import forks
 from tickertape.client.publish_store.file import FilePublishStore, Sync
 from tickertape.client.publish_store.memory import MemoryPublishStore
 from tickertape.client.publish_store.options import checked_size
@@ -47,6 +48,7 @@ class HybridPublishStore:
         self._file = FilePublishStore(path, bytes_max, when_full, sync)
         self._memory = MemoryPublishStore(bytes_max, when_full)
         self._ahead = self._file.last_sequence
+        forks.register(self)
 
     def attach(self, name: str) -> None:
         """The client `name` uses it. Raises `StoreOfAnother`, `StoreFailed`."""
@@ -57,6 +59,12 @@ class HybridPublishStore:
         if self._memory.unpersisted_count():
             self._spill(0)
         self._file.close()
+
+    def forked(self) -> None:
+        """Internal: this is a forked child. What is in memory is the parent's; the next put asks the file,
+        which refuses."""
+        self._memory = MemoryPublishStore(self._file.bytes_max, self._file.when_full)
+        self._ahead = -1
 
     def __enter__(self) -> HybridPublishStore:
         return self

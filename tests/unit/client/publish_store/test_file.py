@@ -391,3 +391,29 @@ def test_a_hybrid_store_whose_disk_is_full_counts_as_full(
     assert [s.first for s in store.held()] == [1, 2, 3]
     store.close()
     assert MAGIC in (tmp_path / "s" / segments(tmp_path / "s")[0]).read_bytes()[:8]
+
+
+def test_a_forked_child_neither_keeps_in_memory_nor_writes_what_is_there(tmp_path: Path) -> None:
+    store = HybridPublishStore(tmp_path / "s")
+    store.attach("orders-1")
+    store.put(stored(1, b"of the parent"))
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with store:
+                store.put(stored(2, b"in the child"))
+        except BaseException as error:  # noqa: BLE001 - told to the parent
+            os.write(tell, type(error).__name__.encode())
+        try:
+            store.close()
+        except BaseException as error:  # noqa: BLE001 - told to the parent
+            os.write(tell, type(error).__name__.encode())
+        os._exit(0)
+    os.close(tell)
+    os.waitpid(child, 0)
+    assert os.read(told, 100) == b"Forked"
+    os.close(told)
+    store.close()
+    with FilePublishStore(tmp_path / "s") as found:
+        assert found.unpersisted_count() == 1
