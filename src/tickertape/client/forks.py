@@ -1,4 +1,5 @@
-"""Owns what becomes of clients and streams in a forked child: they refuse, and let go of the parent's socket.
+"""Owns what becomes of clients, streams and stores in a forked child: they refuse, and let go of what is the
+parent's.
 
 Must never send anything, nor wait for a lock: a thread that held it exists in the parent only.
 """
@@ -44,8 +45,8 @@ class ForkedLock:
 def forked_error() -> Forked:
     """What every call raises in a child."""
     return Forked(
-        f"process {os.getpid()} was forked and inherited this client or stream, whose connection belongs to "
-        "its parent: make a client of your own after the fork"
+        f"process {os.getpid()} was forked and inherited this client, stream or store, which belongs to its "
+        "parent: make one of your own after the fork"
     )
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadOption, Closed
 from tickertape.base.units import parse_interval
+from tickertape.client import forks
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 
 Read = Callable[[str], Sequence[Bookmark]]
@@ -47,8 +48,9 @@ class ConflatingRecoveryPointAdapter:
         self._passing = threading.Lock()
         self._moved: dict[str, Read] = {}
         self._count = 0
-        self._closed = False
+        self._closed = self._forked = False
         self._thread: threading.Thread | None = None
+        forks.register(self)
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
         """What `inner` has."""
@@ -97,6 +99,8 @@ class ConflatingRecoveryPointAdapter:
 
     def close(self) -> None:
         """Pass on what has moved, and close `inner`."""
+        if self._forked:
+            return
         with self._changed:
             if self._closed:
                 return
@@ -107,6 +111,12 @@ class ConflatingRecoveryPointAdapter:
             thread.join()
         self.flush()
         self.inner.close()
+
+    def forked(self) -> None:
+        """Internal: this is a forked child, which has neither the thread nor the newest points."""
+        self._forked = True
+        refusing: Any = forks.ForkedLock()
+        self._changed = self._passing = refusing
 
     def _run(self) -> None:
         while True:

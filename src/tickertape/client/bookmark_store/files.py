@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tickertape.base.errors import StoreCorrupt, StoreFailed, StoreLocked
+from tickertape.client import forks
 
 _MODE: Final = 0o600
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -39,14 +40,16 @@ def random_salt() -> int:
 class StoreFile:
     """A file that is this store's alone, until `close`. `map` is its content; it changes when it grows.
 
-    Raises `StoreLocked`, and `StoreFailed` for whatever the system refuses.
+    A forked child lets go of it at once. Raises `StoreLocked`, and `StoreFailed` for whatever the system
+    refuses.
     """
 
     map: mmap.mmap
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._fd = -1
+        self._fd = self._lock = -1
+        forks.register(self)
         with self._errors("lock"):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._lock = os.open(f"{self.path}.lock", flags, _MODE)
@@ -131,9 +134,9 @@ class StoreFile:
                 os.close(fd)
                 raise
             self._unmap()
-            if self._fd >= 0:
-                os.close(self._fd)
-            self._fd, self.map = fd, fresh
+            before, self._fd, self.map = self._fd, fd, fresh
+            if before >= 0:
+                os.close(before)
             self._sync_directory()
 
     def _sync_directory(self) -> None:
@@ -152,15 +155,29 @@ class StoreFile:
     def close(self, keep: int | None = None) -> None:
         """Let go of file and lock; the file is cut to its first `keep` bytes."""
         self._unmap()
-        if self._fd >= 0:
-            if keep is not None:
+        try:
+            if self._fd >= 0 and keep is not None:
                 with self._errors("shorten"):
                     os.ftruncate(self._fd, keep)
-            os.close(self._fd)
-            self._fd = -1
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        finally:
+            if self._lock >= 0:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked just now has it open still
+            self._let_go()
+
+    def forked(self) -> None:
+        """Internal: this is a forked child. The file and its length are the parent's. So is the lock, which a
+        descriptor left open here would hold for longer than the parent lives."""
+        with contextlib.suppress(BufferError):
+            self._unmap()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        # Forgotten first: a fork in between must not close a number that is another's by then.
+        file, self._fd = self._fd, -1
+        lock, self._lock = self._lock, -1
+        for descriptor in (file, lock):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _unmap(self) -> None:
         mapped = getattr(self, "map", None)

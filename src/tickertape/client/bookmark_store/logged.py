@@ -255,6 +255,7 @@ class LoggedBookmarkStore(ProgressStore):
                 handler(self, size)
             finally:
                 self._in_handler = False
+            self._check()  # it may have closed the store, or forked
         if self._at + need <= self._size:
             return
         if size > max(self._prune_bytes, 4 * self._pruned):

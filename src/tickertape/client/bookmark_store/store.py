@@ -9,18 +9,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import BookmarkStoreFull, Closed
+from tickertape.base.errors import BookmarkStoreFull, Closed, TickertapeError
 from tickertape.base.limits import bookmark_subscriptions_max
+from tickertape.client import forks
 from tickertape.client.bookmark_store.progress import Mask, Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.recovery import one_for_each
 
 
 class ProgressStore:
-    """A bookmark store in memory, with steps that others fill in. Safe to use from several threads."""
+    """A bookmark store in memory, with steps that others fill in. Safe to use from several threads. It is the
+    parent's alone: in a forked child everything but `close` raises `Forked`."""
 
     def __init__(self, adapter: RecoveryPointAdapter | None = None) -> None:
         self._adapter = adapter
@@ -28,6 +30,8 @@ class ProgressStore:
         self._lock = threading.RLock()
         self._progress: dict[str, Progress] = {}
         self._closed = False
+        self._refusal: TickertapeError = Closed("this bookmark store is closed")
+        forks.register(self)
 
     @property
     def adapter(self) -> RecoveryPointAdapter | None:
@@ -149,6 +153,13 @@ class ProgressStore:
             self._closed = True
             self._progress = {}
 
+    def forked(self) -> None:
+        """Internal: this is a forked child; the parent goes on, and a thread of it may hold the lock."""
+        self._refusal = forks.forked_error()
+        self._closed = True
+        refusing: Any = forks.ForkedLock()
+        self._lock = refusing
+
     def __enter__(self) -> Self:
         return self
 
@@ -186,7 +197,7 @@ class ProgressStore:
 
     def _check(self) -> None:
         if self._closed:
-            raise Closed("this bookmark store is closed")
+            raise self._refusal.with_traceback(None)  # else it grows with each call
 
     def _get(self, sub_id: str) -> Progress | None:
         self._check()
