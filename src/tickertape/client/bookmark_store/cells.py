@@ -120,17 +120,13 @@ def name(sub_id: bytes, epoch: int, at: int, salt: int) -> bytes:
 
 
 def read_ring(content: bytes, boot: bytes) -> Ring | str:
-    """What a file says, or what is wrong with it. `boot` is the present run of the machine: if it is that of
-    the file, no more than one slot can be half written."""
-    if content[: len(MAGIC)] != MAGIC:
-        return "it is not a ring bookmark store"
+    """What a file says, or what is damaged. It is ours: see `not_ours`. `boot` is the present run of the
+    machine: if it is that of the file, no more than one slot can be half written."""
     if len(content) < HEADER_BYTES:
         return f"it ends in its header, after {len(content)} bytes"
     if crc32c(content[: HEADER.size]) != int.from_bytes(content[HEADER.size : HEADER.size + 4], "little"):
         return "its header is damaged"
-    _, version, _, salt, subscriptions, publishers, its_boot = HEADER.unpack_from(content)
-    if version > VERSION:
-        return f"it has version {version}, and this program knows up to {VERSION}"
+    _, _, _, salt, subscriptions, publishers, its_boot = HEADER.unpack_from(content)
     if len(content) != place_at(subscriptions, publishers):
         return f"it has {len(content)} bytes instead of {place_at(subscriptions, publishers)}"
     held: dict[str, tuple[Place, Progress]] = {}

@@ -22,6 +22,7 @@ from tickertape.base.limits import (
 from tickertape.base.units import parse_size
 from tickertape.client.bookmark_store import records
 from tickertape.client.bookmark_store.files import StoreFile, boot_id, random_salt
+from tickertape.client.bookmark_store.heads import not_ours
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.records import BODY, RECORD, RECORD_BYTES, BadRecord, Kind
@@ -43,7 +44,9 @@ class LoggedBookmarkStore(ProgressStore):
 
     `path`: the file; it is created when missing (its directory is not), and `path.lock` beside it. One store
     at a time has it. `adapter`: keeps recovery points elsewhere too; the store begins with them when the file
-    is missing or damaged. `sync`: `"never"` (default) leaves writing to the system: what a call recorded
+    is missing or damaged (what is no bookmark store, or a newer one, is never written over).
+
+    `sync`: `"never"` (default) leaves writing to the system: what a call recorded
     survives the death of this process, not that of the machine, after which messages may come again;
     `"always"` makes it durable before each call returns. `prune_size`: int (bytes) or text such as `"16MB"`
     (default): the file prunes itself instead of growing above this and four times what is left by pruning.
@@ -151,6 +154,9 @@ class LoggedBookmarkStore(ProgressStore):
 
     def _open(self) -> None:
         content = self._file.read() if self._file.exists else b""
+        foreign = not_ours(content, records.MAGIC, records.VERSION, "the log of a bookmark store")
+        if foreign is not None:
+            raise self._unusable(foreign, "")
         if not content:
             self._load_adapter()
             self.prune()
@@ -176,10 +182,7 @@ class LoggedBookmarkStore(ProgressStore):
         path = self.path
         head = records.read_header(content)
         if isinstance(head, str):
-            raise StoreCorrupt(
-                f"{path} cannot be used as a bookmark store: {head}; take another path, or move it "
-                "away (messages then come again from where subscriptions begin)"
-            )
+            raise self._unusable(head, "give the store an adapter, ")
         self._salt, boot = head
         try:
             log = records.read_log(content, self._salt)
@@ -191,6 +194,12 @@ class LoggedBookmarkStore(ProgressStore):
             )
         self._progress = log.subscriptions
         return log.end
+
+    def _unusable(self, why: str, remedy: str) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.path} cannot be used as a bookmark store: {why}; take another path, {remedy}or move it "
+            "away (messages then come again from where subscriptions begin)"
+        )
 
     # -- the steps --------------------------------------------------------------------------------------
 

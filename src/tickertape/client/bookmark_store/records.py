@@ -157,16 +157,12 @@ def _state(progress: Progress) -> bytes:
 
 
 def read_header(content: bytes) -> tuple[int, bytes] | str:
-    """Salt and run of the machine, or what is wrong."""
-    if content[: len(MAGIC)] != MAGIC:
-        return "it is not the log of a bookmark store"
+    """Salt and run of the machine, or what is damaged. It is ours: see `not_ours`."""
     if len(content) < HEADER_BYTES:
         return f"it ends in its header, after {len(content)} bytes"
     if crc32c(content[: HEADER.size]) != int.from_bytes(content[HEADER.size : HEADER.size + 4], "little"):
         return "its header is damaged"
-    _, version, _, salt, boot = HEADER.unpack_from(content)
-    if version > VERSION:
-        return f"it has version {version}, and this program knows up to {VERSION}"
+    _, _, _, salt, boot = HEADER.unpack_from(content)
     return salt, boot
 
 

@@ -17,6 +17,7 @@ from tickertape.base.limits import bookmark_ring_cells_max
 from tickertape.client.bookmark_store import cells
 from tickertape.client.bookmark_store.cells import NAME_LENGTH_MAX, SLOT, SLOT_BYTES, Cell, Place
 from tickertape.client.bookmark_store.files import StoreFile, boot_id, random_salt
+from tickertape.client.bookmark_store.heads import not_ours
 from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.store import ProgressStore
@@ -114,6 +115,9 @@ class RingBookmarkStore(ProgressStore):
 
     def _open(self) -> None:
         content = self._file.read() if self._file.exists else b""
+        foreign = not_ours(content, cells.MAGIC, cells.VERSION, "a ring bookmark store")
+        if foreign is not None:
+            raise self._unusable(foreign, "")
         if content:
             found = cells.read_ring(content, boot_id())
             if not isinstance(found, str):
@@ -126,15 +130,18 @@ class RingBookmarkStore(ProgressStore):
                 self._file.reserve(len(content), len(content))
                 return
             if self._adapter is None:
-                raise StoreCorrupt(
-                    f"{self.path} cannot be used as a ring bookmark store: {found}; take another path, give "
-                    "the store an adapter, or move it away (messages then come again)"
-                )
+                raise self._unusable(found, "give the store an adapter, ")
         self._salt = random_salt()
         empty = cells.header(self._salt, self._subscriptions, self._publishers, boot_id())
         self._file.replace(empty, self.size_bytes)
         self._free = list(reversed(range(self._subscriptions)))
         self._load_adapter()
+
+    def _unusable(self, why: str, remedy: str) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.path} cannot be used as a ring bookmark store: {why}; take another path, {remedy}or move "
+            "it away (messages then come again)"
+        )
 
     # -- the steps --------------------------------------------------------------------------------------
 

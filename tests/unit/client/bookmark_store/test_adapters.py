@@ -80,16 +80,62 @@ def test_exact_32_an_adapter_is_kept_up_to_date_and_restores(make: Make, tmp_pat
         assert kept.points == {}
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:12] + b"damaged" + whole[19:],
+        lambda whole: whole[:5],
+        lambda whole: whole[:9],
+        lambda whole: whole[:50],
+        lambda whole: bytes(len(whole)),
+    ],
+)
 @pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
-def test_exact_32_a_damaged_file_is_restored_from_the_adapter(make: Make, tmp_path: Path) -> None:
+def test_exact_32_a_damaged_file_is_restored_from_the_adapter(
+    make: Make, damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     kept, path = Kept(), tmp_path / "store"
     with make(path, kept) as store:
         work(store)
-    path.write_bytes(b"damaged" + path.read_bytes()[7:])
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
     with make(path, kept) as store:
         assert store.most_recent("s") == [(7, 2)]
     with make(path, kept) as store:  # and the file is whole again
         assert store.most_recent("s") == [(7, 2)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"all my notes\n" * 100,
+        b"notes",
+        b"ttbmlog\0" + b"\1\0" + bytes(54),
+        b"ttbmring" + b"\1\0" + bytes(54),
+        b"\0" * 100 + b"data",
+    ],
+)
+@pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
+def test_exact_32_what_is_no_damaged_store_is_never_written_over(
+    make: Make, content: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    path.write_bytes(content)
+    with pytest.raises(tt.StoreCorrupt, match=r"it is not|it has version 1"):
+        make(path, Kept())
+    assert path.read_bytes() == content
+
+
+def test_exact_32_a_store_of_the_other_kind_is_never_written_over(tmp_path: Path) -> None:
+    makes: list[Make] = [tt.LoggedBookmarkStore, tt.RingBookmarkStore]
+    for make, other in (makes, makes[::-1]):
+        path = tmp_path / make.__name__
+        with make(path, Kept()) as store:
+            work(store)
+        content = path.read_bytes()
+        with pytest.raises(tt.StoreCorrupt, match="it is not"):
+            other(path, Kept())
+        assert path.read_bytes() == content
 
 
 def test_exact_32_a_whole_file_knows_better_than_its_adapter(tmp_path: Path) -> None:
