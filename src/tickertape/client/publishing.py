@@ -295,7 +295,9 @@ class Publishing:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
         if command.frame:
             self._check_frame(command.frame)
-        sequence = command.sequence
+        sequence, known = command.sequence, max(self._sent_sequence, self._last_persisted)
+        if sequence > known and self._store is not None:
+            raise BadCommand(f"the server persisted sequence {sequence}; none above {known} was sent")
         lane = self._recorded
         while lane.in_flight and (number := next(iter(lane.in_flight))) <= command.frame:
             sequence = max(sequence, lane.in_flight.pop(number).last)

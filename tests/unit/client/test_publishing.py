@@ -231,6 +231,19 @@ def test_a_notice_about_an_earlier_connection_names_no_frame() -> None:
     assert batches(store) == []
 
 
+@pytest.mark.parametrize("sequence", [FRESH + 1, 2**62])
+@pytest.mark.parametrize("frame", [0, 1])
+def test_a_notice_above_what_was_sent_is_refused_and_settles_nothing(frame: int, sequence: int) -> None:
+    store = MemoryPublishStore()
+    peer = Peer(store).connect()
+    publish(peer, b"1", b"2")  # the second is gathered, so nobody can have it
+    peer.say(Persisted(frame=frame, sequence=sequence))
+    (hangup,) = peer.took(Hangup)
+    assert isinstance(hangup.error, BadCommand)
+    assert peer.core.publishing.unpersisted_count() == 2
+    assert b"1" in batches(store)[0]
+
+
 def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_else() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
