@@ -5,12 +5,13 @@ Must never check what was checked when the store was opened, nor copy a batch th
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
-from tickertape.base.errors import StoreCorrupt
+from tickertape.base.errors import StoreCorrupt, TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.batch.builder import BatchBuilder
 from tickertape.batch.layout import MessageBatch
@@ -29,6 +30,8 @@ from tickertape.client.publish_store.format import (
 from tickertape.client.publish_store.ledger import Entry
 
 _MESSAGES: Final = frozenset({MESSAGE, LABELLED})
+_WRONG: Final = (TickertapeError, ValueError, struct.error)
+"""What bytes make that were whole when the store was opened."""
 
 Segments = Callable[[int], tuple[Buffer, int]]
 """Bytes of a segment, and where its records end; by number."""
@@ -42,20 +45,31 @@ def read_entry(entry: Entry, segments: Segments, publisher: int) -> MessageBatch
     data, _ = segments(entry.number)
     record = look(data, entry.at)
     if record is not None and record.kind in (BATCH, REPLACED):
-        begin = entry.at + RECORD_BYTES
-        batch = MessageBatch.parse(memoryview(data)[begin : begin + record.length].toreadonly())
-        if record.kind == REPLACED and entry.first == record.first and entry.last == record.last:
-            return batch
-        low, high = np.searchsorted(
-            batch.sequences, np.array((entry.first, entry.last + 1), np.uint64), side="left"
-        )
-        return slice_batch(batch, int(low), int(high))
+        try:
+            return _part(entry, record, data)
+        except _WRONG as error:
+            raise _changed(entry) from error
     builder = BatchBuilder()
     for source, message in _messages(entry, segments):
-        _add(builder, source, message)
+        try:
+            _add(builder, source, message)
+        except _WRONG as error:
+            raise _changed(entry) from error
     if not builder.count:
         raise _changed(entry)
     return builder.build(publisher=publisher)
+
+
+def _part(entry: Entry, record: Record, data: Buffer) -> MessageBatch:
+    """What an entry has of a batch that lies there."""
+    begin = entry.at + RECORD_BYTES
+    batch = MessageBatch.parse(memoryview(data)[begin : begin + record.length].toreadonly())
+    if record.kind == REPLACED and entry.first == record.first and entry.last == record.last:
+        return batch
+    low, high = np.searchsorted(
+        batch.sequences, np.array((entry.first, entry.last + 1), np.uint64), side="left"
+    )
+    return slice_batch(batch, int(low), int(high))
 
 
 def _messages(entry: Entry, segments: Segments) -> Iterator[tuple[Buffer, Record]]:

@@ -23,7 +23,7 @@ from tickertape.client.publish_store import (
     Stored,
     mapped,
 )
-from tickertape.client.publish_store.format import MAGIC
+from tickertape.client.publish_store.format import HEADER_BYTES, MAGIC
 from tickertape.testing import check_publish_store
 from tickertape.wire.commands import Persisted, Rejected
 
@@ -417,3 +417,32 @@ def test_a_forked_child_neither_keeps_in_memory_nor_writes_what_is_there(tmp_pat
     store.close()
     with FilePublishStore(tmp_path / "s") as found:
         assert found.unpersisted_count() == 1
+
+
+@pytest.mark.parametrize("way", ["put", "appended"])
+def test_what_was_changed_meanwhile_is_an_error_of_the_store_wherever_it_was(
+    way: str, tmp_path: Path
+) -> None:
+    store = attached(tmp_path / "s")
+    if way == "put":
+        store.put(stored(1, b"one", b"two"))
+    else:
+        for sequence, body in ((1, b"one"), (2, b"two")):
+            store.append(sequence, "orders", body, 5_000, "an id", "a key")
+        store.seal(stored(1, b"one", b"two"))
+    (segment,) = segments(tmp_path / "s")
+    file = os.open(tmp_path / "s" / segment, os.O_RDWR)
+    refused: list[str] = []  # a length that leads past the end looks for a segment that is not there
+    for at in range(HEADER_BYTES, HEADER_BYTES + 200, 3):
+        before = os.pread(file, 8, at)
+        os.pwrite(file, b"\xff" * 8, at)
+        try:
+            list(store.held())
+        except (tt.StoreCorrupt, tt.StoreFailed) as error:
+            refused.append(str(error))
+        os.pwrite(file, before, at)
+    os.close(file)
+    assert len(refused) > 10
+    assert all("was changed while" in text or "No such file" in text for text in refused)
+    assert [found.batch.bodies_list() for found in store.held()] == [[b"one", b"two"]]
+    store.close()
