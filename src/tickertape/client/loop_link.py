@@ -71,15 +71,18 @@ class LoopLink(asyncio.BufferedProtocol):
         return self._paused
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Write, after all that was written before; never waits."""
+        """Write, after all that was written before; never waits. Where nobody reads it any more it is
+        dropped: `lost` is on its way."""
         transport = self._transport
-        if transport is None or self.gone:
+        if transport is None or self.gone or transport.is_closing():
             return
         self._said_at = time.monotonic()
         if sum(map(len, buffers)) <= JOINED_BYTES_MAX:
             transport.write(b"".join(buffers))
         else:
             for buffer in buffers:
+                if transport.is_closing():
+                    return  # a write before failed; the loop counts more of them, and complains
                 transport.write(buffer)
 
     def sight(self) -> Sight:
