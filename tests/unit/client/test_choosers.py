@@ -114,6 +114,12 @@ def test_the_chooser_of_the_how_to_passes_the_checks_and_goes_home() -> None:
     assert chooser.current_uri() == A
     chooser.report_failure(LOST, info(A))
     assert chooser.current_uri() == B
+    chooser.report_success(info(B))
+    clock.now += 3601
+    assert chooser.current_uri() == A
+    chooser.report_success(info(A))
+    clock.now += 1
+    assert chooser.current_uri() == A, "it stays on a server that worked"
 
 
 class Clock:
