@@ -102,10 +102,11 @@ class Calls:
         elif isinstance(call.command, Flush):
             outcome = None
         elif isinstance(call.command, Unsubscribe):
-            for sub_id in call.command.sub_ids:
+            for sub_id in self._subscriptions.meant(call.command.sub_ids, answer.id):
                 self._subscriptions.end(sub_id, "unsubscribed", None)
         elif isinstance(call.command, Pause | Resume):
-            self._subscriptions.paused(call.command.sub_ids, paused=isinstance(call.command, Pause))
+            meant = self._subscriptions.meant(call.command.sub_ids, answer.id)
+            self._subscriptions.paused(meant, paused=isinstance(call.command, Pause))
         if call.token is not None:
             self._effects.append(Resolve(call.token, outcome))
 

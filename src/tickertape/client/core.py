@@ -460,8 +460,7 @@ class ClientCore:
             if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
                 batch.verify()
         except CorruptBatch as error:
-            for sub_id in command.sub_ids or (command.sub_id,):
-                self.subscriptions.failed(sub_id, error)
+            self.subscriptions.damaged(command.sub_ids or (command.sub_id,), error)
             return
         if several:
             self.subscriptions.delivered_to_all(routes, batch, now)

@@ -50,6 +50,7 @@ class Subscription:
     """State of one subscription of the client machine."""
 
     __slots__ = (
+        "asked",
         "consumed",
         "context",
         "deadline",
@@ -75,6 +76,8 @@ class Subscription:
         """None for one that only has what comes."""
         self.terms = Terms(request.options)
         self.sink = sink
+        self.asked = 0
+        """The number of the command that asked for it on this connection."""
         self.order = order
         """Those that are placed again keep the order in which they were placed first."""
         self.window = request.depth_bytes
@@ -100,6 +103,7 @@ class Subscription:
     def command(self, call_id: int) -> Subscribe:
         """What asks the server for it, for the first time."""
         request = self.request
+        self.asked = call_id
         return Subscribe(
             id=call_id,
             sub_id=request.context.sub_id,
@@ -116,7 +120,7 @@ class Subscription:
     def command_again(self, call_id: int) -> Subscribe:
         """What asks another connection for it. What lies unconsumed here is still of its window."""
         request, replay, terms = self.request, self.replay, self.terms
-        self.consumed = 0
+        self.asked, self.consumed = call_id, 0
         return Subscribe(
             id=call_id,
             sub_id=request.context.sub_id,

@@ -2,7 +2,8 @@
 
 One that is to be replaced goes on until the server answers: what comes before the answer is the old one's,
 what comes behind it the new one's. Where subscriptions are kept, those with a handler outlive their
-connection and are placed again. Must never hold messages: what arrives is handed on at once. Credit is
+connection and are placed again. What comes before a first one stands belongs to another one of its id, which
+ended here while that was on its way. Must never hold messages: what arrives is handed on at once. Credit is
 given back when half of the window was consumed, or, for the little that remains, a moment after the last
 delivery: a server whose next message does not fit what is left waits for exactly that.
 """
@@ -169,9 +170,15 @@ class Subscriptions:
             successor.left = True
         return False
 
+    def meant(self, sub_ids: Sequence[str], call_id: int) -> list[str]:
+        """Those of them that the server had when it carried out this command: others were asked for behind
+        it."""
+        by_id = self._by_id
+        return [sub_id for sub_id in sub_ids if sub_id in by_id and by_id[sub_id].asked < call_id]
+
     def completed(self, command: Completed) -> None:
         """The replay has caught up or reached its stop."""
-        subscription = self._by_id.get(command.sub_id)
+        subscription = self._standing(command.sub_id)
         if subscription is not None:
             if subscription.replay is not None:
                 subscription.replay.completed = True
@@ -179,19 +186,19 @@ class Subscriptions:
 
     def ended(self, command: Ended) -> None:
         """The server says that it is over."""
+        subscription = self._standing(command.sub_id)
+        if subscription is None:
+            return
         if not command.code:
             self.end(command.sub_id, "complete", None)
             return
         error = error_from_code(command.code, command.text)
-        subscription = self._by_id.get(command.sub_id)
-        if subscription is not None and subscription.request.handled:
+        if subscription.request.handled:
             self._effects.append(Tell(error))
         self.end(command.sub_id, command.code, error)
 
     def failed(self, sub_id: str, error: TickertapeError) -> None:
         """It cannot go on here; the server is to be told."""
-        if sub_id not in self._by_id:
-            return
         self._effects.append(Tell(error))
         placed = self._by_id[sub_id].placed
         self.end(sub_id, error.code, error)
@@ -292,7 +299,7 @@ class Subscriptions:
 
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
         """A batch came; one for a subscription that is over was on its way when it ended."""
-        subscription = self._by_id.get(command.sub_id)
+        subscription = self._standing(command.sub_id)
         if subscription is None:
             return
         self._came(subscription, batch.cost, now.mono)
@@ -311,7 +318,7 @@ class Subscriptions:
         by_id, share, mono = self._by_id, shared.share, now.mono
         for sub_id, rows, cost in routes:
             subscription = by_id.get(sub_id)
-            if subscription is not None:
+            if subscription is not None and subscription.stood:
                 self._came(subscription, cost, mono)
                 if subscription.trail is not None:
                     rows, cost = self._sifted_rows(subscription, subscription.trail, batch, rows, cost)
@@ -319,6 +326,17 @@ class Subscriptions:
                     parts.append((subscription.sink, share(rows, cost, subscription.context), rows))
         if parts:
             self._effects.append(HandAll(shared, parts))
+
+    def _standing(self, sub_id: str) -> Subscription | None:
+        """Whom it concerns when the server speaks of an id."""
+        subscription = self._by_id.get(sub_id)
+        return subscription if subscription is not None and subscription.stood else None
+
+    def damaged(self, sub_ids: Sequence[str], error: TickertapeError) -> None:
+        """A batch for these came that cannot be used."""
+        for sub_id in sub_ids:
+            if self._standing(sub_id) is not None:
+                self.failed(sub_id, error)
 
     def _came(self, subscription: Subscription, cost: int, mono: float) -> None:
         subscription.unconsumed += cost
@@ -373,7 +391,7 @@ class Subscriptions:
         """Subscriptions were sent everything of theirs up to a bookmark: each may resume there."""
         bookmark = Bookmark(command.publisher, command.sequence)
         for sub_id in command.sub_ids:
-            subscription = self._by_id.get(sub_id)
+            subscription = self._standing(sub_id)
             if subscription is None:
                 continue
             replay = subscription.replay

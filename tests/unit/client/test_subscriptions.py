@@ -71,8 +71,9 @@ def test_batches_are_handed_on_with_what_the_subscription_asked_for() -> None:
 
 def test_exact_08_bookmarks_are_omitted_unless_asked_for() -> None:
     peer = Peer().connect()
-    for sub_id, options in (("plain", ""), ("asked", "bookmark,")):
+    for call_id, (sub_id, options) in enumerate((("plain", ""), ("asked", "bookmark,")), 1):
         peer.core.subscribe(sub_id, make_request("orders", sub_id, options=options), sub_id)
+        peer.say(Ack(id=call_id))
         batch = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=1)
         peer.say(Deliver(sub_id=sub_id), batch)
     plain, asked = (next(iter(hand.batch)) for hand in peer.took(Hand))
