@@ -85,20 +85,17 @@ class Calls:
         if call is None:
             raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
         if isinstance(call.token, Round) and isinstance(answer, Ack):
-            self._placed_again(call, call.token, answer)
+            try:
+                self._placed_again(call, call.token, answer)
+            except BadCommand:
+                self._waiting[answer.id] = call  # its round ends with the connection, once
+                raise
             return
         outcome: object = answer
-        if isinstance(answer, Ack) and answer.code:
+        if call.request is not None and isinstance(answer, Ack):
+            outcome = self._subscribed(call, call.request, answer)
+        elif isinstance(answer, Ack) and answer.code:
             outcome = error_from_code(answer.code, answer.text, available=answer.available)
-            if call.request is not None:
-                credit, left = self._subscriptions.refused(call.request, answer.code, outcome)
-                if credit is not None:
-                    self._effects.append(self._encode(credit))
-                if left:
-                    self.leave(call.request.context.sub_id)
-        elif call.request is not None and isinstance(answer, Ack):
-            if self._subscriptions.stands(call.request, answer):
-                self.leave(call.request.context.sub_id)
         elif isinstance(call.command, Flush):
             outcome = None
         elif isinstance(call.command, Unsubscribe):
@@ -109,6 +106,23 @@ class Calls:
             self._subscriptions.paused(meant, paused=isinstance(call.command, Pause))
         if call.token is not None:
             self._effects.append(Resolve(call.token, outcome))
+
+    def _subscribed(self, call: _Call, request: Request, answer: Ack) -> object:
+        outcome: object = answer
+        if answer.code:
+            outcome = error = error_from_code(answer.code, answer.text, available=answer.available)
+            credit, left = self._subscriptions.refused(request, answer.code, error)
+            if credit is not None:
+                self._effects.append(self._encode(credit))
+        else:
+            try:
+                left = self._subscriptions.stands(request, answer)
+            except BadCommand as bad:
+                self._effects.append(Resolve(call.token, bad))
+                raise
+        if left:
+            self.leave(request.context.sub_id)
+        return outcome
 
     # -- subscriptions that are placed again ------------------------------------------------------------
 

@@ -115,6 +115,7 @@ class Subscriptions:
         """The server took it; what it replaces is over. Whether its stream was left meanwhile. Raises
         `BadCommand` for a place that is none."""
         sub_id = request.context.sub_id
+        place = place_after(answer.after) if answer.after else None
         present = self._by_id.get(sub_id)
         if present is not None and present.successor is not None and present.successor.request is request:
             successor = present.successor
@@ -125,12 +126,11 @@ class Subscriptions:
             return False
         present.stood = True
         if present.replay is not None and answer.after:
-            self._begun(present, present.replay, answer.after)
+            self._begun(present, present.replay, place)
         left, present.left = present.left, False
         return left
 
-    def _begun(self, subscription: Subscription, replay: Replay, after: str) -> None:
-        place = place_after(after)
+    def _begun(self, subscription: Subscription, replay: Replay, place: Bookmark | None) -> None:
         if replay.trail is None:
             return
         try:
