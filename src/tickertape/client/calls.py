@@ -78,6 +78,7 @@ class Calls:
         """Tell the server that nobody wants this subscription any more."""
         command = Unsubscribe(id=self.new_id(), sub_ids=(sub_id,))
         self.ask(command.id, command, None)
+        self._subscriptions.told(sub_id)
 
     def answered(self, answer: Ack | Resolved) -> None:
         """The server answered a command. Raises `BadCommand` when nobody had asked."""

@@ -65,6 +65,7 @@ class Subscription:
         "stood",
         "successor",
         "terms",
+        "told",
         "unconsumed",
         "window",
     )  # fmt: skip
@@ -90,6 +91,8 @@ class Subscription:
         """What was asked to replace it, until the server has answered."""
         self.left = False
         """Nobody holds its stream any more, and the server is still to be told."""
+        self.told = False
+        """Nobody holds its stream any more, and the server was told."""
         self.placed = True
         """The server of this connection was asked for it."""
         self.stood = False

@@ -73,6 +73,8 @@ class Subscriptions:
         """What `begin` takes. Raises `SubscriptionExists`, and what the bookmark store raises."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
+        if present is not None and present.told:
+            present = None  # the server works in order: this one is over there before the new one begins
         if present is not None:
             if not request.replace:
                 raise SubscriptionExists(f"subscription id {sub_id!r} is in use on this connection")
@@ -106,6 +108,9 @@ class Subscriptions:
         """Expect deliveries to it."""
         sub_id = subscription.context.sub_id
         present = self._by_id.get(sub_id)
+        if present is not None and present.told:
+            self.end(sub_id, "unsubscribed", None)
+            present = None
         if present is None:
             self._by_id[sub_id] = subscription
         else:
@@ -160,7 +165,7 @@ class Subscriptions:
     def leave(self, request: Request) -> bool:
         """Nobody holds its stream any more; whether the server is to be told now."""
         present = self._by_id.get(request.context.sub_id)
-        if present is None:
+        if present is None or present.told:
             return False
         successor = present.successor
         if present.request is request:
@@ -175,6 +180,12 @@ class Subscriptions:
         it."""
         by_id = self._by_id
         return [sub_id for sub_id in sub_ids if sub_id in by_id and by_id[sub_id].asked < call_id]
+
+    def told(self, sub_id: str) -> None:
+        """The server was told that nobody holds its stream any more: its id is free for another one."""
+        present = self._by_id.get(sub_id)
+        if present is not None:
+            present.told = True
 
     def completed(self, command: Completed) -> None:
         """The replay has caught up or reached its stop."""
@@ -235,7 +246,8 @@ class Subscriptions:
         """The connection is gone, and all of its subscriptions but those that are kept."""
         for sub_id in list(self._by_id):
             present = self._by_id[sub_id]
-            if keep and present.request.handled and present.stood and not present.left:
+            held = not (present.left or present.told)
+            if keep and held and present.request.handled and present.stood:
                 self._lose(sub_id, present, reason, error)
             else:
                 while sub_id in self._by_id:

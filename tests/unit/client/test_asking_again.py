@@ -4,10 +4,11 @@ at the server: what is still on its way belongs to that one."""
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from tests.unit.client.test_resubscription import BODY, Scene
 from tickertape.base.bookmarks import MOST_RECENT, Bookmark
-from tickertape.base.errors import StoreFailed
+from tickertape.base.errors import BadFilter, StoreFailed, SubscriptionExists
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
@@ -129,3 +130,61 @@ def test_the_pause_of_one_that_failed_is_not_the_pause_of_the_next_one() -> None
     scene.placed(after="0")
     (asked,) = scene.again()
     assert "pause" not in asked.options.split(",")
+
+
+def test_the_id_of_a_stream_that_was_left_is_free_at_once() -> None:
+    store = MemoryBookmarkStore()
+    scene = Scene(store)
+    scene.core.subscribe("call", request := ask("a"), "first")
+    scene.placed(after="0")
+    scene.deliver("a", 1, 2)
+    scene.discard(1)
+    scene.core.leave(request)
+    scene.core.subscribe("again", again := ask("a"), "second")
+    (leaving, _), (asked, _) = scene.sent()
+    assert isinstance(leaving, Unsubscribe)
+    assert isinstance(asked, Subscribe)
+    assert asked.bookmark == "3|1|"
+    assert scene.took(End) == [End("first", "unsubscribed", None)]
+    with pytest.raises(SubscriptionExists):
+        scene.core.subscribe("third", ask("a"), "third")
+    scene.core.leave(request)
+    scene.deliver("a", 3)
+    scene.say(Ack(id=leaving.id))
+    scene.say(Ack(id=asked.id, start=1, after="3|1|"))
+    scene.deliver("a", 2, 3)
+    assert scene.handed() == [("second", 2), ("second", 3)]
+    assert (scene.took(End), scene.sent()) == ([], [])
+    scene.core.leave(again)
+    assert [type(command) for command, _ in scene.sent()] == [Unsubscribe]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_one_asked_for_in_place_of_a_stream_that_was_left_may_be_refused(replace: bool) -> None:
+    scene = Scene()
+    scene.core.subscribe("call", request := ask("a"), "first")
+    scene.placed(after="0")
+    scene.core.leave(request)
+    scene.core.subscribe("again", ask("a", given={"replace": replace}), "second")
+    leaving, asked = (command for command, _ in scene.sent())
+    assert isinstance(leaving, Unsubscribe)
+    scene.say(Ack(id=leaving.id))
+    scene.placed()
+    assert isinstance(asked, Subscribe)
+    scene.say(Ack(id=asked.id, code="bad_filter", text="no"))
+    assert isinstance(scene.outcome("again"), BadFilter)
+    assert [(end.sink, end.reason) for end in scene.took(End)] == [
+        ("first", "unsubscribed"),
+        ("second", "bad_filter"),
+    ]
+    assert len(scene.core.subscriptions) == 0
+
+
+def test_a_stream_that_was_left_is_not_placed_again_when_its_connection_is_lost() -> None:
+    scene = Scene()
+    scene.core.subscribe("call", request := ask("a"), "first")
+    scene.placed(after="0")
+    scene.core.leave(request)
+    scene.sent()
+    assert scene.again() == []
+    assert [end.sink for end in scene.took(End)] == ["first"]
