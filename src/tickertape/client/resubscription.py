@@ -34,7 +34,18 @@ _OWN: Final = ("pause", "replace")
 class Replay:
     """Where a bookmark subscription began, and how far it has come."""
 
-    __slots__ = ("after", "begun", "bookmark", "completed", "not_found", "trail", "until_caught_up")
+    __slots__ = (
+        "_known",
+        "_start",
+        "after",
+        "begun",
+        "bookmark",
+        "came",
+        "completed",
+        "not_found",
+        "trail",
+        "until_caught_up",
+    )
 
     def __init__(
         self, bookmark: str | None, options: str, trail: Trail | None, *, until_caught_up: bool
@@ -49,7 +60,23 @@ class Replay:
         """The server said where it begins, and the trail knows."""
         self.after: Bookmark | None = None
         """Something that is surely in the log and that it has passed: its begin, or the last notice."""
+        self.came = False
+        """Whether anything was delivered."""
         self.completed = False
+        self._start: Bookmark | None = None
+        """After which message it began the first time."""
+        self._known: Sequence[Bookmark] = ()
+        """Where it would have been resumed then."""
+
+    def began(self, place: Bookmark | None) -> None:
+        """The server says after which message it begins; None: at the beginning of the log. Raises what the
+        trail raises."""
+        if self.trail is None:
+            return
+        self.trail.started([] if place is None else [place])
+        if not self.begun:
+            self._start, self._known = place, self.trail.most_recent()
+        self.begun, self.after = True, place
 
     @property
     def ends(self) -> bool:
@@ -64,22 +91,35 @@ class Replay:
 
     def again(self, *, conflated: bool, live: bool) -> str | None:
         """Its bookmark on the wire when it is placed again."""
-        points = [] if self.trail is None else self.trail.most_recent()
+        asked = None if self.bookmark in (None, MOST_RECENT) else parse_bookmark(str(self.bookmark))
+        if isinstance(asked, Range) and not self.begun and not self.came:
+            return self.bookmark
+        points = self._points(asked)
         if conflated:
             # Grouped from another place, messages have other bookmarks: only the latest has them all behind.
             points = points[-1:]
-        elif live and points and self.after is not None:
+        elif live and points and self.after is not None and self.after not in points:
             # What came before it was persisted may be lost; of a list the oldest that is known counts.
             points = [*points, self.after]
         if not points and not self.begun and self.bookmark != MOST_RECENT:
             return self.bookmark
         begin = _text(points)
-        asked = None if self.bookmark in (None, MOST_RECENT) else parse_bookmark(str(self.bookmark))
         if not isinstance(asked, Range):
             return begin
         point = parse_bookmark(begin)
         assert isinstance(point, StartPoint)
         return str(msgspec.structs.replace(asked, begin=point, begin_inclusive=False))
+
+    def _points(self, asked: StartPoint | Range | None) -> list[Bookmark]:
+        """Where to go on. What is known of an id from before may be older than the begin that was asked for:
+        it counts when something has come, and for a range when it has moved since."""
+        points = [] if self.trail is None else self.trail.most_recent()
+        place = None
+        if asked is not None and not self.came:
+            place = self.after
+        elif isinstance(asked, Range) and points == self._known:
+            place = self._start
+        return points if place is None else [place]
 
 
 def _text(points: Sequence[Bookmark]) -> str:

@@ -136,13 +136,10 @@ class Subscriptions:
         return left
 
     def _begun(self, subscription: Subscription, replay: Replay, place: Bookmark | None) -> None:
-        if replay.trail is None:
-            return
         try:
-            replay.trail.started([] if place is None else [place])
+            replay.began(place)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
-        replay.begun, replay.after = True, place
 
     def refused(self, request: Request, reason: str, error: TickertapeError) -> tuple[Credit | None, bool]:
         """The server did not take it. What it was to replace goes on: the credit to give back for that, and
@@ -315,8 +312,10 @@ class Subscriptions:
         if subscription is None:
             return
         self._came(subscription, batch.cost, now.mono)
-        if subscription.trail is not None:
-            kept = self._sifted(subscription, subscription.trail, batch)
+        replay = subscription.replay
+        if replay is not None and replay.trail is not None:
+            replay.came = True
+            kept = self._sifted(subscription, replay.trail, batch)
             if kept is None:
                 return
             batch = kept
@@ -332,8 +331,10 @@ class Subscriptions:
             subscription = by_id.get(sub_id)
             if subscription is not None and subscription.stood:
                 self._came(subscription, cost, mono)
-                if subscription.trail is not None:
-                    rows, cost = self._sifted_rows(subscription, subscription.trail, batch, rows, cost)
+                replay = subscription.replay
+                if replay is not None and replay.trail is not None:
+                    replay.came = True
+                    rows, cost = self._sifted_rows(subscription, replay.trail, batch, rows, cost)
                 if cost:
                     parts.append((subscription.sink, share(rows, cost, subscription.context), rows))
         if parts:
