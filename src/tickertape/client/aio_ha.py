@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -272,7 +272,15 @@ class AsyncHAClient(Keeping, AsyncClient):
         self._take_in(happened)
         if self._keeper is None and self._session.trying:
             self._keeper = asyncio.get_running_loop().create_task(self._keep())
+            self._keeper.add_done_callback(self._never_kept)
         self._changed.wake()
+
+    def _never_kept(self, keeper: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step runs none of its code.
+        if self._keeper is keeper:
+            self._keeper = None
+            if self._session.trying:
+                self._keeper_was_cancelled()
 
     async def _keep(self) -> None:
         session = self._session
@@ -292,7 +300,7 @@ class AsyncHAClient(Keeping, AsyncClient):
             if self._keeper is asyncio.current_task() and not session.ready:
                 self._keeper_was_cancelled()
             raise
-        except Exception as error:
+        except BaseException as error:
             # Nothing should come here; if it does, nobody is left waiting.
             failure = Disconnected(f"the task that connects failed: {error!r}")
             self._take_in(machine.Broken(failure))
@@ -368,8 +376,7 @@ class AsyncHAClient(Keeping, AsyncClient):
                 self._link.discard(Disconnected("another connection is made"))
             self._address, user, password = counsel.begin_attempt(effect.uri)
             if inspect.isawaitable(password):
-                async with asyncio.timeout(seconds):
-                    password = await password
+                password = await _given(password, seconds)
             if self._session.step is not Step.CONNECTING:
                 return machine.Failed(effect.attempt, Disconnected("it is not wanted any more"))
             self._core.standing.set_credentials(user, password)
@@ -407,3 +414,15 @@ class AsyncHAClient(Keeping, AsyncClient):
                 self._handlers.tell(error)
             else:
                 self._remember(stored, stream)
+
+
+async def _given(password: Awaitable[str | None], seconds: float) -> str | None:
+    try:
+        async with asyncio.timeout(seconds):
+            return await password
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # What the authenticator waits for was cancelled, not the client.
+        raise UsageError("the authenticator gave no password: what it waited for was cancelled") from error

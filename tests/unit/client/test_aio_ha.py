@@ -147,6 +147,65 @@ def test_an_authenticator_may_be_awaited() -> None:
     asyncio.run(run())
 
 
+def test_a_password_whose_task_was_cancelled_costs_one_attempt() -> None:
+    class Tokens(tt.DefaultAuthenticator):
+        asked = 0
+
+        async def authenticate(  # type: ignore[override]
+            self, user: str | None, password: str | None
+        ) -> str | None:
+            self.asked += 1
+            if self.asked == 2:
+                fetching = asyncio.ensure_future(asyncio.sleep(100))
+                fetching.cancel()
+                await fetching
+            return "p"
+
+    failures: list[str] = []
+
+    class Chooser(tt.DefaultServerChooser):
+        def report_failure(self, error: tt.TickertapeError, info: tt.ConnectionInfo) -> None:
+            failures.append(str(error))
+
+    async def run() -> None:
+        told: list[BaseException] = []
+        back = asyncio.Event()
+        tokens = Tokens()
+
+        def heard(state: tt.ConnectionState) -> None:
+            if state is tt.ConnectionState.RESUBSCRIBED:
+                back.set()
+
+        with socket_server() as server:
+            chooser = Chooser(server.uri, authenticator=tokens)
+            async with tt.AsyncHAClient("a", server_chooser=chooser, reconnect_delay=0.001) as client:
+                client.set_exception_listener(told.append)
+                client.add_connection_state_listener(heard)
+                server.drop()
+                await asyncio.wait_for(back.wait(), SECONDS)
+                await client.publish_flush()
+        assert tokens.asked == 3
+        assert told == []
+        assert len(failures) == 1
+        assert "what it waited for was cancelled" in failures[0]
+
+    asyncio.run(run())
+
+
+def test_the_task_that_connects_may_be_cancelled_before_its_first_step() -> None:
+    async def run() -> None:
+        with socket_server() as server:
+            client = tt.AsyncHAClient("pricing-1", servers=server.uri)
+            waiting = asyncio.create_task(client.connect_and_logon())
+            asyncio.get_running_loop().call_soon(lambda: client._keeper and client._keeper.cancel())
+            with pytest.raises(tt.Disconnected, match="the task that connects was cancelled"):
+                await asyncio.wait_for(waiting, SECONDS)
+            await client.connect_and_logon(SECONDS)
+            await client.close()
+
+    asyncio.run(run())
+
+
 def test_a_failed_begin_of_async_with_closes_the_client(tmp_path: Path) -> None:
     async def run() -> None:
         delays = tt.FixedDelayStrategy(0.001, give_up_after=0.002)
