@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from threading import current_thread
+from threading import current_thread, get_ident
 from typing import Any, Literal, Self
 
 from tickertape.base.errors import (
@@ -31,8 +31,9 @@ from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore,
 from tickertape.client.choosers import ServerChooser
 from tickertape.client.counsel import as_failure, chooser_of, request_of, stored_of
 from tickertape.client.delays import DelayStrategy, delay_strategy
-from tickertape.client.effects import Again, CaughtUp, Down, End, Notice, State
+from tickertape.client.effects import Again, CaughtUp, Down, Effect, End, Notice, State
 from tickertape.client.keeping import Keeping
+from tickertape.client.lane import NOBODY
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from tickertape.client.session import SessionEffect, Step
 from tickertape.client.streams import HandledStream, MessageStream
@@ -101,6 +102,8 @@ class HAClient(Keeping, Client):
         """Who waits in `connect_and_logon`, and for which beginning of the session."""
         self._changed = threading.Condition(self._lock)
         """The session has something to do, or has come where calls may be made, or nowhere."""
+        self._loss_told_on = NOBODY
+        """The thread on which the application is being told of a loss."""
         self._managing = threading.Lock()
         self._own = ExitStack()
         """Stores that were made for this client, and end with it."""
@@ -223,8 +226,18 @@ class HAClient(Keeping, Client):
                 raise self._not_in_time(seconds, f" for {what}")
             self._changed.wait(left)
 
+    def _on_receive_thread(self) -> bool:
+        # These are the threads without which nobody would connect again.
+        return (
+            self._keeper is current_thread()
+            or self._loss_told_on == get_ident()
+            or super()._on_receive_thread()
+        )
+
     def _not_on_receive_thread(self, what: str) -> None:
-        if self._keeper is current_thread() and not self._restoring:
+        if self._keeper is current_thread():
+            if self._restoring:
+                return
             raise UsageError(f"{what} would wait for the thread that connects, which it was called on")
         super()._not_on_receive_thread(what)
 
@@ -256,10 +269,21 @@ class HAClient(Keeping, Client):
             with self._managing:
                 self._counsel.unsubscribed(effect.sink.sub_id)
 
-    def _down(self, lost: Down) -> None:
+    def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:
+        # Before anybody hears of the loss: whoever calls because of it then waits for the next connection.
+        self._loss_told_on = get_ident()
+        for effect in effects:
+            if isinstance(effect, Down) and self._concerns_session(effect):
+                self._feed(machine.Dropped(effect.error))
+
+    def _end_telling_loss(self) -> None:
         with self._lock:
-            if self._concerns_session(lost):
-                self._feed(machine.Dropped(lost.error))
+            if self._loss_told_on == get_ident():
+                self._loss_told_on = NOBODY
+                self._changed.notify_all()
+
+    def _down(self, lost: Down) -> None:
+        self._end_telling_loss()
         super()._down(lost)
 
     # -- inside: the thread that connects ---------------------------------------------------------------
@@ -297,6 +321,9 @@ class HAClient(Keeping, Client):
         session = self._session
         with self._lock:
             while True:
+                # What a sink is told of a loss must not come between messages of the next connection.
+                while session.trying and self._loss_told_on != NOBODY:
+                    self._changed.wait()
                 effects = session.effects()
                 if effects:
                     return effects

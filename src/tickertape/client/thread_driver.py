@@ -198,10 +198,14 @@ class ThreadDriver(Driver):
             self._link = None
             beater, self._beater = self._beater, None
             later = self._sends()
+            self._begin_telling_loss(later)
             self._room.notify_all()
-        if beater is not None:
-            beater.changed()
-        self._carry_out(None, later)
+        try:
+            if beater is not None:
+                beater.changed()
+            self._carry_out(None, later)
+        finally:
+            self._end_telling_loss()
 
     def forked(self) -> None:
         """Internal: this is a forked child, where the receive thread does not exist and locks may be held."""
@@ -332,6 +336,12 @@ class ThreadDriver(Driver):
     def _room_again(self) -> None:
         with self._lock:
             self._room.notify_all()
+
+    def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:
+        """Under the lock: the connection is gone, and this thread is about to carry out these effects."""
+
+    def _end_telling_loss(self) -> None:
+        """That is done, or the disconnect handler is next, who may connect again."""
 
     def _down(self, lost: Down) -> None:  # noqa: ARG002 - for those who override it
         handler = self._disconnect_handler

@@ -231,3 +231,74 @@ def test_a_name_that_cannot_be_resolved_is_a_failure_like_others() -> None:
     with pytest.raises(tt.Disconnected, match="gives up; the last attempt: "):
         client.connect_and_logon(SECONDS)
     client.close()
+
+
+@pytest.mark.parametrize("timeout", [None, SECONDS])
+def test_a_listener_that_publishes_into_a_full_store_at_a_loss_does_not_stop_reconnecting(
+    timeout: float | None,
+) -> None:
+    store = tt.MemoryPublishStore(bytes_max=20_000)
+    raised: list[type[BaseException]] = []
+    with socket_server() as server:
+        server.mute = True  # nothing is acknowledged
+        client = tt.HAClient(
+            "a", servers=server.uri, publish_store=store, reconnect_delay=0.001, timeout=timeout
+        )
+
+        def publish(state: tt.ConnectionState) -> None:
+            if state is tt.ConnectionState.DISCONNECTED:
+                try:
+                    client.publish("orders", bytes(1_000))
+                except tt.TickertapeError as error:
+                    raised.append(type(error))
+
+        client.connect_and_logon(SECONDS)
+        while True:
+            try:
+                client.publish("orders", bytes(1_000), timeout=0.01)
+            except tt.TimedOut:
+                break
+        client.add_connection_state_listener(publish)
+        server.drop()
+        wait_until(lambda: len(server.logons) == 2)
+        wait_until(lambda: client.connected)
+        assert raised == [tt.StoreFull]
+        client.close(timeout=0.01)
+
+
+def test_calls_of_one_who_heard_of_the_loss_wait_for_the_next_connection() -> None:
+    telling, asked = threading.Event(), threading.Event()
+
+    def hear(state: tt.ConnectionState) -> None:
+        if state is tt.ConnectionState.DISCONNECTED:
+            telling.set()
+            asked.wait(0.2)
+
+    with socket_server() as server, tt.HAClient("a", servers=server.uri, reconnect_delay=0.001) as client:
+        client.add_connection_state_listener(hear)
+        for number in range(3):
+            telling.clear()
+            asked.clear()
+            server.drop()
+            assert telling.wait(SECONDS)
+            if number == 0:
+                client.connect_and_logon(SECONDS)
+            elif number == 1:
+                client.publish_flush(timeout=SECONDS)
+            else:
+                client.subscribe("orders", timeout=SECONDS)
+            assert client.connected
+            asked.set()
+
+
+def test_a_disconnect_handler_may_wait_for_the_next_connection() -> None:
+    ends: list[bool] = []
+
+    def connect(client: tt.HAClient) -> None:
+        client.connect_and_logon(SECONDS)
+        ends.append(client.connected)
+
+    with socket_server() as server, tt.HAClient("a", servers=server.uri, reconnect_delay=0.001) as client:
+        client.set_disconnect_handler(connect)
+        server.drop()
+        wait_until(lambda: ends == [True])
