@@ -98,6 +98,8 @@ class HAClient(Keeping, Client):
         self._keeper: threading.Thread | None = None
         self._dialling = False
         self._restoring = False
+        self._placing: Call | None = None
+        """What the thread that connects waits for while it resubscribes."""
         self._beginners: dict[Call, int] = {}
         """Who waits in `connect_and_logon`, and for which beginning of the session."""
         self._changed = threading.Condition(self._lock)
@@ -175,18 +177,24 @@ class HAClient(Keeping, Client):
         """Send what was published, wait until the server has it, and disconnect for good.
 
         While there is no connection nothing is sent: a publish store on disk keeps it for the next process.
-        `timeout` bounds the waiting, in seconds. Never raises: what went wrong is told to the exception
-        listener. In a forked child nothing happens.
+        `timeout` bounds the waiting, in seconds: a handler that still runs then ends by itself. Never raises:
+        what went wrong is told to the exception listener. In a forked child nothing happens.
         """
         if self._core.closed or self._forked:
             return
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        apart = not self._on_receive_thread()
         with self._lock:
-            keeper = self._keeper
+            keeper, placing = self._keeper, self._placing
             self._feed(machine.Close())
-        super().close(timeout=timeout)
+        super().close(timeout=seconds)
+        if placing is not None:
+            # Its answer would have to wait for the handler that keeps the receive thread.
+            placing.settle(Closed("the client was closed"))
         # It may be waiting for a connection or an object of the application, which nobody can cut short.
-        if keeper is not None and keeper is not current_thread() and not self._dialling:
-            keeper.join(self._seconds(timeout))
+        if keeper is not None and apart and not self._dialling:
+            keeper.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         try:
             self._own.close()
         except StoreError as error:
@@ -405,11 +413,14 @@ class HAClient(Keeping, Client):
             call = Call()
             with self._lock:
                 self._core.resubscribe(call)
+                self._placing = call
                 link, later = self._link, self._sends()
             self._carry_out(link, later)
             call.wait(self._attempt_seconds, "resubscribing")
         except TickertapeError as error:
             return machine.Resubscribed(attempt, error)
+        finally:
+            self._placing = None
         return machine.Resubscribed(attempt)
 
     def _restore(self) -> None:

@@ -79,15 +79,18 @@ class ThreadDriver(Driver):
         """Send what was published, wait until the server has it, and disconnect. Further calls raise
         `Closed`.
 
-        `timeout` bounds the waiting, in seconds. Never raises: what went wrong is told to the exception
-        listener. A publish store keeps what is not persisted. In a forked child nothing happens.
+        `timeout` bounds the waiting, in seconds: a handler that still runs then ends by itself. Never raises:
+        what went wrong is told to the exception listener. A publish store keeps what is not persisted. In a
+        forked child nothing happens.
         """
         if self._core.closed or self._forked:
             return
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         apart = not self._on_receive_thread()
         if apart and self.connected and self._publishing.unsettled():
             try:
-                self.publish_flush(timeout=timeout, level="processed")
+                self.publish_flush(timeout=seconds, level="processed")
             except TickertapeError as error:
                 self._handlers.tell(error)
         with self._lock:
@@ -103,7 +106,7 @@ class ThreadDriver(Driver):
             if link.discard():  # another thread was just about to let it receive
                 self.lost(Disconnected("the client was closed"))
             else:
-                link.thread.join()
+                link.thread.join(_left(deadline))
 
     def __enter__(self) -> Self:
         return self

@@ -55,6 +55,8 @@ class SocketServer:
         self.refuse: Goodbye | None = None
         self.mute = False
         """Whether publishes get no answer."""
+        self.deaf = False
+        """Whether each connection gets an answer to its first subscribe only."""
         self.logons: list[Logon] = []
         self.sessions: list[Session] = []
         self._threads: list[threading.Thread] = []
@@ -197,6 +199,8 @@ class Session:
 
     def _subscribe(self, command: Subscribe) -> None:
         server = self._server
+        if server.deaf and self._subscriptions:
+            return
         if command.journal not in (None, "j1"):
             self.say(Ack(id=command.id, code="wrong_journal", text="this is j1"))
             return

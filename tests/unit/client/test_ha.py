@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -231,6 +232,54 @@ def test_a_name_that_cannot_be_resolved_is_a_failure_like_others() -> None:
     with pytest.raises(tt.Disconnected, match="gives up; the last attempt: "):
         client.connect_and_logon(SECONDS)
     client.close()
+
+
+@pytest.mark.parametrize("kind", [tt.Client, tt.HAClient])
+def test_close_waits_for_a_handler_as_long_as_its_timeout(kind: type[tt.Client]) -> None:
+    inside, go_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(_message: tt.Message) -> None:
+        inside.set()
+        go_on.wait(SECONDS)
+        over.set()
+
+    with socket_server() as server:
+        client = tt.Client("a", server.uri) if kind is tt.Client else tt.HAClient("a", servers=server.uri)
+        client.connect()
+        client.subscribe("orders", on_message=handle)
+        client.publish("orders", b"1")
+        client.publish_flush()
+        assert inside.wait(SECONDS)
+        begun = time.monotonic()
+        client.close(timeout=0.05)
+        assert not over.is_set()
+        assert 0.04 < time.monotonic() - begun < 5
+        go_on.set()
+        assert over.wait(SECONDS)
+
+
+def test_close_in_a_handler_does_not_wait_for_the_thread_that_resubscribes() -> None:
+    closed = threading.Event()
+    took: list[float] = []
+
+    def handle(_message: tt.Message) -> None:
+        begun = time.monotonic()
+        client.close(timeout=SECONDS)
+        took.append(time.monotonic() - begun)
+        closed.set()
+
+    with socket_server() as server:
+        client = tt.HAClient("a", servers=server.uri, reconnect_delay=0.001, timeout=SECONDS)
+        client.connect_and_logon()
+        client.subscribe("orders", sub_id="a", on_message=handle)
+        client.subscribe("orders", sub_id="b", on_message=lambda _: None)
+        server.deaf = True
+        server.drop()
+        wait_until(lambda: client._session.step is machine.Step.RESUBSCRIBING)
+        with tt.Client("other", server.uri, timeout=SECONDS) as other:
+            other.publish("orders", b"1")
+            assert closed.wait(SECONDS)
+        assert took[0] < SECONDS / 2
 
 
 @pytest.mark.parametrize("timeout", [None, SECONDS])
