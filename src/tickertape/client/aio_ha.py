@@ -205,11 +205,12 @@ class AsyncHAClient(Keeping, AsyncClient):
 
     def _move_to_loop(self) -> None:
         """Begin anew when the event loop of the connection has ended."""
-        loop, self._home = self._home, asyncio.get_running_loop()
-        if loop is None or loop is self._home:
+        running = asyncio.get_running_loop()
+        before = self._home if self._link is None else self._loop
+        if before is None or before is running:
+            self._home = running
             return
-        if loop.is_running():
-            self._home = loop
+        if before.is_running():
             raise UsageError("this client is connected on another event loop: use it there")
         self._keeper = None
         self._beginners.clear()
@@ -219,6 +220,7 @@ class AsyncHAClient(Keeping, AsyncClient):
             self._session.effects()
         if self._link is not None:
             self._link.discard(ended)
+        self._home = running
 
     async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
         session = self._session
@@ -283,7 +285,7 @@ class AsyncHAClient(Keeping, AsyncClient):
                 self._keeper_was_cancelled()
 
     async def _keep(self) -> None:
-        session = self._session
+        session, keeper = self._session, asyncio.current_task()
         try:
             while True:
                 for effect in session.effects():
@@ -297,8 +299,10 @@ class AsyncHAClient(Keeping, AsyncClient):
                 await self._changed.wait_for(lambda: session.due, left)
                 self._wake_session()
         except asyncio.CancelledError:
-            if self._keeper is asyncio.current_task() and not session.ready:
+            if self._keeper is keeper and not session.ready:
                 self._keeper_was_cancelled()
+            raise
+        except GeneratorExit:  # its loop was closed without ending it: nothing can be done there
             raise
         except BaseException as error:
             # Nothing should come here; if it does, nobody is left waiting.
@@ -309,7 +313,7 @@ class AsyncHAClient(Keeping, AsyncClient):
             self._carry_at_once()
             raise
         finally:
-            if self._keeper is asyncio.current_task():
+            if self._keeper is keeper:
                 self._keeper = None
 
     def _keeper_was_cancelled(self) -> None:

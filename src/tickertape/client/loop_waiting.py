@@ -22,7 +22,7 @@ class LoopCall:
 
     def settle(self, outcome: object) -> None:
         """Set the outcome; nobody hears it when the call was abandoned."""
-        if not self._future.done():
+        if not (self._future.done() or self._future.get_loop().is_closed()):
             self._future.set_result(outcome)
 
     async def wait(self, seconds: float | None, what: str, whole: float | None = None) -> object:
@@ -52,7 +52,8 @@ class Waiters:
     def wake(self) -> None:
         """It has changed: all look again."""
         for future in self._futures:
-            if not future.done():
+            # A loop that was closed in the middle of it has left some that nobody waits for any more.
+            if not (future.done() or future.get_loop().is_closed()):
                 future.set_result(None)
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:

@@ -4,15 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 import tickertape as tt
 from tests.helpers.ha_parts import nowhere
 from tests.unit.client.socket_server import socket_server
 
 SECONDS = 20.0
+
+
+@pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_it_begins_anew_when_its_loop_was_closed_without_ending_its_tasks(
+    make: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    told: list[BaseException] = []
+    with socket_server() as server:
+        client = tt.AsyncHAClient("pricing-1", servers=server.uri, reconnect_delay=0)
+        client.set_exception_listener(told.append)
+
+        async def publish(body: bytes) -> None:
+            await client.connect_and_logon(SECONDS)
+            await client.publish("orders", body)
+            await client.publish_flush()
+
+        for number in range(3):
+            loop = make()
+            loop.run_until_complete(publish(b"%d" % number))
+            loop.close()
+            gc.collect()
+
+        asyncio.run(client.close())
+        assert server.bodies() == [b"0", b"1", b"2"]
+        assert told == []
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
