@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.helpers.ha_parts import (
 )
 from tests.helpers.relay import Relay
 from tests.unit.client.socket_server import SocketServer
+from tickertape.client.publish_store.protocol import Stored
 from tickertape.testing.server import RunningServer, running_server, wait_until
 from tickertape.wire.commands import Goodbye, Logon, Publish, Subscribe
 
@@ -251,6 +252,39 @@ def test_a_server_that_never_answers_costs_one_attempt(front: Front, uri: str, n
         client.connect_and_logon(SECONDS)
         client.publish(topic, b"1")
         client.publish_flush(timeout=SECONDS)
+
+
+def test_a_publish_store_that_cannot_be_read_ends_the_reconnecting_and_is_told(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    class Damaged(tt.MemoryPublishStore):
+        damaged = False
+
+        def held(self) -> Sequence[Stored]:
+            if self.damaged:
+                raise tt.StoreCorrupt("a segment is gone")
+            return super().held()
+
+    told: list[BaseException] = []
+    store = Damaged()
+    client = front.make_ha(name, servers=relay.uri, publish_store=store, reconnect_delay=SOON)
+    client.set_exception_listener(told.append)
+    client.connect_and_logon(SECONDS)
+    client.publish(topic, b"1")
+    client.publish_flush()
+    store.damaged = True
+    relay.cut()
+    wait_until(lambda: len(told) == 1)
+    assert isinstance(told[0], tt.StoreCorrupt)
+    for _ in range(2):
+        with pytest.raises(tt.Disconnected, match="a segment is gone"):
+            client.publish_flush()
+        with pytest.raises(tt.StoreCorrupt, match="a segment is gone"):
+            client.connect_and_logon(SECONDS)
+    store.damaged = False
+    client.connect_and_logon(SECONDS)
+    client.publish_flush()
+    assert len(told) == 1
 
 
 # -- what may be called when --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from tickertape.base.errors import Closed, Disconnected, NameInUse, TickertapeError
+from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreError, TickertapeError
 from tickertape.base.limits import name_settled_seconds
 from tickertape.base.ports import Now
 from tickertape.client.effects import State
@@ -342,6 +342,9 @@ class Session:
         if self.step not in (Step.CONNECTING, Step.RESUBSCRIBING, Step.READY):
             return
         self.last_error = error
+        if isinstance(error, StoreError):  # of this process, which would meet it on every connection
+            self._stop(error)
+            return
         if isinstance(error, NameInUse):
             settled = self.step is Step.READY and now.mono - self._ready_since >= name_settled_seconds
             if self._came_back and not settled:

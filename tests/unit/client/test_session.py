@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tickertape.base.errors import Closed, Disconnected, NameInUse, TickertapeError, TimedOut
+from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreCorrupt, TickertapeError, TimedOut
 from tickertape.base.limits import name_settled_seconds
 from tickertape.base.ports import Now
 from tickertape.client import session as machine
@@ -272,3 +272,13 @@ def test_a_driver_that_cannot_go_on_stops_it() -> None:
     life = Life()
     life.connecting()
     assert life.tell(machine.Broken(BROKEN)) == [GONE, machine.Stopped(BROKEN, known=False, begun=1)]
+
+
+def test_a_publish_store_that_cannot_be_read_stops_it() -> None:
+    life = Life()
+    attempt = life.connecting()
+    life.tell(machine.LoggedOn(attempt))
+    corrupt = StoreCorrupt("a segment is gone")
+    assert life.dropped(corrupt) == [GONE, machine.Stopped(corrupt, known=False, begun=1)]
+    assert life.tell(machine.Resubscribed(attempt, BROKEN)) == []
+    assert life.tell(machine.Begin()) == AT_FIRST
