@@ -359,6 +359,11 @@ connect_attempt_seconds_default: Final = 10.0
 """How long an HA client with no timeout of its own lets one attempt, and resubscribing, take."""
 reconnect_delay_seconds_max: Final = 86_400.0
 """Longest wait, and longest time limit, of a delay strategy."""
+connection_settled_seconds: Final = 1.0
+"""A connection that was ready for less was no use: the next one waits at least `reconnect_seconds_min`."""
+reconnect_seconds_min: Final = 0.05
+"""Least wait after such a connection, whatever the delay strategy says: a server that accepts each logon and
+hangs up would keep both sides busy."""
 name_settled_seconds: Final = 600.0
 """A client that came back after its name was taken over and then has held it for so long may do so again."""
 
@@ -467,6 +472,7 @@ assert 1_000 * (pattern_answer_bytes + 4 * topic_bytes_max) < pattern_answers_by
 assert paths_per_reader_max <= index_paths_max <= index_values_max // 64
 assert 8 * index_cells_max <= index_memory_bytes_max
 assert conflation_seconds_min < conflation_seconds_max
+assert reconnect_seconds_min < connection_settled_seconds < client_timeout_seconds
 assert client_timeout_seconds < name_settled_seconds < reconnect_delay_seconds_max
 assert heartbeat_seconds_min < heartbeat_seconds_max
 assert unread_bytes_unsure < receive_buffer_bytes

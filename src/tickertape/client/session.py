@@ -12,7 +12,7 @@ import enum
 from typing import NamedTuple
 
 from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreError, TickertapeError
-from tickertape.base.limits import name_settled_seconds
+from tickertape.base.limits import connection_settled_seconds, name_settled_seconds, reconnect_seconds_min
 from tickertape.base.ports import Now
 from tickertape.client.effects import State
 from tickertape.client.states import ConnectionState
@@ -204,6 +204,8 @@ class Session:
         self._came_back = False
         """Whether it connected again after another connection took over the client name."""
         self._ready_since = 0.0
+        self._hasty = False
+        """Whether the last connection was lost as soon as it was there."""
 
     # -- the contract of a machine ----------------------------------------------------------------------
 
@@ -295,9 +297,11 @@ class Session:
             return
         if answer.seconds is None:
             self._stop(self._giving_up(answer.error or "the delay strategy gives up"))
-        elif answer.seconds > 0:
+            return
+        seconds = max(answer.seconds, reconnect_seconds_min) if self._hasty else answer.seconds
+        if seconds > 0:
             self.step = Step.WAITING
-            self._until = now.mono + answer.seconds
+            self._until = now.mono + seconds
         else:
             self._connect()
 
@@ -305,6 +309,7 @@ class Session:
         self.step = Step.CONNECTING
         self.attempt += 1
         self._dropped = None
+        self._hasty = False
         self._effects.append(Connect(self.attempt, self._uri))
 
     def _failed(self, answer: Failed) -> None:
@@ -345,9 +350,10 @@ class Session:
         if isinstance(error, StoreError):  # of this process, which would meet it on every connection
             self._stop(error)
             return
+        lasted = now.mono - self._ready_since if self.step is Step.READY else 0.0
+        self._hasty = lasted < connection_settled_seconds
         if isinstance(error, NameInUse):
-            settled = self.step is Step.READY and now.mono - self._ready_since >= name_settled_seconds
-            if self._came_back and not settled:
+            if self._came_back and lasted < name_settled_seconds:
                 self._stop(error)
                 return
             self._came_back = True

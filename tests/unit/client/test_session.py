@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreCorrupt, TickertapeError, TimedOut
-from tickertape.base.limits import name_settled_seconds
+from tickertape.base.limits import connection_settled_seconds, name_settled_seconds, reconnect_seconds_min
 from tickertape.base.ports import Now
 from tickertape.client import session as machine
 from tickertape.client.effects import State
@@ -63,7 +63,7 @@ class Life:
     def again(self) -> int:
         """As far as the next attempt, from where the chooser was asked."""
         self.tell(machine.Chosen(A))
-        (connect,) = self.tell(machine.Delayed(0.0))
+        (connect,) = self.tell(machine.Delayed(0.0)) or self.later(reconnect_seconds_min)
         assert isinstance(connect, machine.Connect)
         return connect.attempt
 
@@ -282,3 +282,37 @@ def test_a_publish_store_that_cannot_be_read_stops_it() -> None:
     assert life.dropped(corrupt) == [GONE, machine.Stopped(corrupt, known=False, begun=1)]
     assert life.tell(machine.Resubscribed(attempt, BROKEN)) == []
     assert life.tell(machine.Begin()) == AT_FIRST
+
+
+@pytest.mark.parametrize("steps", ["connecting", "resubscribing", "ready"])
+def test_after_a_connection_that_did_not_last_the_next_one_waits_a_little(steps: str) -> None:
+    life = Life()
+    attempt = life.connecting()
+    if steps == "connecting":
+        life.dropped()
+    life.tell(machine.LoggedOn(attempt))
+    if steps == "ready":
+        life.tell(machine.Resubscribed(attempt))
+        life.mono += connection_settled_seconds * 0.9
+    if steps != "connecting":
+        life.dropped()
+    for _ in range(2):
+        life.tell(machine.Chosen(A))
+        assert life.tell(machine.Delayed(0.0)) == []
+        assert life.session.next_deadline() == life.mono + reconnect_seconds_min
+        (connect,) = life.later(reconnect_seconds_min)
+        assert isinstance(connect, machine.Connect)
+        life.tell(machine.LoggedOn(connect.attempt))
+        life.dropped()
+
+
+def test_after_one_that_lasted_it_waits_as_the_strategy_says() -> None:
+    life = Life()
+    life.ready()
+    life.mono += connection_settled_seconds
+    life.dropped()
+    life.tell(machine.Chosen(A))
+    assert life.tell(machine.Delayed(0.0)) == [machine.Connect(2, A)]
+    life.tell(machine.Failed(2, BROKEN))  # an attempt that fails is the strategy's business
+    life.tell(machine.Chosen(A))
+    assert life.tell(machine.Delayed(0.0)) == [machine.Connect(3, A)]
