@@ -254,6 +254,26 @@ def test_a_server_that_never_answers_costs_one_attempt(front: Front, uri: str, n
         client.publish_flush(timeout=SECONDS)
 
 
+def test_an_authenticator_that_lacks_methods_is_told_of(front: Front, uri: str, name: str) -> None:
+    class Half:
+        def authenticate(self, user: str | None, password: str | None) -> str | None:
+            return password
+
+        def retry(self, user: str | None, password: str | None) -> str | None:
+            return password
+
+    class Chooser(tt.DefaultServerChooser):
+        def current_authenticator(self) -> Any:
+            return Half()
+
+    told: list[BaseException] = []
+    client = front.make_ha(name, server_chooser=Chooser(uri))
+    client.set_exception_listener(told.append)
+    with pytest.raises(tt.Disconnected, match="a Half is no Authenticator"):
+        client.connect_and_logon(SECONDS)
+    assert [type(error) for error in told] == [tt.BadOption]
+
+
 def test_a_publish_store_that_cannot_be_read_ends_the_reconnecting_and_is_told(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:

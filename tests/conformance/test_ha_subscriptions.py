@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -292,3 +293,43 @@ def test_a_file_backed_client_goes_on_in_the_next_process(front: Front, tmp_path
         client.connect_and_logon(SECONDS)
         assert isinstance(client.bookmark_store, tt.MemoryBookmarkStore)
         assert client.publish("orders", b"4") is not None
+
+
+def test_what_a_manager_gives_that_is_no_subscription_is_told_and_left_out(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    heard: list[bytes] = []
+
+    class Strange(tt.MemorySubscriptionManager):
+        def stored(self) -> Any:
+            good = tt.StoredSubscription(
+                command="subscribe",
+                topic=topic,
+                filter=None,
+                options="",
+                sub_id="good",
+                bookmark=None,
+                depth_bytes=1 << 20,
+            )
+            bad: list[object] = [
+                {"topic": topic},
+                msgspec.structs.replace(good, sub_id=["list"]),
+                msgspec.structs.replace(good, sub_id="unheard"),
+                msgspec.structs.replace(good, sub_id="options", options=7),
+                msgspec.structs.replace(good, sub_id="filter", filter=7),
+                msgspec.structs.replace(good, sub_id="depth", depth_bytes="much"),
+            ]
+            return [*bad, good]
+
+        def bind(self, subscription: tt.StoredSubscription) -> Any:
+            if getattr(subscription, "sub_id", "") == "unheard":
+                return "no handler"
+            return lambda message: heard.append(message.data)
+
+    told: list[BaseException] = []
+    client = front.make_ha(name, servers=uri, subscription_manager=Strange())
+    client.set_exception_listener(told.append)
+    client.connect_and_logon(SECONDS)
+    assert len(told) == 6
+    client.publish(topic, b"1")
+    wait_until(lambda: heard == [b"1"])

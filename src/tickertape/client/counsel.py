@@ -7,6 +7,9 @@ Must never wait or connect, and never be called under a lock of the client.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
 
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
@@ -75,7 +78,11 @@ class Counsel:
             uri = self._chooser.current_uri()
             if not uri:
                 return Chosen(None, str(self._chooser.error()))
-            self._authenticator = self._chooser.current_authenticator() or DefaultAuthenticator()
+            authenticator: object = self._chooser.current_authenticator() or DefaultAuthenticator()
+            if not isinstance(authenticator, Authenticator):
+                kind = type(authenticator).__name__
+                raise BadOption(f"a {kind} is no Authenticator: it lacks methods of it")
+            self._authenticator = authenticator
             return Chosen(uri)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._tell(error)
@@ -131,13 +138,25 @@ class Counsel:
         self._run(self._manager.unsubscribed, sub_id)
 
     def to_restore(self) -> list[tuple[StoredSubscription, Handler]]:
-        """What the manager has from before and has handlers for; what it raises is told."""
+        """What the manager has from before and has handlers for; what it raises is told, and what it gives
+        that is neither is left out."""
         found: list[tuple[StoredSubscription, Handler]] = []
         try:
-            for stored in self._manager.stored():
+            given: Sequence[Any] = self._manager.stored()
+            for stored in given:
                 handler = self._manager.bind(stored)
-                if handler is not None:
+                if handler is None:
+                    continue
+                if _is_whole(stored) and callable(handler):
                     found.append((stored, handler))
+                    continue
+                kinds = f"a {type(stored).__name__} and a {type(handler).__name__}"
+                self._tell(
+                    UsageError(
+                        f"the subscription manager gave {kinds}, not a StoredSubscription with fields of "
+                        "their types and a handler"
+                    )
+                )
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._tell(error)
         return found
@@ -147,6 +166,17 @@ class Counsel:
             method(*arguments)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._tell(error)
+
+
+def _is_whole(stored: object) -> bool:
+    """Whether it is a stored subscription whose fields have their types."""
+    if not isinstance(stored, StoredSubscription):
+        return False
+    try:
+        msgspec.convert(msgspec.to_builtins(stored), StoredSubscription)
+    except (msgspec.ValidationError, TypeError):
+        return False
+    return True
 
 
 def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | None) -> ServerChooser:
