@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -13,6 +12,7 @@ from types import FrameType
 import pytest
 
 import tickertape as tt
+from tests.helpers.forking import exit_code_of_child
 from tests.helpers.ha_parts import silent_server
 from tests.unit.client.socket_server import socket_server
 from tests.unit.client.test_interrupts import Interrupt
@@ -79,19 +79,19 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
             lambda: client.unsubscribe("any"),
             client.publish_flush,
         ]
-        pid = os.fork()
-        if not pid:
-            refused = 0
+
+        def refused() -> int:
+            count = 0
             for call in calls:
                 try:
                     call()
                 except tt.Forked:
-                    refused += 1
+                    count += 1
             client.close()
             client.disconnect()
-            os._exit(refused)
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == len(calls)
+            return count
+
+        assert exit_code_of_child(refused) == len(calls)
         client.publish("orders", b"1")
         client.publish_flush()
         assert server.bodies() == [b"1"]
