@@ -399,7 +399,7 @@ class AsyncHAClient(Keeping, AsyncClient):
             call = LoopCall()
             self._core.resubscribe(call)
             self._drive()
-            await call.wait(self._attempt_seconds, "resubscribing")
+            await call.wait_idle(self._attempt_seconds, "resubscribing")
         except TickertapeError as error:
             return machine.Resubscribed(attempt, error)
         return machine.Resubscribed(attempt)

@@ -99,7 +99,7 @@ class HAClient(Keeping, Client):
         self._dialling = False
         self._restoring = False
         self._placing: Call | None = None
-        """What the thread that connects waits for while it resubscribes."""
+        """What the thread that connects waits for while it resubscribes; None once the client is closed."""
         self._beginners: dict[Call, int] = {}
         """Who waits in `connect_and_logon`, and for which beginning of the session."""
         self._changed = threading.Condition(self._lock)
@@ -186,10 +186,10 @@ class HAClient(Keeping, Client):
         deadline = None if seconds is None else time.monotonic() + seconds
         apart = not self._on_receive_thread()
         with self._lock:
-            keeper, placing = self._keeper, self._placing
+            keeper = self._keeper
             self._feed(machine.Close())
         super().close(timeout=seconds)
-        if placing is not None:
+        if (placing := self._placing) is not None:
             # Its answer would have to wait for the handler that keeps the receive thread.
             placing.settle(Closed("the client was closed"))
         # It may be waiting for a connection or an object of the application, which nobody can cut short.
@@ -413,15 +413,26 @@ class HAClient(Keeping, Client):
             call = Call()
             with self._lock:
                 self._core.resubscribe(call)
-                self._placing = call
                 link, later = self._link, self._sends()
             self._carry_out(link, later)
-            call.wait(self._attempt_seconds, "resubscribing")
+            self._answer(call, None, self._attempt_seconds, "resubscribing")
         except TickertapeError as error:
             return machine.Resubscribed(attempt, error)
+        return machine.Resubscribed(attempt)
+
+    def _answer(self, call: Call, deadline: float | None, seconds: float | None, what: str) -> object:
+        if self._keeper is not current_thread() or seconds is None:
+            return super()._answer(call, deadline, seconds, what)
+        # Subscriptions that were placed already have their handlers called before the next answer is read.
+        with self._lock:
+            link = self._link
+            self._placing = None if self._core.closed else call
+        try:
+            if self._placing is None:
+                raise Closed("the client was closed")
+            return call.wait_idle(seconds, what, lambda: link is not None and link.busy)
         finally:
             self._placing = None
-        return machine.Resubscribed(attempt)
 
     def _restore(self) -> None:
         """Place what the subscription manager brings back, where it is not there already."""

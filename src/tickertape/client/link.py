@@ -132,7 +132,9 @@ class Link:
         self._reading = threading.RLock()
         self._owns_reading: Callable[[], bool] = self._reading._is_owned  # type: ignore[attr-defined]
         self._consuming = False
-        """Bytes were taken from the socket and are not handed on yet."""
+        """Bytes were taken from the socket by a caller and are not handed on yet."""
+        self._handing_on = False
+        """The receive thread hands on what came, or that time has passed: handlers run meanwhile."""
         self._watching = threading.Lock()
         self._answering = False
         """Whether a caller reads: then the receive thread does not look for bytes."""
@@ -169,6 +171,11 @@ class Link:
     def congested(self) -> bool:
         """Whether so much waits for the socket that no more should be added."""
         return self.blocked and self._added_bytes - self._written_bytes > client_outbox_bytes_max
+
+    @property
+    def busy(self) -> bool:
+        """Whether something has arrived that is not dealt with yet: a handler takes its time, say."""
+        return self._handing_on or unread_bytes(self._socket.fileno()) > 0
 
     def add(self, buffers: Iterable[Buffer]) -> None:
         """Put buffers behind what waits. Callers are ordered by the client's lock; `push` then writes."""
@@ -314,7 +321,9 @@ class Link:
         while True:
             deadline = self._deadline
             wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+            self._handing_on = False
             ready = self._poller.poll(wait)
+            self._handing_on = True
             if not ready:
                 self._deadline = self._driven.arrived(0)
             for number, happened in ready:

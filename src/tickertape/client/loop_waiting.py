@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tickertape.base.errors import TickertapeError, TimedOut
-from tickertape.base.units import within
+from tickertape.base.errors import TickertapeError
+from tickertape.client.waiting import LOOKS, no_answer
 
 
 class LoopCall:
@@ -32,10 +32,21 @@ class LoopCall:
         """
         try:
             async with asyncio.timeout(seconds):
-                outcome = await self._future
+                await self._future
         except TimeoutError:
-            late = within(seconds if whole is None else whole)
-            raise TimedOut(f"no answer to {what} {late}; it may still take effect") from None
+            raise no_answer(what, seconds if whole is None else whole) from None
+        return self._taken()
+
+    async def wait_idle(self, seconds: float, what: str) -> object:
+        """As `wait`, but time in which a handler keeps the loop from what has arrived does not count."""
+        for _ in range(LOOKS):
+            await asyncio.wait((self._future,), timeout=seconds / LOOKS)
+            if self._future.done():
+                return self._taken()
+        raise no_answer(what, seconds)
+
+    def _taken(self) -> object:
+        outcome = self._future.result()
         if isinstance(outcome, TickertapeError):
             raise outcome
         return outcome

@@ -364,6 +364,10 @@ class ThreadDriver(Driver):
             begin(call)
             link, later = self._link, self._sends()
         self._carry_out(link, later)
+        return self._answer(call, deadline, seconds, what)
+
+    def _answer(self, call: Call, deadline: float | None, seconds: float | None, what: str) -> object:
+        """Wait for the answer to the call `what`; `deadline` is where its `seconds` end."""
         return call.wait(_left(deadline), what, seconds)
 
     def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:

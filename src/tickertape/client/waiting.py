@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from tickertape.base.errors import TickertapeError, TimedOut
@@ -26,6 +27,15 @@ DEFAULT: Final = Default.DEFAULT
 
 Timeout = float | str | None | Default
 """Seconds, text such as `"500ms"`, None = as long as the connection lasts, or `DEFAULT`."""
+
+
+LOOKS: Final = 10
+"""How often in its time a wait looks whether anybody is busy with what came before the answer."""
+
+
+def no_answer(what: str, seconds: float | None) -> TimedOut:
+    """The error that the call `what` had no answer in that time."""
+    return TimedOut(f"no answer to {what} {within(seconds)}; it may still take effect")
 
 
 def now() -> Now:
@@ -60,9 +70,21 @@ class Call:
         `whole`: what the error says instead, where `timeout` is only the rest of it.
         """
         if not self._settled.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimedOut(
-                f"no answer to {what} {within(timeout if whole is None else whole)}; it may still take effect"
-            )
+            raise no_answer(what, timeout if whole is None else whole)
+        return self._taken()
+
+    def wait_idle(self, seconds: float, what: str, busy: Callable[[], bool]) -> object:
+        """As `wait`, but only time counts in which not `busy()`, which it looks at now and then: an answer
+        may stand behind what a handler takes its time for."""
+        idle = 0
+        while not self._settled.acquire(timeout=seconds / LOOKS):
+            if not busy():
+                idle += 1
+            if idle == LOOKS:
+                raise no_answer(what, seconds)
+        return self._taken()
+
+    def _taken(self) -> object:
         if isinstance(self._outcome, TickertapeError):
             raise self._outcome
         return self._outcome

@@ -282,6 +282,37 @@ def test_close_in_a_handler_does_not_wait_for_the_thread_that_resubscribes() -> 
         assert took[0] < SECONDS / 2
 
 
+def test_a_handler_that_takes_long_while_the_others_are_placed_does_not_cost_the_connection() -> None:
+    attempt_seconds = 0.1
+    hung_up: list[bool] = []
+    released = threading.Event()
+
+    def handle(_message: tt.Message) -> None:
+        link = client._link
+        if link is None or released.is_set():
+            return
+        time.sleep(4 * attempt_seconds)  # so long there is no answer to the second subscribe
+        hung_up.append(link.hung_up)
+        server.deaf = False
+        released.set()
+
+    with socket_server() as server:
+        client = tt.HAClient("a", servers=server.uri, reconnect_delay=0.001, timeout=attempt_seconds)
+        client.connect_and_logon(SECONDS)
+        client.subscribe("orders", sub_id="a", on_message=handle, timeout=SECONDS)
+        client.subscribe("orders", sub_id="b", on_message=lambda _: None, timeout=SECONDS)
+        server.deaf = True
+        client._link.hang_up()  # type: ignore[union-attr]
+        with tt.Client("other", server.uri, timeout=SECONDS) as other:
+            wait_until(lambda: client._session.step is machine.Step.RESUBSCRIBING)
+            while not released.wait(attempt_seconds / 2):  # it may just be on its way to the next connection
+                other.publish("orders", b"1")
+        assert hung_up == [False]
+        # Now nobody is busy, and the server still owes its answer: that does cost the connection.
+        wait_until(lambda: client._session.ready, SECONDS)
+        client.close(timeout=SECONDS)
+
+
 @pytest.mark.parametrize("timeout", [None, SECONDS])
 def test_a_listener_that_publishes_into_a_full_store_at_a_loss_does_not_stop_reconnecting(
     timeout: float | None,

@@ -92,6 +92,24 @@ def test_what_libraries_log_comes_in_one_line_with_its_traceback() -> None:
     assert "ZeroDivisionError" in found["traceback"]
 
 
+def test_of_a_long_traceback_the_end_is_told() -> None:
+    def deeper(left: int) -> int:
+        return shallower(left - 1) + 1
+
+    def shallower(left: int) -> int:
+        return deeper(left - 1) + 1 if left else 1 // 0
+
+    stream = io.StringIO()
+    with logging_to(stream, "json", "info"):
+        try:
+            deeper(101)
+        except ZeroDivisionError:
+            logging.getLogger("asyncio").exception("it broke")
+    told = json.loads(stream.getvalue())["traceback"]
+    assert told.startswith("...")
+    assert told.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
+
+
 def test_a_rate_is_for_each_event_and_second_and_the_rest_is_counted() -> None:
     limit = RateLimit(2)
     assert [limit.admit("a", 5.0 + n / 10)[0] for n in range(5)] == [True, True, False, False, False]
