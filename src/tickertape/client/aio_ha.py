@@ -8,34 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, Literal, Self
+from collections.abc import Awaitable
+from typing import Self
 
 from tickertape.base.errors import (
     Closed,
     Disconnected,
-    StoreError,
     TickertapeError,
     TimedOut,
     UsageError,
 )
-from tickertape.base.limits import client_timeout_seconds
 from tickertape.client import session as machine
 from tickertape.client.aio import AsyncClient
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
-from tickertape.client.choosers import ServerChooser
-from tickertape.client.counsel import as_failure, chooser_of, request_of, stored_of
-from tickertape.client.delays import DelayStrategy, delay_strategy
+from tickertape.client.bookmark_store import BookmarkStore
+from tickertape.client.counsel import as_failure, request_of, stored_of
 from tickertape.client.effects import Again, CaughtUp, Down, End, Notice, State
-from tickertape.client.keeping import Keeping
+from tickertape.client.keeping import Consulting, Keeping
 from tickertape.client.loop_waiting import LoopCall, Waiters
-from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from tickertape.client.publish_store import PublishStore
 from tickertape.client.session import SessionEffect, Step
 from tickertape.client.subscribing import Handler
-from tickertape.client.subscription_manager import StoredSubscription, SubscriptionManager
+from tickertape.client.subscription_manager import StoredSubscription
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
 
@@ -51,33 +45,21 @@ class AsyncHAClient(Keeping, AsyncClient):
     Raises `BadName`, `BadOption`, `StoreError`.
     """
 
-    def __init__(
+    def _make_front(
         self,
         name: str,
-        *,
-        servers: str | Sequence[str] | None = None,
-        server_chooser: ServerChooser | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        publish_store: PublishStore | Literal["memory"] | None = "memory",
-        bookmark_store: BookmarkStore | None = None,
-        reconnect_delay: float | str | DelayStrategy | None = None,
-        heartbeat: float | str | None = None,
-        subscription_manager: SubscriptionManager | None = None,
-        timeout: float | str | None = client_timeout_seconds,
+        publish_store: PublishStore | None,
+        bookmark_store: BookmarkStore | None,
+        timeout: float | str | None,
     ) -> None:
-        chooser = chooser_of(servers, server_chooser)
-        delays = delay_strategy(reconnect_delay)
-        super().__init__(
+        AsyncClient.__init__(
+            self,
             name,
             "",
-            publish_store=MemoryPublishStore() if publish_store == "memory" else publish_store,
+            publish_store=publish_store,
             bookmark_store=bookmark_store,
             timeout=timeout,
         )
-        self._set_up(chooser, delays, subscription_manager, user, password)
-        if heartbeat is not None:
-            self.set_heartbeat(heartbeat)
         self._home: asyncio.AbstractEventLoop | None = None
         """The loop on which it was told to connect."""
         self._keeper: asyncio.Task[None] | None = None
@@ -85,31 +67,6 @@ class AsyncHAClient(Keeping, AsyncClient):
         """Who waits in `connect_and_logon`, and for which beginning of the session."""
         self._changed = Waiters()
         """The session has something to do, or has come where calls may be made, or nowhere."""
-        self._own = ExitStack()
-        """Stores that were made for this client, and end with it."""
-
-    @classmethod
-    def memory_backed(cls, name: str, **options: Any) -> Self:
-        """A client whose stores are in memory: they survive a lost connection. `options` as for the class."""
-        return cls(name, publish_store="memory", bookmark_store=MemoryBookmarkStore(), **options)
-
-    @classmethod
-    def file_backed(
-        cls, name: str, *, publish_path: str | Path, bookmark_path: str | Path, **options: Any
-    ) -> Self:
-        """A client whose stores are on disk: a `FilePublishStore` and a `LoggedBookmarkStore`, which survive
-        the end of the process too. `close` closes them. `options` as for the class.
-
-        Raises `StoreError` (`StoreLocked`, `StoreOfAnother`, ...) too.
-        """
-        with ExitStack() as opened:
-            publish_store = FilePublishStore(publish_path)
-            opened.callback(publish_store.close)
-            bookmark_store = LoggedBookmarkStore(bookmark_path)
-            opened.callback(bookmark_store.close)
-            client = cls(name, publish_store=publish_store, bookmark_store=bookmark_store, **options)
-            client._own = opened.pop_all()
-        return client
 
     # -- connection -------------------------------------------------------------------------------------
 
@@ -168,10 +125,7 @@ class AsyncHAClient(Keeping, AsyncClient):
             if keeper is not None and keeper.get_loop() is asyncio.get_running_loop():
                 await asyncio.wait((keeper,), timeout=self._seconds(timeout))
         finally:
-            try:
-                self._own.close()
-            except StoreError as error:
-                self._handlers.tell(error)
+            self._close_own()
 
     async def __aenter__(self) -> Self:
         try:
@@ -337,17 +291,8 @@ class AsyncHAClient(Keeping, AsyncClient):
             self._carry_now(effect)
 
     def _carry_now(self, effect: SessionEffect) -> None:
-        counsel = self._counsel
-        if isinstance(effect, machine.Refresh):
-            counsel.refresh()
-        elif isinstance(effect, machine.AskChooser):
-            self._feed(counsel.choose())
-        elif isinstance(effect, machine.AskDelay):
-            self._feed(counsel.delay(effect.uri, now().mono))
-        elif isinstance(effect, machine.ReportSuccess):
-            counsel.succeeded(effect.uri, self._instance)
-        elif isinstance(effect, machine.ReportFailure):
-            counsel.failed(effect.error, effect.uri)
+        if isinstance(effect, Consulting):
+            self._consult(effect)
         elif isinstance(effect, machine.GoOn):
             self._core.go_on(now())
             self._drive()

@@ -134,8 +134,5 @@ Effect = (
     | FailedWrite
     | Room
     | Down
-    | FailedWrite
-    | Room
-    | Down
     | State
 )

@@ -10,35 +10,29 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from threading import current_thread, get_ident
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from tickertape.base.errors import (
     Closed,
     Disconnected,
-    StoreError,
     TickertapeError,
     TimedOut,
     UsageError,
 )
-from tickertape.base.limits import client_timeout_seconds
 from tickertape.client import forks
 from tickertape.client import session as machine
 from tickertape.client.blocking import Client
-from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
-from tickertape.client.choosers import ServerChooser
-from tickertape.client.counsel import as_failure, chooser_of, request_of, stored_of
-from tickertape.client.delays import DelayStrategy, delay_strategy
+from tickertape.client.bookmark_store import BookmarkStore
+from tickertape.client.counsel import as_failure, request_of, stored_of
 from tickertape.client.effects import Again, CaughtUp, Down, Effect, End, Notice, State
-from tickertape.client.keeping import Keeping
+from tickertape.client.keeping import Consulting, Keeping
 from tickertape.client.lane import NOBODY
-from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from tickertape.client.publish_store import PublishStore
 from tickertape.client.session import SessionEffect, Step
 from tickertape.client.streams import HandledStream, MessageStream
 from tickertape.client.subscribing import Handler
-from tickertape.client.subscription_manager import StoredSubscription, SubscriptionManager
+from tickertape.client.subscription_manager import StoredSubscription
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Call, Timeout, now
 
@@ -67,34 +61,22 @@ class HAClient(Keeping, Client):
     the two would throw each other out for ever. Raises `BadName`, `BadOption`, `StoreError`.
     """
 
-    def __init__(
+    def _make_front(
         self,
         name: str,
-        *,
-        servers: str | Sequence[str] | None = None,
-        server_chooser: ServerChooser | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        publish_store: PublishStore | Literal["memory"] | None = "memory",
-        bookmark_store: BookmarkStore | None = None,
-        reconnect_delay: float | str | DelayStrategy | None = None,
-        heartbeat: float | str | None = None,
-        subscription_manager: SubscriptionManager | None = None,
-        timeout: float | str | None = client_timeout_seconds,
+        publish_store: PublishStore | None,
+        bookmark_store: BookmarkStore | None,
+        timeout: float | str | None,
     ) -> None:
-        chooser = chooser_of(servers, server_chooser)
-        delays = delay_strategy(reconnect_delay)
-        super().__init__(
+        Client.__init__(
+            self,
             name,
             "",
-            publish_store=MemoryPublishStore() if publish_store == "memory" else publish_store,
+            publish_store=publish_store,
             bookmark_store=bookmark_store,
             timeout=timeout,
             connect=False,
         )
-        self._set_up(chooser, delays, subscription_manager, user, password)
-        if heartbeat is not None:
-            self.set_heartbeat(heartbeat)
         self._keeper: threading.Thread | None = None
         self._dialling = False
         self._restoring = False
@@ -107,31 +89,6 @@ class HAClient(Keeping, Client):
         self._loss_told_on = NOBODY
         """The thread on which the application is being told of a loss."""
         self._managing = threading.Lock()
-        self._own = ExitStack()
-        """Stores that were made for this client, and end with it."""
-
-    @classmethod
-    def memory_backed(cls, name: str, **options: Any) -> Self:
-        """A client whose stores are in memory: they survive a lost connection. `options` as for the class."""
-        return cls(name, publish_store="memory", bookmark_store=MemoryBookmarkStore(), **options)
-
-    @classmethod
-    def file_backed(
-        cls, name: str, *, publish_path: str | Path, bookmark_path: str | Path, **options: Any
-    ) -> Self:
-        """A client whose stores are on disk: a `FilePublishStore` and a `LoggedBookmarkStore`, which survive
-        the end of the process too. `close` closes them. `options` as for the class.
-
-        Raises `StoreError` (`StoreLocked`, `StoreOfAnother`, ...) too.
-        """
-        with ExitStack() as opened:
-            publish_store = FilePublishStore(publish_path)
-            opened.callback(publish_store.close)
-            bookmark_store = LoggedBookmarkStore(bookmark_path)
-            opened.callback(bookmark_store.close)
-            client = cls(name, publish_store=publish_store, bookmark_store=bookmark_store, **options)
-            client._own = opened.pop_all()
-        return client
 
     # -- connection -------------------------------------------------------------------------------------
 
@@ -195,10 +152,7 @@ class HAClient(Keeping, Client):
         # It may be waiting for a connection or an object of the application, which nobody can cut short.
         if keeper is not None and apart and not self._dialling:
             keeper.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        try:
-            self._own.close()
-        except StoreError as error:
-            self._handlers.tell(error)
+        self._close_own()
 
     def __enter__(self) -> Self:
         try:
@@ -345,19 +299,10 @@ class HAClient(Keeping, Client):
                 self._wake_session()
 
     def _carry(self, effect: SessionEffect) -> None:
-        counsel = self._counsel
-        if isinstance(effect, machine.Refresh):
-            counsel.refresh()
-        elif isinstance(effect, machine.AskChooser):
-            self._feed(counsel.choose())
-        elif isinstance(effect, machine.AskDelay):
-            self._feed(counsel.delay(effect.uri, time.monotonic()))
+        if isinstance(effect, Consulting):
+            self._consult(effect)
         elif isinstance(effect, machine.Connect):
             self._feed(self._attempt(effect))
-        elif isinstance(effect, machine.ReportSuccess):
-            counsel.succeeded(effect.uri, self._instance)
-        elif isinstance(effect, machine.ReportFailure):
-            counsel.failed(effect.error, effect.uri)
         elif isinstance(effect, machine.GoOn):
             with self._lock:
                 self._core.go_on(now())

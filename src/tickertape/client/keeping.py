@@ -1,43 +1,72 @@
-"""Owns what both HA clients do the same way: what they are made of, and taking an event into the session and
-the client machine together.
+"""Owns what both HA clients do the same way: what they are made of, taking an event into the session and the
+client machine together, and carrying out what the session wants to know from the application's objects.
 
-Must never wait, and never call the application's objects: the clients do, each in its own way.
+Must never wait for a connection or an answer, nor know of threads, locks and event loops: the clients do.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from random import random
+from typing import Any, Literal, Self
 
-from tickertape.base.errors import TimedOut
-from tickertape.base.limits import connect_attempt_seconds_default
+from tickertape.base.errors import StoreError, TimedOut
+from tickertape.base.limits import client_timeout_seconds, connect_attempt_seconds_default
 from tickertape.base.units import within
+from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from tickertape.client.choosers import ServerChooser
 from tickertape.client.core import ClientCore
-from tickertape.client.counsel import Counsel
-from tickertape.client.delays import DelayStrategy
+from tickertape.client.counsel import Counsel, chooser_of
+from tickertape.client.delays import DelayStrategy, delay_strategy
 from tickertape.client.effects import Down
 from tickertape.client.handlers import Handlers
 from tickertape.client.link import NOWHERE, Address
-from tickertape.client.session import Happened, Session
+from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from tickertape.client.session import (
+    AskChooser,
+    AskDelay,
+    Happened,
+    Refresh,
+    ReportFailure,
+    ReportSuccess,
+    Session,
+)
 from tickertape.client.subscription_manager import SubscriptionManager
 from tickertape.client.waiting import now
 
+Consulting = Refresh | AskChooser | AskDelay | ReportSuccess | ReportFailure
+"""What the session has told to the application's objects, or asked of them."""
 
-class Keeping:
+
+class Keeping(ABC):
     """The half of an HA client that is neither blocking nor awaited."""
 
     _core: ClientCore
     _handlers: Handlers
     _timeout: float | None
 
-    def _set_up(
+    def __init__(
         self,
-        chooser: ServerChooser,
-        delays: DelayStrategy,
-        manager: SubscriptionManager | None,
-        user: str | None,
-        password: str | None,
+        name: str,
+        *,
+        servers: str | Sequence[str] | None = None,
+        server_chooser: ServerChooser | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        publish_store: PublishStore | Literal["memory"] | None = "memory",
+        bookmark_store: BookmarkStore | None = None,
+        reconnect_delay: float | str | DelayStrategy | None = None,
+        heartbeat: float | str | None = None,
+        subscription_manager: SubscriptionManager | None = None,
+        timeout: float | str | None = client_timeout_seconds,
     ) -> None:
+        chooser = chooser_of(servers, server_chooser)
+        delays = delay_strategy(reconnect_delay)
+        store = MemoryPublishStore() if publish_store == "memory" else publish_store
+        self._make_front(name, store, bookmark_store, timeout)
         core = self._core
         core.step_by_step = core.keep_subscriptions = True
         core.standing.advice_first = "call connect_and_logon() first"
@@ -46,7 +75,7 @@ class Keeping:
             core.name,
             chooser,
             delays,
-            manager,
+            subscription_manager,
             user=user,
             password=password,
             chance=random,
@@ -57,6 +86,51 @@ class Keeping:
         self._instance = ""
         self._connection = 1
         """The number of the connection that the last attempt makes, or has made."""
+        self._own = ExitStack()
+        """Stores that were made for this client, and end with it."""
+        if heartbeat is not None:
+            core.set_heartbeat(heartbeat, None, now())
+
+    @classmethod
+    def memory_backed(cls, name: str, **options: Any) -> Self:
+        """A client whose stores are in memory: they survive a lost connection. `options` as for the class."""
+        return cls(name, publish_store="memory", bookmark_store=MemoryBookmarkStore(), **options)
+
+    @classmethod
+    def file_backed(
+        cls, name: str, *, publish_path: str | Path, bookmark_path: str | Path, **options: Any
+    ) -> Self:
+        """A client whose stores are on disk: a `FilePublishStore` and a `LoggedBookmarkStore`, which survive
+        the end of the process too. `close` closes them. `options` as for the class.
+
+        Raises `StoreError` (`StoreLocked`, `StoreOfAnother`, ...) too.
+        """
+        with ExitStack() as opened:
+            publish_store = FilePublishStore(publish_path)
+            opened.callback(publish_store.close)
+            bookmark_store = LoggedBookmarkStore(bookmark_path)
+            opened.callback(bookmark_store.close)
+            client = cls(name, publish_store=publish_store, bookmark_store=bookmark_store, **options)
+            client._own = opened.pop_all()
+        return client
+
+    # -- what the clients do ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _make_front(
+        self,
+        name: str,
+        publish_store: PublishStore | None,
+        bookmark_store: BookmarkStore | None,
+        timeout: float | str | None,
+    ) -> None:
+        """Make the client that the HA client is too, without a connection."""
+
+    @abstractmethod
+    def _feed(self, happened: Happened) -> None:
+        """Tell the session, and have it carried out."""
+
+    # -- what they have in common -----------------------------------------------------------------------
 
     @property
     def _heartbeat_is_fixed(self) -> bool:
@@ -99,6 +173,26 @@ class Keeping:
     def _note_attempt(self, before: int) -> None:
         if self._session.attempt != before:
             self._connection = self._core.connections + 1
+
+    def _consult(self, effect: Consulting) -> None:
+        counsel = self._counsel
+        if isinstance(effect, Refresh):
+            counsel.refresh()
+        elif isinstance(effect, AskChooser):
+            self._feed(counsel.choose())
+        elif isinstance(effect, AskDelay):
+            self._feed(counsel.delay(effect.uri, now().mono))
+        elif isinstance(effect, ReportSuccess):
+            counsel.succeeded(effect.uri, self._instance)
+        else:
+            counsel.failed(effect.error, effect.uri)
+
+    def _close_own(self) -> None:
+        """Close the stores that were made for this client. Never raises."""
+        try:
+            self._own.close()
+        except StoreError as error:
+            self._handlers.tell(error)
 
     def _concerns_session(self, lost: Down) -> bool:
         """Whether that connection is not what an earlier attempt left."""
