@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
 from crc32c import crc32c
 
@@ -21,12 +21,11 @@ from tickertape.base.limits import (
 )
 from tickertape.base.units import parse_size
 from tickertape.client.bookmark_store import records
-from tickertape.client.bookmark_store.files import StoreFile, boot_id, random_salt
-from tickertape.client.bookmark_store.heads import not_ours
+from tickertape.client.bookmark_store.filed import FiledStore, Sync
+from tickertape.client.bookmark_store.files import boot_id, random_salt
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.records import BODY, RECORD, RECORD_BYTES, BadRecord, Kind
-from tickertape.client.bookmark_store.store import ProgressStore
 
 ResizeHandler = Callable[["LoggedBookmarkStore", int], None]
 _MASK: Final = 0xFFFFFFFF
@@ -39,7 +38,7 @@ _REMEDY: Final = (
 )
 
 
-class LoggedBookmarkStore(ProgressStore):
+class LoggedBookmarkStore(FiledStore):
     """Remembers in a file what was delivered and discarded; see `BookmarkStore`.
 
     `path`: the file; it is created when missing (its directory is not), and `path.lock` beside it. One store
@@ -55,21 +54,21 @@ class LoggedBookmarkStore(ProgressStore):
     kind, `StoreFailed` for what the system refuses.
     """
 
+    _kind = "a bookmark store"
+    _again = "messages then come again from where subscriptions begin"
+
     def __init__(
         self,
         path: str | os.PathLike[str],
         adapter: RecoveryPointAdapter | None = None,
         *,
-        sync: Literal["never", "always"] = "never",
+        sync: Sync = "never",
         prune_size: int | str = bookmark_prune_bytes_default,
     ) -> None:
-        super().__init__(adapter)
-        if sync not in ("never", "always"):
-            raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+        super().__init__(adapter, sync)
         self._prune_bytes = parse_size(prune_size) if isinstance(prune_size, str) else prune_size
         if self._prune_bytes <= 0:
             raise BadOption(f"prune_size={prune_size!r}: a size above 0")
-        self._always = sync == "always"
         self._on_resize: ResizeHandler | None = None
         self._in_handler = False
         self._behind = False
@@ -77,17 +76,7 @@ class LoggedBookmarkStore(ProgressStore):
         self._numbers = 0
         self._salt = 0
         self._at = self._size = self._pruned = 0
-        self._file = StoreFile(path)
-        try:
-            self._open()
-        except BaseException:
-            self._file.close()
-            raise
-
-    @property
-    def path(self) -> str:
-        """The file."""
-        return str(self._file.path)
+        self._take(path)
 
     @property
     def size_bytes(self) -> int:
@@ -111,12 +100,6 @@ class LoggedBookmarkStore(ProgressStore):
             self._file.replace(content, size)
             self._salt, self._at, self._size, self._pruned = salt, len(content), size, len(content)
             self._behind = False
-
-    def sync(self) -> None:
-        """Make durable what was recorded."""
-        with self._lock:
-            self._check()
-            self._file.sync(0, self._at)
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
         """See `BookmarkStore.discard`."""
@@ -153,10 +136,7 @@ class LoggedBookmarkStore(ProgressStore):
     # -- opening ----------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        content = self._file.read() if self._file.exists else b""
-        foreign = not_ours(content, records.MAGIC, records.VERSION, "the log of a bookmark store")
-        if foreign is not None:
-            raise self._unusable(foreign, "")
+        content = self._content(records.MAGIC, records.VERSION, "the log of a bookmark store")
         if not content:
             self._load_adapter()
             self.prune()
@@ -194,12 +174,6 @@ class LoggedBookmarkStore(ProgressStore):
             )
         self._progress = log.subscriptions
         return log.end
-
-    def _unusable(self, why: str, remedy: str) -> StoreCorrupt:
-        return StoreCorrupt(
-            f"{self.path} cannot be used as a bookmark store: {why}; take another path, {remedy}or move it "
-            "away (messages then come again from where subscriptions begin)"
-        )
 
     # -- the steps --------------------------------------------------------------------------------------
 

@@ -7,26 +7,25 @@ turn. Only the discarded prefix is kept: what was discarded beyond it comes agai
 from __future__ import annotations
 
 import os
-from typing import Final, Literal
+from typing import Final
 
 from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import BadOption, BookmarkStoreFull, StoreCorrupt
+from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.base.limits import bookmark_ring_cells_max
 from tickertape.client.bookmark_store import cells
 from tickertape.client.bookmark_store.cells import NAME_LENGTH_MAX, SLOT, SLOT_BYTES, Cell, Place
-from tickertape.client.bookmark_store.files import StoreFile, boot_id, random_salt
-from tickertape.client.bookmark_store.heads import not_ours
+from tickertape.client.bookmark_store.filed import FiledStore, Sync
+from tickertape.client.bookmark_store.files import boot_id, random_salt
 from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.store import ProgressStore
 
 _body: Final = cells.BODY.pack
 _pack_into: Final = SLOT.pack_into
 
 
-class RingBookmarkStore(ProgressStore):
+class RingBookmarkStore(FiledStore):
     """Remembers in a file of fixed size up to where messages are discarded; see `BookmarkStore`.
 
     Needs no pruning, and filters after a reconnect like the other stores; but after a restart everything
@@ -38,6 +37,9 @@ class RingBookmarkStore(ProgressStore):
     Raises `BadOption`, `StoreLocked`, `StoreCorrupt`, `StoreFailed`.
     """
 
+    _kind = "a ring bookmark store"
+    _again = "messages then come again"
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -45,44 +47,25 @@ class RingBookmarkStore(ProgressStore):
         *,
         subscriptions: int = 64,
         publishers: int = 64,
-        sync: Literal["never", "always"] = "never",
+        sync: Sync = "never",
     ) -> None:
-        super().__init__(adapter)
-        if sync not in ("never", "always"):
-            raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+        super().__init__(adapter, sync)
         if min(subscriptions, publishers) < 1 or subscriptions * (publishers + 1) > bookmark_ring_cells_max:
             raise BadOption(
                 f"subscriptions={subscriptions}, publishers={publishers}: at least 1 each, and at most "
                 f"{bookmark_ring_cells_max:,} in all"
             )
-        self._always = sync == "always"
         self._subscriptions, self._publishers = subscriptions, publishers
         self._salt = self._version = 0
         self._places: dict[str, Place] = {}
         self._numbered: dict[int, Place] = {}
         self._free: list[int] = []
-        self._file = StoreFile(path)
-        try:
-            self._open()
-        except BaseException:
-            self._file.close()
-            raise
-
-    @property
-    def path(self) -> str:
-        """The file."""
-        return str(self._file.path)
+        self._take(path)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the file."""
         return cells.place_at(self._subscriptions, self._publishers)
-
-    def sync(self) -> None:
-        """Make durable what was recorded."""
-        with self._lock:
-            self._check()
-            self._file.sync(0, self.size_bytes)
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
         """See `BookmarkStore.discard`."""
@@ -114,10 +97,7 @@ class RingBookmarkStore(ProgressStore):
     # -- opening ----------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        content = self._file.read() if self._file.exists else b""
-        foreign = not_ours(content, cells.MAGIC, cells.VERSION, "a ring bookmark store")
-        if foreign is not None:
-            raise self._unusable(foreign, "")
+        content = self._content(cells.MAGIC, cells.VERSION, self._kind)
         if content:
             found = cells.read_ring(content, boot_id())
             if not isinstance(found, str):
@@ -136,12 +116,6 @@ class RingBookmarkStore(ProgressStore):
         self._file.replace(empty, self.size_bytes)
         self._free = list(reversed(range(self._subscriptions)))
         self._load_adapter()
-
-    def _unusable(self, why: str, remedy: str) -> StoreCorrupt:
-        return StoreCorrupt(
-            f"{self.path} cannot be used as a ring bookmark store: {why}; take another path, {remedy}or move "
-            "it away (messages then come again)"
-        )
 
     # -- the steps --------------------------------------------------------------------------------------
 

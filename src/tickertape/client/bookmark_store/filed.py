@@ -1,0 +1,75 @@
+"""Owns what both bookmark stores with a file do the same way: options, taking the file, whether it is theirs.
+
+Must never know a format beyond its magic and its version.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+from tickertape.base.errors import BadOption, StoreCorrupt
+from tickertape.client.bookmark_store.files import StoreFile
+from tickertape.client.bookmark_store.heads import not_ours
+from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
+from tickertape.client.bookmark_store.store import ProgressStore
+
+Sync = Literal["never", "always"]
+
+
+class FiledStore(ProgressStore, ABC):
+    """A bookmark store in one file. Its constructor ends with `_take`."""
+
+    _kind: ClassVar[str]
+    """What the store is, for error texts."""
+    _again: ClassVar[str]
+    """Which messages come again when the file is moved away."""
+
+    def __init__(self, adapter: RecoveryPointAdapter | None, sync: Sync) -> None:
+        super().__init__(adapter)
+        if sync not in ("never", "always"):
+            raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+        self._always = sync == "always"
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return str(self._file.path)
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of the file in use."""
+
+    def sync(self) -> None:
+        """Make durable what was recorded."""
+        with self._lock:
+            self._check()
+            self._file.sync(0, self.size_bytes)
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Begin with what the file has."""
+
+    def _take(self, path: str | os.PathLike[str]) -> None:
+        self._file = StoreFile(path)
+        try:
+            self._open()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _content(self, magic: bytes, version: int, kind: str) -> bytes:
+        """What the file has. Raises `StoreCorrupt` when it is not this store's to write over."""
+        content = self._file.read() if self._file.exists else b""
+        foreign = not_ours(content, magic, version, kind)
+        if foreign is not None:
+            raise self._unusable(foreign, "")
+        return content
+
+    def _unusable(self, why: str, remedy: str) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.path} cannot be used as {self._kind}: {why}; take another path, {remedy}or move it "
+            f"away ({self._again})"
+        )
