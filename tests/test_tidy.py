@@ -90,6 +90,7 @@ PURE_BY_DUTY = {
     "client/states.py",
     "client/subscription_manager.py",
     "client/publish_store/format.py",
+    "client/publish_store/held.py",
     "client/publish_store/ledger.py",
     "client/publish_store/reading.py",
     "client/publish_store/recovery.py",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, overload
+from typing import Final, Literal
 
 from crc32c import crc32c
 
@@ -45,9 +45,10 @@ from tickertape.client.publish_store.format import (
     marked,
     read_mark,
 )
+from tickertape.client.publish_store.held import Held
 from tickertape.client.publish_store.ledger import Entry, Ledger
 from tickertape.client.publish_store.mapped import Directory
-from tickertape.client.publish_store.options import another, checked_size
+from tickertape.client.publish_store.options import Bounded, another
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 from tickertape.client.publish_store.reading import read_entry
 from tickertape.client.publish_store.recovery import Image, recover
@@ -76,7 +77,7 @@ class _Segment:
         """Where records end but for the note that lets segments go: a full disk must not prevent it."""
 
 
-class FilePublishStore:
+class FilePublishStore(Bounded):
     """Keeps what was published in small mapped files until the server says that it is persisted.
 
     A message is there when `publish` returns: it survives the end of the process at any moment, and with
@@ -99,10 +100,9 @@ class FilePublishStore:
         when_full: WhenFull = "block",
         sync: Sync = "never",
     ) -> None:
-        self._bytes_max = checked_size(bytes_max, when_full)
+        super().__init__(bytes_max, when_full)
         if sync not in ("never", "always"):
             raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
-        self._when_full = when_full
         self._sync = sync == "always"
         self._refusal: TickertapeError = Closed("the publish store was closed")
         self._ledger = Ledger(self._read)
@@ -192,16 +192,6 @@ class FilePublishStore:
         """Internal: this is a forked child; the parent goes on."""
         self._refusal = forks.forked_error()
         self._let_go()
-
-    @property
-    def bytes_max(self) -> int:
-        """Bytes of encoded batches that the store holds at most."""
-        return self._bytes_max
-
-    @property
-    def when_full(self) -> WhenFull:
-        """What a publish does that finds no room."""
-        return self._when_full
 
     @property
     def size_bytes(self) -> int:
@@ -340,7 +330,13 @@ class FilePublishStore:
 
     def held(self) -> Sequence[Stored]:
         """What is held, in the order of sequences; each batch is read when it is asked for."""
-        return Held(self, tuple(self._ledger.entries))
+        entries = tuple(self._ledger.entries)
+
+        def stored(at: int) -> Stored:
+            entry = entries[at]
+            return Stored(entry.first, entry.last, self._read(entry))
+
+        return Held(stored, range(len(entries)))
 
     def unpersisted_count(self) -> int:
         """Messages held."""
@@ -466,24 +462,3 @@ def _mark(memory: mmap.mmap) -> memoryview:
     """Where the mark stands. Set by one move of 8 bytes, so that no end of the process leaves half of it;
     `pack_into` would write zeros first."""
     return memoryview(memory)[MARK_AT : MARK_AT + 8].cast("Q")
-
-
-class Held(Sequence[Stored]):
-    """What a store held at a moment. Batches are made one by one, and not kept."""
-
-    def __init__(self, store: FilePublishStore, entries: Sequence[Entry]) -> None:
-        self._store = store
-        self._entries = entries
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @overload
-    def __getitem__(self, at: int) -> Stored: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Stored]: ...
-    def __getitem__(self, at: int | slice) -> Stored | Sequence[Stored]:
-        if isinstance(at, slice):
-            return Held(self._store, self._entries[at])
-        entry = self._entries[at]
-        return Stored(entry.first, entry.last, self._store._read(entry))

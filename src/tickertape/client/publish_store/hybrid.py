@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
 
 from tickertape.base.errors import StoreFailed
 from tickertape.base.limits import (
@@ -20,12 +19,13 @@ from tickertape.base.limits import (
 from tickertape.batch.layout import MessageBatch
 from tickertape.client import forks
 from tickertape.client.publish_store.file import FilePublishStore, Sync
+from tickertape.client.publish_store.held import Held
 from tickertape.client.publish_store.memory import MemoryPublishStore
-from tickertape.client.publish_store.options import checked_size
+from tickertape.client.publish_store.options import Bounded, checked_size
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 
 
-class HybridPublishStore:
+class HybridPublishStore(Bounded):
     """Keeps up to `memory_bytes_max` in memory and what is older than that in files.
 
     It survives a lost connection with a large backlog, and a clean end of the process: `close` (or leaving
@@ -45,6 +45,7 @@ class HybridPublishStore:
         sync: Sync = "never",
     ) -> None:
         self._memory_bytes_max = checked_size(memory_bytes_max, when_full, "memory_bytes_max")
+        super().__init__(bytes_max, when_full)
         self._file = FilePublishStore(path, bytes_max, when_full, sync)
         self._memory = MemoryPublishStore(bytes_max, when_full)
         self._ahead = self._file.last_sequence
@@ -63,7 +64,7 @@ class HybridPublishStore:
     def forked(self) -> None:
         """Internal: this is a forked child. What is in memory is the parent's; the next put asks the file,
         which refuses."""
-        self._memory = MemoryPublishStore(self._file.bytes_max, self._file.when_full)
+        self._memory = MemoryPublishStore(self.bytes_max, self.when_full)
         self._ahead = -1
 
     def __enter__(self) -> HybridPublishStore:
@@ -71,16 +72,6 @@ class HybridPublishStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def bytes_max(self) -> int:
-        """Bytes of encoded batches that the store holds at most."""
-        return self._file.bytes_max
-
-    @property
-    def when_full(self) -> WhenFull:
-        """What a publish does that finds no room."""
-        return self._file.when_full
 
     @property
     def size_bytes(self) -> int:
@@ -121,7 +112,14 @@ class HybridPublishStore:
     def held(self) -> Sequence[Stored]:
         """What is held, in the order of sequences."""
         in_memory = self._memory.held()
-        return Joined(self._file.held(), in_memory[bisect_right(in_memory, self._spilled, key=_first) :])
+        in_files = self._file.held()
+        in_memory = in_memory[bisect_right(in_memory, self._spilled, key=_first) :]
+        written = len(in_files)
+
+        def stored(at: int) -> Stored:
+            return in_files[at] if at < written else in_memory[at - written]
+
+        return Held(stored, range(written + len(in_memory)))
 
     def unpersisted_count(self) -> int:
         """Messages held."""
@@ -138,30 +136,6 @@ class HybridPublishStore:
             if oldest.first > self._spilled:
                 self._file.put(oldest)
             memory.forget_oldest()
-
-
-class Joined(Sequence[Stored]):
-    """What files held at a moment, and behind it what memory held. Batches in files are read one by one."""
-
-    def __init__(
-        self, in_files: Sequence[Stored], in_memory: Sequence[Stored], chosen: range | None = None
-    ) -> None:
-        self._in_files = in_files
-        self._in_memory = in_memory
-        self._chosen = range(len(in_files) + len(in_memory)) if chosen is None else chosen
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    @overload
-    def __getitem__(self, at: int) -> Stored: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Stored]: ...
-    def __getitem__(self, at: int | slice) -> Stored | Sequence[Stored]:
-        if isinstance(at, slice):
-            return Joined(self._in_files, self._in_memory, self._chosen[at])
-        number, in_files = self._chosen[at], self._in_files
-        return in_files[number] if number < len(in_files) else self._in_memory[number - len(in_files)]
 
 
 def _first(stored: Stored) -> int:

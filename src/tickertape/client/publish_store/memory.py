@@ -14,11 +14,11 @@ import numpy as np
 from tickertape.base.limits import publish_store_bytes_default
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import slice_batch
-from tickertape.client.publish_store.options import another, checked_size
+from tickertape.client.publish_store.options import Bounded, another
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 
 
-class MemoryPublishStore:
+class MemoryPublishStore(Bounded):
     """Keeps encoded batches in memory until the server says that they are persisted.
 
     `bytes_max`: int (bytes) or str such as `"64MB"` (powers of 1024), default 64 MB. What the client is still
@@ -35,8 +35,7 @@ class MemoryPublishStore:
         bytes_max: int | str = publish_store_bytes_default,
         when_full: WhenFull = "block",
     ) -> None:
-        self._bytes_max = checked_size(bytes_max, when_full)
-        self._when_full = when_full
+        super().__init__(bytes_max, when_full)
         self._held: deque[Stored] = deque()
         self._size_bytes = 0
         self._last_sequence = 0
@@ -50,16 +49,6 @@ class MemoryPublishStore:
 
     def close(self) -> None:
         """Nothing happens: there are neither files nor locks."""
-
-    @property
-    def bytes_max(self) -> int:
-        """Bytes of encoded batches that the store holds at most."""
-        return self._bytes_max
-
-    @property
-    def when_full(self) -> WhenFull:
-        """What a publish does that finds no room."""
-        return self._when_full
 
     @property
     def size_bytes(self) -> int:

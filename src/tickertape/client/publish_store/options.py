@@ -7,6 +7,25 @@ from __future__ import annotations
 
 from tickertape.base.errors import BadOption, StoreOfAnother
 from tickertape.base.units import parse_size
+from tickertape.client.publish_store.protocol import WhenFull
+
+
+class Bounded:
+    """What every publish store is told of its bound; see `PublishStore`. Raises `BadOption`."""
+
+    def __init__(self, bytes_max: int | str, when_full: WhenFull) -> None:
+        self._bytes_max = checked_size(bytes_max, when_full)
+        self._when_full = when_full
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes of encoded batches that the store holds at most."""
+        return self._bytes_max
+
+    @property
+    def when_full(self) -> WhenFull:
+        """What a publish does that finds no room."""
+        return self._when_full
 
 
 def checked_size(bytes_max: int | str, when_full: str, option: str = "bytes_max") -> int:
