@@ -7,13 +7,13 @@ windows of 9,600, and whole batches.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
 
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
-from tickertape.client.bookmark_store.store import ProgressStore
 
 BATCH = 640
 WINDOW = 15 * BATCH
@@ -22,12 +22,27 @@ SUB, PUBLISHER = "orders", 7
 GROUP = "bookmark stores alone"
 
 
-def deliver(store: ProgressStore, low: int, high: int) -> None:
+Store = tt.MemoryBookmarkStore | tt.LoggedBookmarkStore | tt.RingBookmarkStore
+
+
+def memory(_: Room) -> Store:
+    return tt.MemoryBookmarkStore()
+
+
+def logged(room: Room) -> Store:
+    return tt.LoggedBookmarkStore(room.directory / "store")
+
+
+def ring(room: Room) -> Store:
+    return tt.RingBookmarkStore(room.directory / "store")
+
+
+def deliver(store: Store, low: int, high: int) -> None:
     for at in range(low, high, BATCH):
         store.log(SUB, PUBLISHER, np.arange(at, at + BATCH, dtype=np.uint64))
 
 
-def rate(store: ProgressStore, how: str, windows: int) -> float:
+def rate(store: Store, how: str, windows: int) -> float:
     """Messages a second."""
     rng, discard, seconds, total = Random(1), store.discard, 0.0, windows * WINDOW
     for low in range(0, total, WINDOW):
@@ -47,41 +62,41 @@ def rate(store: ProgressStore, how: str, windows: int) -> float:
     return total / seconds
 
 
-def _read(room: Room, store: ProgressStore, how: str) -> Reading:
-    with store:
+def _read(room: Room, make: Callable[[Room], Store], how: str) -> Reading:
+    with make(room) as store:
         return Reading(rate(store, how, room.count(WINDOWS)), "CPU time")
 
 
 @bench(GROUP, "MemoryBookmarkStore, discard() in order", unit="msg/s")
 def memory_in_order(room: Room) -> Reading:
-    return _read(room, tt.MemoryBookmarkStore(), "in order")
+    return _read(room, memory, "in order")
 
 
 @bench(GROUP, "LoggedBookmarkStore, discard() in order", unit="msg/s")
 def logged_in_order(room: Room) -> Reading:
-    return _read(room, tt.LoggedBookmarkStore(room.directory / "store"), "in order")
+    return _read(room, logged, "in order")
 
 
 @bench(GROUP, "RingBookmarkStore, discard() in order", unit="msg/s")
 def ring_in_order(room: Room) -> Reading:
-    return _read(room, tt.RingBookmarkStore(room.directory / "store"), "in order")
+    return _read(room, ring, "in order")
 
 
 @bench(GROUP, "MemoryBookmarkStore, discard() in random order within 9,600", unit="msg/s")
 def memory_random(room: Room) -> Reading:
-    return _read(room, tt.MemoryBookmarkStore(), "random")
+    return _read(room, memory, "random")
 
 
 @bench(GROUP, "LoggedBookmarkStore, discard() in random order within 9,600", unit="msg/s")
 def logged_random(room: Room) -> Reading:
-    return _read(room, tt.LoggedBookmarkStore(room.directory / "store"), "random")
+    return _read(room, logged, "random")
 
 
 @bench(GROUP, "RingBookmarkStore, discard() in random order within 9,600", unit="msg/s")
 def ring_random(room: Room) -> Reading:
-    return _read(room, tt.RingBookmarkStore(room.directory / "store"), "random")
+    return _read(room, ring, "random")
 
 
 @bench(GROUP, "LoggedBookmarkStore, discard_all() of 640", unit="msg/s")
 def logged_batches(room: Room) -> Reading:
-    return _read(room, tt.LoggedBookmarkStore(room.directory / "store"), "batches")
+    return _read(room, logged, "batches")

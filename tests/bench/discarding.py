@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
-from typing import Protocol
 
 import tickertape as tt
+from tests.bench.bookmark_stores import Store, logged, memory, ring
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import fill, stage, timed
 
 MESSAGES = 600_000
 WINDOW = 10_000
-
-
-class Store(tt.BookmarkStore, Protocol):
-    """One of ours."""
 
 
 def _discarding(room: Room, store: Store, discard: Callable[[tt.MessageStream, int], None]) -> Reading:
@@ -56,43 +51,31 @@ def _at_random(stream: tt.MessageStream, count: int) -> None:
                 return
 
 
-def _memory(_: Path) -> Store:
-    return tt.MemoryBookmarkStore()
-
-
-def _logged(directory: Path) -> Store:
-    return tt.LoggedBookmarkStore(directory / "bookmarks")
-
-
-def _ring(directory: Path) -> Store:
-    return tt.RingBookmarkStore(directory / "bookmarks")
-
-
 @bench("bookmarks", "memory store, each discarded in order", unit="msg/s", floor=400_000, aim=1_000_000)
 def memory_in_order(room: Room) -> Reading:
-    return _discarding(room, _memory(room.directory), _in_order)
+    return _discarding(room, memory(room), _in_order)
 
 
 @bench("bookmarks", "logged store, each discarded in order", unit="msg/s", floor=200_000, aim=600_000)
 def logged_in_order(room: Room) -> Reading:
-    return _discarding(room, _logged(room.directory), _in_order)
+    return _discarding(room, logged(room), _in_order)
 
 
 @bench("bookmarks", "ring store, each discarded in order", unit="msg/s", floor=300_000, aim=800_000)
 def ring_in_order(room: Room) -> Reading:
-    return _discarding(room, _ring(room.directory), _in_order)
+    return _discarding(room, ring(room), _in_order)
 
 
 @bench("bookmarks", "memory store, random order in 10,000", unit="msg/s", floor=200_000, aim=500_000)
 def memory_at_random(room: Room) -> Reading:
-    return _discarding(room, _memory(room.directory), _at_random)
+    return _discarding(room, memory(room), _at_random)
 
 
 @bench("bookmarks", "logged store, random order in 10,000", unit="msg/s", floor=200_000, aim=500_000)
 def logged_at_random(room: Room) -> Reading:
-    return _discarding(room, _logged(room.directory), _at_random)
+    return _discarding(room, logged(room), _at_random)
 
 
 @bench("bookmarks", "ring store, random order in 10,000", unit="msg/s", floor=200_000, aim=500_000)
 def ring_at_random(room: Room) -> Reading:
-    return _discarding(room, _ring(room.directory), _at_random)
+    return _discarding(room, ring(room), _at_random)

@@ -10,11 +10,10 @@ import numpy as np
 
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import FLUSH_SECONDS, publisher, stage, timed, workers
+from tests.bench.stage import A_CALL, FLUSH_SECONDS, fill, publisher, stage, timed, workers
 from tickertape.batch import batch_from_bodies
 from tickertape.engine.contents import Contents
 from tickertape.engine.surroundings import Subscriber
-from tickertape.testing import RunningServer
 
 SYMBOLS = 10_000
 CONNECTIONS = 100
@@ -58,13 +57,6 @@ def evaluate(room: Room) -> Reading:
     return Reading(rounds * 20 * 512 / taken, "processor time, batches of 512")
 
 
-def _fill(server: RunningServer, count: int) -> None:
-    with publisher(server, "bench-filler") as client:
-        for start in range(0, count, 10_000):
-            client.publish_batch("quotes", [_body(n) for n in range(start, min(start + 10_000, count))])
-        client.publish_flush(timeout=FLUSH_SECONDS)
-
-
 @bench(
     "filters",
     "replay of 5 million messages through a filter that passes 1 %: messages scanned",
@@ -78,7 +70,7 @@ def replay_filtered(room: Room) -> Reading:
 
     def write(path: Path) -> None:
         with stage(path) as server:
-            _fill(server, count)
+            fill(server, count, "quotes", _body)
 
     with (
         stage(room.shared.get("quotes", write)) as server,
@@ -95,8 +87,8 @@ def replay_filtered(room: Room) -> Reading:
 
 def _publish(client: tt.Client, bodies: list[bytes]) -> None:
     """Publish all of them, until they are persisted."""
-    for at in range(0, len(bodies), 10_000):
-        client.publish_batch("quotes", bodies[at : at + 10_000])
+    for at in range(0, len(bodies), A_CALL):
+        client.publish_batch("quotes", bodies[at : at + A_CALL])
     client.publish_flush(timeout=FLUSH_SECONDS)
 
 

@@ -6,7 +6,7 @@ from time import monotonic_ns
 
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import BODY, FLUSH_SECONDS, percentile, publisher, stage, timed, workers
+from tests.bench.stage import A_CALL, BODY, FLUSH_SECONDS, percentile, publisher, stage, timed, workers
 
 SUBSCRIBERS = 10
 RATE = 10_000
@@ -20,7 +20,7 @@ RATE = 10_000
     aim=4_000_000,
 )
 def fan_out(room: Room) -> Reading:
-    bodies = [BODY] * 10_000
+    bodies = [BODY] * A_CALL
     count = max(1, room.count(500_000) // len(bodies)) * len(bodies)
     with stage(room.directory) as server, publisher(server) as client:
         listeners = [("listen", server.uri, "orders", count)] * SUBSCRIBERS

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.registry import Room
-from tests.bench.stage import BODY, FLUSH_SECONDS, publisher, stage
+from tests.bench.stage import BODY, FLUSH_SECONDS, fill, publisher, stage
 from tests.helpers.peer import Peer, frame
 from tickertape.batch import batch_from_bodies
 from tickertape.testing import RunningServer
@@ -93,8 +93,5 @@ def rows_log(room: Room) -> Iterator[RunningServer]:
 
 def _write_rows(path: Path, count: int) -> None:
     chance = random.Random(1)
-    with stage(path) as server, publisher(server) as client:
-        for start in range(0, count, 10_000):
-            some = min(10_000, count - start)
-            client.publish_batch("orders", [chance.randbytes(len(BODY)) for _ in range(some)])
-        client.publish_flush(timeout=FLUSH_SECONDS)
+    with stage(path) as server:
+        fill(server, count, body_of=lambda _: chance.randbytes(len(BODY)))

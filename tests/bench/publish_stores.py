@@ -6,19 +6,13 @@ from pathlib import Path
 
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import BODY, FLUSH_SECONDS, stage, timed
-
-A_CALL = 10_000
+from tests.bench.stage import A_CALL, BODY, FLUSH_SECONDS, one_at_a_time, stage
 
 
 def _publish(room: Room, store: tt.MemoryPublishStore | tt.FilePublishStore, note: str) -> Reading:
     count = room.count(500_000)
     with stage(room.directory) as server, tt.Client("bench", server.uri, publish_store=store) as client:
-        start = timed()
-        for _ in range(count):
-            client.publish("orders", BODY)
-        client.publish_flush(timeout=FLUSH_SECONDS)
-        return Reading(count / (timed() - start), note)
+        return Reading(count / one_at_a_time(client, count, BODY), note)
 
 
 @bench(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import BODY, FLUSH_SECONDS, publisher, stage, timed
+from tests.bench.stage import A_CALL, BODY, FLUSH_SECONDS, one_at_a_time, publisher, stage, timed
 
 
 @bench(
@@ -14,11 +14,7 @@ from tests.bench.stage import BODY, FLUSH_SECONDS, publisher, stage, timed
 def publish_bytes(room: Room) -> Reading:
     count = room.count(500_000)
     with stage(room.directory) as server, publisher(server) as client:
-        start = timed()
-        for _ in range(count):
-            client.publish("orders", BODY)
-        client.publish_flush(timeout=FLUSH_SECONDS)
-        return Reading(count / (timed() - start), "sync always, one blocking client")
+        return Reading(count / one_at_a_time(client, count, BODY), "sync always, one blocking client")
 
 
 @bench("publish", "publish(), dict, one at a time, until persisted", unit="msg/s", floor=200_000, aim=500_000)
@@ -26,14 +22,7 @@ def publish_dicts(room: Room) -> Reading:
     count = room.count(300_000)
     order = {"symbol": "AAPL", "price": 12.5, "x": "x" * 163}
     with stage(room.directory) as server, publisher(server) as client:
-        start = timed()
-        for _ in range(count):
-            client.publish("orders", order)
-        client.publish_flush(timeout=FLUSH_SECONDS)
-        return Reading(count / (timed() - start), "encoded as JSON by the client")
-
-
-A_CALL = 10_000
+        return Reading(count / one_at_a_time(client, count, order), "encoded as JSON by the client")
 
 
 def _calls(room: Room, publish: Callable[[], object], flush: Callable[[], object]) -> Reading:

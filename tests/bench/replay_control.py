@@ -6,9 +6,9 @@ import time
 
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.server import anonymous_bytes
 from tests.bench.stage import fill, stage, timed, workers
 from tests.helpers.peer import Peer, frame
+from tests.helpers.processes import anonymous_bytes
 from tickertape.wire.commands import Ack, Subscribe
 
 RATE = 10_000

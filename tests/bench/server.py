@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.bench.logs import large_log
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import BODY, fill, timed, workers
+from tests.helpers.processes import anonymous_bytes
 
 RATES = (0, 20e6, 2e6, 200e3)
 """Bytes a second; 0: as fast as it goes."""
@@ -15,14 +16,6 @@ CLIENTS = 20
 SECONDS = 20.0
 OPEN_BYTES = 450_000_000
 """Published before a SIGKILL: segments double up to 256 MB, so that the one that is open then holds much."""
-
-
-def anonymous_bytes(pid: int) -> int:
-    """Anonymous memory of a process: its own, without mapped files."""
-    for entry in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if entry.startswith("RssAnon:"):
-            return int(entry.split()[1]) * 1024
-    raise ValueError("this system does not tell RssAnon")
 
 
 @bench(

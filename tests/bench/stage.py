@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import tickertape as tt
@@ -18,6 +18,8 @@ BODY = b'{"symbol":"AAPL","price":12.5,"x":"' + b"x" * 163 + b'"}'
 assert len(BODY) == 200
 
 FLUSH_SECONDS = 120
+A_CALL = 10_000
+"""Messages of one `publish_batch`."""
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -34,12 +36,26 @@ def publisher(server: RunningServer, name: str = "bench-publisher") -> tt.Client
     return tt.Client(name, server.uri, publish_store=tt.MemoryPublishStore())
 
 
-def fill(server: RunningServer, count: int, topic: str = "orders") -> None:
-    """A log of `count` messages, published in batches."""
+def fill(
+    server: RunningServer,
+    count: int,
+    topic: str = "orders",
+    body_of: Callable[[int], bytes] = lambda _: BODY,
+) -> None:
+    """A log of `count` messages, published in batches; `body_of(n)` makes the bodies."""
     with publisher(server, "bench-filler") as client:
-        for start in range(0, count, 10_000):
-            client.publish_batch(topic, [BODY] * min(10_000, count - start))
+        for start in range(0, count, A_CALL):
+            client.publish_batch(topic, [body_of(n) for n in range(start, min(start + A_CALL, count))])
         client.publish_flush(timeout=FLUSH_SECONDS)
+
+
+def one_at_a_time(client: tt.Client, count: int, body: object) -> float:
+    """Seconds of `count` publishes, until the last one is persisted."""
+    start = timed()
+    for _ in range(count):
+        client.publish("orders", body)
+    client.publish_flush(timeout=FLUSH_SECONDS)
+    return timed() - start
 
 
 class Worker:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import tickertape as tt
-from tests.bench.server import anonymous_bytes
 from tests.bench.stage import workers
 from tests.helpers.admin import stats_of
+from tests.helpers.processes import anonymous_bytes
 from tests.helpers.stalled import SECONDS, Stalled
 from tickertape.base.limits import MIB, outbox_bytes_max
 from tickertape.testing import RunningServer, running_server, wait_until

@@ -1,4 +1,4 @@
-"""Owns how tests start other Python processes that import this source tree."""
+"""Owns how tests start other Python processes that import this source tree, and what they see of them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ def run_tickertape(*arguments: str, seconds: float = 60.0) -> tuple[int, str, st
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Anonymous memory of a process now: its own, without mapped files."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("this system does not tell RssAnon")
 
 
 def files_of(directory: Path) -> dict[Path, bytes]:

@@ -6,10 +6,10 @@ Must never take part in what a test does to the server.
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Final
 
 import tickertape as tt
+from tests.helpers.processes import anonymous_bytes
 from tickertape.base.limits import (
     MIB,
     commit_gather_bytes_max,
@@ -31,14 +31,6 @@ SERVER_ANONYMOUS_BYTES_MAX: Final = (
     + receive_buffer_bytes
 )
 """What any one bad client may bring the server to."""
-
-
-def anonymous_bytes(pid: int) -> int:
-    """Anonymous memory of a process now."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no RssAnon")
 
 
 class Witness:

@@ -19,8 +19,9 @@ from crc32c import crc32c
 
 import tickertape as tt
 from tests.helpers.peer import Peer, frame
+from tests.helpers.processes import anonymous_bytes
 from tests.helpers.wire import batch_of
-from tests.helpers.witness import SECONDS, Witness, anonymous_bytes
+from tests.helpers.witness import SECONDS, Witness
 from tickertape.base.limits import KIB, frame_bytes_before_logon_max, logon_seconds_max
 from tickertape.batch import BatchBuilder, merge
 from tickertape.testing import RunningServer, running_server, wait_until
