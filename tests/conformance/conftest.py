@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
+from tests.helpers.relay import Relay
 from tickertape.testing.server import RunningServer, running_server
 
 TOPICS = 1_000
@@ -37,6 +39,20 @@ def shared_server() -> Iterator[RunningServer]:
 @pytest.fixture
 def uri(shared_server: RunningServer) -> str:
     return shared_server.uri
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server of this test alone."""
+    with running_server(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def relay(uri: str) -> Iterator[Relay]:
+    """A way to the shared server that can be cut."""
+    with Relay(uri) as relay:
+        yield relay
 
 
 @pytest.fixture

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
-from tickertape.testing.server import RunningServer, running_server, wait_until
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of this test alone."""
-    with running_server(tmp_path / "data") as running:
-        yield running
+from tickertape.testing.server import RunningServer, wait_until
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,17 +24,11 @@ from tests.helpers.ha_parts import (
 from tests.helpers.relay import Relay
 from tests.unit.client.socket_server import SocketServer
 from tickertape.client.publish_store.protocol import Stored
-from tickertape.testing.server import RunningServer, running_server, wait_until
+from tickertape.testing.server import RunningServer, wait_until
 from tickertape.wire.commands import Goodbye, Logon, Publish, Subscribe
 
 SECONDS = 20.0
 SOON = 0.02
-
-
-@pytest.fixture
-def relay(uri: str) -> Iterator[Relay]:
-    with Relay(uri) as relay:
-        yield relay
 
 
 @pytest.fixture
@@ -45,13 +38,6 @@ def refusing() -> Iterator[SocketServer]:
     server.refuse = Goodbye(code="refused", text="not you")
     yield server
     server.close()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of this test alone."""
-    with running_server(tmp_path / "data") as running:
-        yield running
 
 
 def cut(relay: Relay, client: Any) -> None:

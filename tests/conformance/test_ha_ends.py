@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,23 +14,10 @@ import tickertape as tt
 from tests.conformance.fronts import Front
 from tests.helpers.ha_parts import nowhere, silent_server
 from tests.helpers.relay import Relay
-from tickertape.testing.server import RunningServer, running_server, wait_until
+from tickertape.testing.server import RunningServer, wait_until
 
 SECONDS = 20.0
 SOON = 0.02
-
-
-@pytest.fixture
-def relay(uri: str) -> Iterator[Relay]:
-    with Relay(uri) as relay:
-        yield relay
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of this test alone."""
-    with running_server(tmp_path / "data") as running:
-        yield running
 
 
 # -- names --------------------------------------------------------------------------------------------

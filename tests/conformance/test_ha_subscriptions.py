@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,13 @@ import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
-from tests.helpers.ha_parts import nowhere
+from tests.helpers.ha_parts import FileManager, nowhere
 from tests.helpers.relay import Relay
 from tickertape.testing.server import RunningServer, running_server, wait_until
 from tickertape.wire.commands import Logon, Subscribe
 
 SECONDS = 20.0
 SOON = 0.02
-
-
-@pytest.fixture
-def relay(uri: str) -> Iterator[Relay]:
-    with Relay(uri) as relay:
-        yield relay
 
 
 class Heard:
@@ -36,34 +30,6 @@ class Heard:
     def __call__(self, message: tt.Message) -> None:
         self.bodies.append(message.data)
         message.discard()
-
-
-class FileManager(tt.MemorySubscriptionManager):
-    """Keeps subscriptions in a file; `handlers` are those of the process, by id."""
-
-    def __init__(self, path: Path, handlers: dict[str, Heard]) -> None:
-        super().__init__()
-        self._path = path
-        self._handlers = handlers
-        self.bound: list[tt.StoredSubscription] = []
-        if path.exists():
-            for stored in msgspec.json.decode(path.read_bytes(), type=list[tt.StoredSubscription]):
-                super().subscribed(stored)
-
-    def subscribed(self, subscription: tt.StoredSubscription) -> None:
-        super().subscribed(subscription)
-        self._write()
-
-    def unsubscribed(self, sub_id: str) -> None:
-        super().unsubscribed(sub_id)
-        self._write()
-
-    def bind(self, subscription: tt.StoredSubscription) -> tt.Handler | None:
-        self.bound.append(subscription)
-        return self._handlers.get(subscription.sub_id)
-
-    def _write(self) -> None:
-        self._path.write_bytes(msgspec.json.encode(self.stored()))
 
 
 def publisher(front: Front, name: str, uri: str, topic: str) -> Callable[..., None]:

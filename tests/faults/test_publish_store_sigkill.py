@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from random import Random
 
+from tests.helpers.publish_batches import held_messages
 from tickertape.base.ports import Now
 from tickertape.client.core import ClientCore
 from tickertape.client.publish_store import FilePublishStore
@@ -83,11 +84,7 @@ def test_exact_29_nothing_that_publish_returned_is_lost_when_the_process_is_kill
         settled = max([settled, *[number for kind, number in said if kind == SETTLED]])
         published = max(published, returned)
         with FilePublishStore(path) as store:
-            held = {
-                int(n): body
-                for s in store.held()
-                for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
-            }
+            held = held_messages(store)
             assert store.last_sequence >= published
         assert list(held) == sorted(held)
         assert set(range(settled + 1, published + 1)) <= held.keys(), f"cycle {cycle}"

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 import tickertape as tt
-from tickertape.base.names import publisher_id
-from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.publish_store import Stored
+from tests.helpers.publish_batches import held_messages, stored_all
 
 NAME = "pricing-1"
 BODY = b"x" * 5_000
@@ -40,14 +38,14 @@ def publishes(directory: Path) -> None:
     with tt.FilePublishStore(path) as store:
         store.attach(NAME)
         number = _append_until_full(store, 1)
-        kept = _bodies(store)
+        kept = held_messages(store)
         assert sorted(kept) == list(range(1, number)), "a publish that raised is kept, or another one is not"
         store.discard(number - 3)
         more = _append_until_full(store, number)
         assert more > number + 500, "what is acknowledged has to give its room back"
     with tt.FilePublishStore(path) as store:
-        assert sorted(_bodies(store)) == list(range(number - 2, more))
-        assert set(_bodies(store).values()) == {BODY}
+        assert sorted(held_messages(store)) == list(range(number - 2, more))
+        assert set(held_messages(store).values()) == {BODY}
 
 
 def _append_until_full(store: tt.FilePublishStore, number: int) -> int:
@@ -73,17 +71,7 @@ def _appended(store: tt.FilePublishStore, number: int) -> bool:
 
 
 def _seal(store: tt.FilePublishStore, first: int, number: int) -> None:
-    bodies = [BODY] * (number - first)
-    batch = batch_from_bodies("orders", bodies, publisher=publisher_id(NAME), first_sequence=first)
-    store.seal(Stored(first, number - 1, batch))
-
-
-def _bodies(store: tt.FilePublishStore) -> dict[int, bytes]:
-    return {
-        int(n): body
-        for s in store.held()
-        for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
-    }
+    store.seal(stored_all(first, [BODY] * (number - first), NAME))
 
 
 def hybrid(directory: Path) -> None:
@@ -92,10 +80,7 @@ def hybrid(directory: Path) -> None:
         store.attach(NAME)
         number = 1
         while store.size_bytes < store.bytes_max:
-            batch = batch_from_bodies(
-                "orders", [BODY] * 20, publisher=publisher_id(NAME), first_sequence=number
-            )
-            store.put(Stored(number, number + 19, batch))
+            store.put(stored_all(number, [BODY] * 20, NAME))
             number += 20
         assert store.unpersisted_count() == number - 1
         assert [s.first for s in store.held()][-1] == number - 20

@@ -1,5 +1,6 @@
-"""Owns server choosers, authenticators, delay strategies and stores that note when an HA client asks them,
-and a server that takes connections and never says a word.
+"""Owns server choosers, authenticators, delay strategies and stores that note when an HA client asks them, a
+subscription manager that keeps what it is told in a file, and a server that takes connections and never says
+a word.
 
 Must never decide anything by themselves: they do what the parts do that they are made of.
 """
@@ -8,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
 
 import tickertape as tt
 from tickertape.client.choosers import ConnectionInfo
@@ -102,6 +106,34 @@ class NotingStore(tt.MemoryPublishStore):
     def _note(self, what: str) -> None:
         if self.noting and self._trace[-1:] != [what]:
             self._trace.append(what)
+
+
+class FileManager(tt.MemorySubscriptionManager):
+    """Keeps subscriptions in a file; `handlers` are those of the process, by id."""
+
+    def __init__(self, path: Path, handlers: Mapping[str, tt.Handler]) -> None:
+        super().__init__()
+        self._path = path
+        self._handlers = handlers
+        self.bound: list[tt.StoredSubscription] = []
+        if path.exists():
+            for stored in msgspec.json.decode(path.read_bytes(), type=list[tt.StoredSubscription]):
+                super().subscribed(stored)
+
+    def subscribed(self, subscription: tt.StoredSubscription) -> None:
+        super().subscribed(subscription)
+        self._write()
+
+    def unsubscribed(self, sub_id: str) -> None:
+        super().unsubscribed(sub_id)
+        self._write()
+
+    def bind(self, subscription: tt.StoredSubscription) -> tt.Handler | None:
+        self.bound.append(subscription)
+        return self._handlers.get(subscription.sub_id)
+
+    def _write(self) -> None:
+        self._path.write_bytes(msgspec.json.encode(self.stored()))
 
 
 @contextlib.contextmanager

@@ -15,9 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.helpers.publish_batches import stored_all
 from tickertape.base.errors import StoreError
-from tickertape.base.names import publisher_id
-from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.select import select
 from tickertape.client.publish_store import (
     AppendingPublishStore,
@@ -25,7 +24,6 @@ from tickertape.client.publish_store import (
     HybridPublishStore,
     MemoryPublishStore,
     PublishStore,
-    Stored,
     file,
 )
 
@@ -118,7 +116,7 @@ class Machine(RuleBasedStateMachine):
     def seal(self) -> None:
         if not self.gathered:
             return
-        batch = _stored(self.gathered)
+        batch = stored_all(min(self.gathered), list(self.gathered.values()), NAME)
         if isinstance(self.store, AppendingPublishStore):
             self.store.seal(batch)
         else:
@@ -130,7 +128,7 @@ class Machine(RuleBasedStateMachine):
     def publish_batch(self, sizes: list[int]) -> None:
         self.seal()
         fresh = {self.next + n: self.body(size) for n, size in enumerate(sizes)}
-        self.store.put(_stored(fresh))
+        self.store.put(stored_all(min(fresh), list(fresh.values()), NAME))
         self.held |= fresh
         self.next += len(fresh)
 
@@ -259,14 +257,6 @@ class Hybrid(Machine):
         assert self.store.last_sequence >= max(self.held, default=0)
         self.held, self.gathered = found, {}
         self.next = max(self.next, self.store.last_sequence + 1)
-
-
-def _stored(messages: Messages) -> Stored:
-    first = min(messages)
-    batch = batch_from_bodies(
-        "orders", list(messages.values()), publisher=publisher_id(NAME), first_sequence=first
-    )
-    return Stored(first, max(messages), batch)
 
 
 TestMemory = Machine.TestCase

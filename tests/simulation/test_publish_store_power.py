@@ -14,11 +14,10 @@ from random import Random
 
 import pytest
 
+from tests.helpers.publish_batches import held_messages, stored_all
 from tests.simulation.store_disk import Platter, PowerLoss, StrictDirectory
-from tickertape.base.names import publisher_id
-from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.select import slice_batch
-from tickertape.client.publish_store import FilePublishStore, Stored, file
+from tickertape.client.publish_store import FilePublishStore, file
 
 WORLDS = 40
 WORLDS_FULL = 1_000
@@ -102,13 +101,13 @@ class World:
 
     def seal(self, store: FilePublishStore) -> None:
         if self.gathered:
-            store.seal(_stored(self.first, self.gathered))
+            store.seal(stored_all(self.first, self.gathered, "pricing-1"))
             self.first += len(self.gathered)
             self.gathered = []
 
     def put(self, store: FilePublishStore) -> None:
         bodies = [self.body(self.first + n) for n in range(self.rng.randrange(1, 6))]
-        store.put(_stored(self.first, bodies))
+        store.put(stored_all(self.first, bodies, "pricing-1"))
         self.returned.update(enumerate(bodies, self.first))
         self.first += len(bodies)
 
@@ -133,11 +132,7 @@ class World:
 
     def check(self, store: FilePublishStore) -> None:
         """What was found after the power came back."""
-        held = {
-            int(n): body
-            for s in store.held()
-            for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
-        }
+        held = held_messages(store)
         assert list(held) == sorted(held)
         missing = {n for n in self.returned if n not in held} - self.optional
         assert not missing, f"lost: {sorted(missing)}"
@@ -149,11 +144,6 @@ class World:
         self.counts["found"] += len(held)
         self.counts["files"] = max(self.counts["files"], len(list(self.path.glob("*.segment"))))
         self.returned = held
-
-
-def _stored(first: int, bodies: list[bytes]) -> Stored:
-    batch = batch_from_bodies("orders", bodies, publisher=publisher_id("pricing-1"), first_sequence=first)
-    return Stored(first, first + len(bodies) - 1, batch)
 
 
 def test_exact_29_what_returned_survives_power_loss_with_sync_always(

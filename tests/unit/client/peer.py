@@ -121,6 +121,11 @@ class Peer:
                 self.effects.append(effect)
 
 
+def publish(peer: Peer, *texts: bytes, topic: str = "orders") -> list[int | None]:
+    """Publish each of them; what the client machine returned."""
+    return [peer.core.publish(topic, text) for text in texts]
+
+
 def bodies(frames: list[tuple[Publish, MessageBatch]]) -> list[list[bytes]]:
     """The bodies of each frame."""
     return [batch.bodies_list() for _, batch in frames]

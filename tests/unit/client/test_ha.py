@@ -6,16 +6,15 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 
 import pytest
 
 import tickertape as tt
 from tests.helpers.forking import exit_code_of_child
 from tests.helpers.ha_parts import silent_server
+from tests.helpers.interrupts import Interrupt
 from tests.unit.client.socket_server import socket_server
-from tests.unit.client.test_interrupts import Interrupt
 from tickertape.client import session as machine
 from tickertape.client.counsel import as_failure
 from tickertape.client.effects import Down
@@ -23,18 +22,6 @@ from tickertape.testing.server import wait_until
 from tickertape.wire.commands import Goodbye
 
 SECONDS = 20.0
-
-
-@pytest.fixture
-def interrupts() -> Iterator[None]:
-    """SIGUSR1 raises, as a Ctrl-C does."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise Interrupt
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    yield
-    signal.signal(signal.SIGUSR1, before)
 
 
 def test_an_interrupted_connect_and_logon_stops_connecting_and_may_be_repeated(interrupts: None) -> None:

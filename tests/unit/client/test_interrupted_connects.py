@@ -6,29 +6,15 @@ import gc
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from types import FrameType
 
 import pytest
 
+from tests.helpers.interrupts import Interrupt, interrupted_at
 from tests.helpers.tiers import parts
 from tests.unit.client.socket_server import SocketServer, socket_server
-from tests.unit.client.test_interrupts import Interrupt, interrupted_at
 from tickertape.client.blocking import Client
 
 PARTS = 12
-
-
-@pytest.fixture
-def interrupts() -> Iterator[None]:
-    """SIGUSR1 raises, as a Ctrl-C does."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise Interrupt
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    yield
-    signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # interrupted before anybody held the socket

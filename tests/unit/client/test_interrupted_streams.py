@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.interrupts import TRACED, Interrupt, interrupted_at
 from tests.unit.client.peer import START
-from tests.unit.client.test_interrupts import TRACED, Interrupt, World, interrupted_at
+from tests.unit.client.test_interrupts import World
 from tests.unit.client.test_streams import Fed, batch
 from tickertape.base.errors import StreamEnded, TimedOut
 from tickertape.base.ports import Buffer

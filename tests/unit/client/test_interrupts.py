@@ -7,14 +7,13 @@ The handler is a trace function, which is asked before each bytecode.
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, cast
 
 import pytest
 
+from tests.helpers.interrupts import TRACED, interrupted_at
 from tests.helpers.tiers import parts
 from tests.unit.client.peer import START
 from tickertape.base.errors import Disconnected, UsageError
@@ -26,20 +25,6 @@ from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
 from tickertape.client.waiting import Call
 from tickertape.wire.commands import LoggedOn, Persisted, Publish
 from tickertape.wire.connection import Connection, Received
-
-TRACED = (
-    "client/blocking.py",
-    "client/steps.py",
-    "client/thread_driver.py",
-    "client/aio.py",
-    "client/loop_driver.py",
-    "client/publishing.py",
-    "client/lane.py",
-    "client/keeping.py",
-    "client/core.py",
-    "memory.py",
-    "builder.py",
-)
 
 
 class FakeLink:
@@ -202,48 +187,6 @@ SCENES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
 
 
 SAME: Final = b"the very same object"
-
-
-class Interrupt(BaseException):
-    """What the signal handler raises."""
-
-
-def interrupt() -> None:
-    """A signal handler that raises."""
-    raise Interrupt
-
-
-def interrupted_at(
-    step: int,
-    act: Callable[[], None],
-    traced: tuple[str, ...] = TRACED,
-    handler: Callable[[], None] = interrupt,
-) -> bool:
-    """Run `act`, calling `handler` before its bytecode number `step`; whether there was one."""
-    left = step
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
-        if not frame.f_code.co_filename.endswith(traced):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left -= 1
-            if left < 0:
-                sys.settrace(None)
-                handler()
-                return None
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        act()
-    except Interrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return left < 0
 
 
 def check(world: World, interrupted: int) -> None:

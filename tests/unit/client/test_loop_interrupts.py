@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.helpers.interrupts import interrupted_at
 from tests.helpers.tiers import parts
 from tests.unit.client.peer import START
-from tests.unit.client.test_interrupts import SCENES, World, check, interrupted_at
+from tests.unit.client.test_interrupts import SCENES, World, check
 from tickertape.base.errors import Disconnected
 from tickertape.base.ports import Buffer
 from tickertape.client.aio import AsyncClient

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from tests.unit.client.peer import FRESH, START, Peer, bodies
+from tests.helpers.publish_batches import held_batches
+from tests.unit.client.peer import FRESH, START, Peer, bodies, publish
 from tickertape.base.errors import (
     BadCommand,
     BadTopic,
@@ -26,10 +27,6 @@ from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 ME = publisher_id("pricing-1")
 
 
-def publish(peer: Peer, *texts: bytes, topic: str = "orders") -> list[int | None]:
-    return [peer.core.publish(topic, text) for text in texts]
-
-
 def fill(peer: Peer, body: bytes) -> int:
     """Publish until the store is full; how many messages it took."""
     for accepted in itertools.count():
@@ -38,10 +35,6 @@ def fill(peer: Peer, body: bytes) -> int:
         except StoreFull:
             return accepted
     raise AssertionError
-
-
-def batches(store: MemoryPublishStore) -> list[list[bytes]]:
-    return [stored.batch.bodies_list() for stored in store.held()]
 
 
 # -- gathering ----------------------------------------------------------------------------------------
@@ -168,7 +161,7 @@ def test_exact_07_the_answer_to_an_unrecorded_publish_settles_no_earlier_recorde
     publish(peer, b"1")
     publish(peer, b"tick", topic="ticks")
     peer.say(Processed(frame=2))
-    assert batches(store) == [[b"1"]]
+    assert held_batches(store) == [[b"1"]]
     publish(peer, b"2")
     assert bodies(peer.published()) == [[b"1"], [b"tick"]]
 
@@ -216,7 +209,7 @@ def test_the_store_keeps_everything_until_it_is_persisted() -> None:
     publish(peer, b"1", b"2", b"3")
     assert peer.core.publishing.unpersisted_count() == 3
     peer.say(Persisted(frame=1, sequence=FRESH))
-    assert batches(store) == [[b"2", b"3"]]
+    assert held_batches(store) == [[b"2", b"3"]]
     peer.say(Persisted(frame=2, sequence=FRESH + 2))
     assert peer.core.publishing.unpersisted_count() == 0
 
@@ -228,7 +221,7 @@ def test_a_notice_about_an_earlier_connection_names_no_frame() -> None:
     peer.lose()
     peer.connect()
     peer.say(Persisted(frame=0, sequence=FRESH))
-    assert batches(store) == []
+    assert held_batches(store) == []
 
 
 @pytest.mark.parametrize("sequence", [FRESH + 1, 2**62])
@@ -241,7 +234,7 @@ def test_a_notice_above_what_was_sent_is_refused_and_settles_nothing(frame: int,
     (hangup,) = peer.took(Hangup)
     assert isinstance(hangup.error, BadCommand)
     assert peer.core.publishing.unpersisted_count() == 2
-    assert b"1" in batches(store)[0]
+    assert b"1" in held_batches(store)[0]
 
 
 def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_else() -> None:
@@ -257,7 +250,7 @@ def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_els
     assert peer.took(Resolve) == []
     peer.say(Persisted(frame=2))
     assert peer.outcome("f") is None
-    assert batches(store) == [[b"3"]]
+    assert held_batches(store) == [[b"3"]]
 
 
 def test_a_persisted_flush_waits_for_unrecorded_frames_too() -> None:
@@ -313,7 +306,7 @@ def test_a_refused_frame_leaves_the_store_and_is_told_once() -> None:
     assert batch is not None
     assert batch.bodies_list() == [b"1"]
     assert bodies(peer.published()) == [[b"1"], [b"2", b"3"]]
-    assert batches(store) == [[b"2", b"3"]]
+    assert held_batches(store) == [[b"2", b"3"]]
 
 
 def test_a_refused_frame_without_a_store_is_told_without_its_messages() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.client.peer import FRESH, Peer, bodies
-from tests.unit.client.test_publishing import batches, publish
+from tests.helpers.publish_batches import held_batches
+from tests.unit.client.peer import FRESH, Peer, bodies, publish
 from tickertape.base.errors import BadBody
 from tickertape.client.effects import FailedWrite
 from tickertape.client.publish_store import MemoryPublishStore
@@ -26,10 +26,10 @@ def test_what_is_refused_of_a_frame_leaves_the_store_and_the_rest_stays_until_it
     assert failed.batch is not None
     assert (failed.batch.bodies_list(), failed.batch.sequences.tolist()) == ([b"x"], [FRESH + 2])
     assert isinstance(failed.error.__cause__, BadBody)
-    assert batches(store) == [[b"1", b"3"]]
+    assert held_batches(store) == [[b"1", b"3"]]
     publish(peer, b"4")
     peer.say(Persisted(frame=2, sequence=FRESH + 3))
-    assert batches(store) == [[b"4"]]
+    assert held_batches(store) == [[b"4"]]
 
 
 def test_refusals_of_a_frame_may_come_in_pieces_and_may_be_all_of_it() -> None:
@@ -40,9 +40,9 @@ def test_refusals_of_a_frame_may_come_in_pieces_and_may_be_all_of_it() -> None:
     peer.say(Persisted(frame=1, sequence=FRESH))
     peer.say(refused(2, FRESH + 1))
     peer.say(refused(2, FRESH + 2))
-    assert batches(store) == [[b"3"]]
+    assert held_batches(store) == [[b"3"]]
     peer.say(refused(2, FRESH + 3))
-    assert batches(store) == []
+    assert held_batches(store) == []
     assert [failed.messages for failed in peer.took(FailedWrite)] == [1, 1, 1]
     assert not peer.core.publishing.unsettled()
     rejection = peer.core.publishing.refusals.take()
@@ -78,9 +78,9 @@ def test_a_refusal_lost_with_the_connection_is_asked_for_again() -> None:
     assert bodies(peer.published()) == [[b"x", b"1", b"2"], [b"other"]], "again, for the server to judge"
     peer.say(refused(1, FRESH + 1))
     assert [failed.messages for failed in peer.took(FailedWrite)] == [1]
-    assert batches(store) == [[b"1", b"2"], [b"other"]]
+    assert held_batches(store) == [[b"1", b"2"], [b"other"]]
     peer.say(Persisted(frame=2, sequence=FRESH + 4))
-    assert batches(store) == []
+    assert held_batches(store) == []
 
 
 def test_without_validated_topics_what_is_persisted_is_not_sent_again() -> None:

@@ -6,43 +6,19 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import tickertape as tt
+from tests.helpers.ha_parts import FileManager
 from tickertape.testing import check_subscription_manager
-
-
-class FileManager(tt.MemorySubscriptionManager):
-    """Writes everything down at every change."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-        if path.exists():
-            for stored in msgspec.json.decode(path.read_bytes(), type=list[tt.StoredSubscription]):
-                super().subscribed(stored)
-
-    def subscribed(self, subscription: tt.StoredSubscription) -> None:
-        super().subscribed(subscription)
-        self._write()
-
-    def unsubscribed(self, sub_id: str) -> None:
-        super().unsubscribed(sub_id)
-        self._write()
-
-    def bind(self, subscription: tt.StoredSubscription) -> tt.Handler | None:
-        return print
-
-    def _write(self) -> None:
-        self._path.write_bytes(msgspec.json.encode(self.stored()))
 
 
 def test_both_pass_the_checks(tmp_path: Path) -> None:
     check_subscription_manager(tt.MemorySubscriptionManager)
     numbers = itertools.count()
-    check_subscription_manager(lambda: FileManager(tmp_path / f"{next(numbers)}"))
-    check_subscription_manager(lambda: FileManager(tmp_path / "one"), survives=True)
+    handlers = dict.fromkeys("abc", print)
+    check_subscription_manager(lambda: FileManager(tmp_path / f"{next(numbers)}", handlers))
+    check_subscription_manager(lambda: FileManager(tmp_path / "one", handlers), survives=True)
 
 
 class Forgetful(tt.MemorySubscriptionManager):

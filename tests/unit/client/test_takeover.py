@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from tests.unit.client.peer import FRESH, Peer, bodies
+from tests.helpers.publish_batches import held_batches
+from tests.unit.client.peer import FRESH, Peer, bodies, publish
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.base.errors import NameInUse, PublisherTakenOver
 from tickertape.base.limits import foreign_sequences_max
@@ -14,14 +15,6 @@ from tickertape.client.blocking import Client
 from tickertape.client.effects import FailedWrite
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.wire.commands import Goodbye, Persisted
-
-
-def publish(peer: Peer, *texts: bytes) -> list[int | None]:
-    return [peer.core.publish("orders", text) for text in texts]
-
-
-def batches(store: MemoryPublishStore) -> list[list[bytes]]:
-    return [stored.batch.bodies_list() for stored in store.held()]
 
 
 def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent() -> None:
@@ -33,7 +26,7 @@ def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent
     peer.sent()
     peer.connect(last_persisted=FRESH + 10**9)
     assert peer.sent() == []
-    assert [body for bodies in batches(store) for body in bodies] == [b"1", b"2", b"3", b"4"]
+    assert [body for bodies in held_batches(store) for body in bodies] == [b"1", b"2", b"3", b"4"]
     with pytest.raises(PublisherTakenOver, match=f"'pricing-1'.* {FRESH + 10**9},.* 4 message") as told:
         peer.core.flush("f", "persisted")
     assert f"sequences {FRESH} to {FRESH + 3}" in str(told.value)
@@ -70,7 +63,7 @@ def test_after_a_takeover_a_fresh_store_publishes_what_the_old_one_held() -> Non
     peer.connect(last_persisted=FRESH + 10**9)
     peer.core.set_store(MemoryPublishStore(), peer.now)
     first = FRESH + 10**9 + foreign_sequences_max + 1
-    assert publish(peer, *[body for bodies in batches(old) for body in bodies]) == [first, first + 1]
+    assert publish(peer, *[body for bodies in held_batches(old) for body in bodies]) == [first, first + 1]
     assert old.unpersisted_count() == 2
 
 

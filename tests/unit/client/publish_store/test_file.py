@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import tickertape as tt
+from tests.helpers.publish_batches import held_batches, stored
 from tests.unit.client.peer import Peer, bodies
 from tickertape.base.limits import publish_segment_bytes
-from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.select import slice_batch
 from tickertape.client.publish_store import (
     FilePublishStore,
@@ -28,11 +28,6 @@ from tickertape.testing import check_publish_store
 from tickertape.wire.commands import Persisted, Rejected
 
 FIRST_SEGMENT = "0000000001.segment"
-
-
-def stored(first: int, *texts: bytes) -> Stored:
-    batch = batch_from_bodies("orders", texts, publisher=9, first_sequence=first)
-    return Stored(first, first + len(texts) - 1, batch)
 
 
 def attached(path: Path, name: str = "pricing-1") -> FilePublishStore:
@@ -230,9 +225,9 @@ def test_messages_gathered_over_two_segments_are_one_batch(tmp_path: Path) -> No
     store.seal(batch)
     del batch
     store.discard(1)
-    assert [s.batch.bodies_list() for s in store.held()] == [[small] * 4]
+    assert held_batches(store) == [[small] * 4]
     store.discard(3)
-    assert [s.batch.bodies_list() for s in store.held()] == [[small] * 2]
+    assert held_batches(store) == [[small] * 2]
     store.close()
     again = FilePublishStore(tmp_path / "s")
     assert [(s.first, s.last, s.batch.bodies_list()) for s in again.held()] == [(4, 5, [small] * 2)]

@@ -8,20 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tickertape.base.names import publisher_id
-from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.publish_store import FilePublishStore, Stored, mapped
+from tests.helpers.publish_batches import stored
+from tickertape.client.publish_store import FilePublishStore, mapped
 from tickertape.client.publish_store.format import parse_header
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "publish-segment.bin"
 """Without the zeros at its end."""
 NAME = "pricing-1"
 SEGMENT = "0000000001.segment"
-
-
-def stored(first: int, *texts: bytes) -> Stored:
-    batch = batch_from_bodies("orders", texts, publisher=publisher_id(NAME), first_sequence=first)
-    return Stored(first, first + len(texts) - 1, batch)
 
 
 def write(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:

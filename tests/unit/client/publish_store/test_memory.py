@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.publish_batches import stored
 from tickertape.base.errors import BadOption
-from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.publish_store import MemoryPublishStore, Stored
-
-
-def stored(first: int, *bodies: bytes) -> Stored:
-    batch = batch_from_bodies("orders", bodies, publisher=9, first_sequence=first)
-    return Stored(first, first + len(bodies) - 1, batch)
+from tickertape.client.publish_store import MemoryPublishStore
 
 
 def contents(store: MemoryPublishStore) -> list[tuple[int, int, list[bytes]]]:

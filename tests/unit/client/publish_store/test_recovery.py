@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
 import tickertape as tt
+from tests.helpers import publish_batches
+from tests.helpers.publish_batches import held_messages
 from tickertape.base.errors import NotAStore, StoreCorrupt, StoreVersion
 from tickertape.base.limits import publish_segment_bytes
 from tickertape.base.names import publisher_id
 from tickertape.base.ports import Buffer
-from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
-from tickertape.client.publish_store import FilePublishStore, Stored
+from tickertape.client.publish_store import FilePublishStore
 from tickertape.client.publish_store.format import HEADER_BYTES, MARK_AT, read_mark
 from tickertape.client.publish_store.ledger import Entry
 from tickertape.client.publish_store.reading import read_entry
@@ -25,9 +27,7 @@ from tickertape.client.publish_store.recovery import Image, recover
 Messages = list[tuple[int, bytes]]
 
 
-def stored(first: int, *texts: bytes) -> Stored:
-    batch = batch_from_bodies("orders", texts, publisher=publisher_id("a"), first_sequence=first)
-    return Stored(first, first + len(texts) - 1, batch)
+stored = partial(publish_batches.stored, name="a")
 
 
 def written(path: Path) -> tuple[bytes, Messages]:
@@ -50,11 +50,7 @@ def written(path: Path) -> tuple[bytes, Messages]:
 
 
 def messages(store: FilePublishStore) -> Messages:
-    return [
-        (int(n), body)
-        for s in store.held()
-        for n, body in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
-    ]
+    return list(held_messages(store).items())
 
 
 def recovered(data: bytes) -> Messages:

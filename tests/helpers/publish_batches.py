@@ -1,0 +1,40 @@
+"""Owns batches as a publish store takes them, and what a store says that it holds.
+
+Must never look into a store but through `held`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tickertape.base.names import publisher_id
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.client.publish_store import PublishStore, Stored
+
+
+def stored(first: int, *bodies: bytes, name: str = "pricing-1") -> Stored:
+    """A batch of the client `name` for the topic `orders`, with sequences from `first` on."""
+    return stored_all(first, bodies, name)
+
+
+def stored_all(first: int, bodies: Sequence[bytes], name: str) -> Stored:
+    """As `stored`, of bodies in a sequence."""
+    batch = batch_from_bodies("orders", bodies, publisher=publisher_id(name), first_sequence=first)
+    return Stored(first, first + len(bodies) - 1, batch)
+
+
+def held_batches(store: PublishStore) -> list[list[bytes]]:
+    """The bodies of each batch."""
+    return [stored.batch.bodies_list() for stored in store.held()]
+
+
+def held_messages(store: PublishStore) -> dict[int, bytes]:
+    """Each body by its sequence, in the order of the store; none comes twice."""
+    messages = [
+        (int(sequence), body)
+        for stored in store.held()
+        for sequence, body in zip(stored.batch.sequences, stored.batch.bodies_list(), strict=True)
+    ]
+    found = dict(messages)
+    assert len(found) == len(messages), "a sequence is held twice"
+    return found
