@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,10 +12,9 @@ import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
-from tests.unit.client.socket_server import SocketServer, socket_server
+from tests.unit.client.socket_server import SocketServer, log_on_and_stop_reading, socket_server
 from tickertape.testing.server import wait_until
-from tickertape.wire.commands import Goodbye, LoggedOn, PersistedNotice
-from tickertape.wire.connection import Connection
+from tickertape.wire.commands import Goodbye, PersistedNotice
 
 
 @pytest.fixture
@@ -180,20 +178,6 @@ def test_a_server_that_does_not_read_makes_publishers_wait(front: Front) -> None
             read_on.set()
         client.close(timeout=0)
         server.join()
-
-
-def log_on_and_stop_reading(listener: socket.socket, read_on: threading.Event) -> None:
-    connection, _ = listener.accept()
-    with connection:
-        connection.recv(4096)
-        answer = LoggedOn(
-            version=0, software="t", instance="i", journal="j", epoch=1, publisher=1, last_persisted=0
-        )
-        connection.sendall(b"".join(Connection("server").send(answer)))
-        read_on.wait(20)
-        with contextlib.suppress(ConnectionError):
-            while connection.recv(1 << 20):
-                pass
 
 
 # -- persisted notices --------------------------------------------------------------------------------

@@ -51,16 +51,21 @@ def test_exact_33_a_stored_manager_sees_everything_and_is_restored_before_the_fi
 ) -> None:
     publish = publisher(front, name, relay.uri, topic)
     file, store = tmp_path / "subscriptions", tmp_path / "bookmarks"
+
+    def begin(manager: FileManager) -> tt.HAClient:
+        client = front.make_ha(
+            name,
+            servers=relay.uri,
+            subscription_manager=manager,
+            bookmark_store=tt.LoggedBookmarkStore(store),
+            reconnect_delay=SOON,
+        )
+        client.connect_and_logon(SECONDS)
+        return client
+
     heard = Heard()
     manager = FileManager(file, {})
-    client = front.make_ha(
-        name,
-        servers=relay.uri,
-        subscription_manager=manager,
-        bookmark_store=tt.LoggedBookmarkStore(store),
-        reconnect_delay=SOON,
-    )
-    client.connect_and_logon(SECONDS)
+    client = begin(manager)
     client.bookmark_subscribe(
         topic, tt.EPOCH, filter="/n < 100", sub_id="risk", on_message=heard, timestamp=True, depth=100_000
     )
@@ -84,14 +89,7 @@ def test_exact_33_a_stored_manager_sees_everything_and_is_restored_before_the_fi
     heard = Heard()
     manager = FileManager(file, {"risk": heard})
     relay.asked.clear()
-    client = front.make_ha(
-        name,
-        servers=relay.uri,
-        subscription_manager=manager,
-        bookmark_store=tt.LoggedBookmarkStore(store),
-        reconnect_delay=SOON,
-    )
-    client.connect_and_logon(SECONDS)
+    client = begin(manager)
     assert [stored.sub_id for stored in manager.bound] == ["risk", "live"]
     (subscribe,) = [command for command in relay.asked if isinstance(command, Subscribe)]
     assert isinstance(relay.asked[0], Logon)

@@ -8,13 +8,13 @@ Must never decide anything by themselves: they do what the parts do that they ar
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 import tickertape as tt
+from tests.helpers.listening import listening
 from tickertape.client.choosers import ConnectionInfo
 from tickertape.client.publish_store.protocol import Stored
 
@@ -139,12 +139,13 @@ class FileManager(tt.MemorySubscriptionManager):
 @contextlib.contextmanager
 def silent_server() -> Iterator[str]:
     """The address of a server that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    listener, uri = listening()
+    with listener:
+        yield uri
 
 
 def nowhere() -> str:
     """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return f"tcp://127.0.0.1:{port}"
+    listener, uri = listening()
+    listener.close()
+    return uri

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.helpers.listening import listening
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select_topic, slice_batch
 from tickertape.wire.commands import (
@@ -41,14 +42,7 @@ class SocketServer:
     """Listens on a free port, or on a Unix socket. `log` is what was recorded, in order."""
 
     def __init__(self, path: Path | None = None) -> None:
-        if path is None:
-            self._listener = socket.create_server(("127.0.0.1", 0))
-            self.uri = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
-        else:
-            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._listener.bind(str(path))
-            self._listener.listen()
-            self.uri = f"unix://{path}"
+        self._listener, self.uri = listening(path)
         self.lock = threading.Lock()
         self.log: list[MessageBatch] = []
         self.last_persisted = 0
@@ -232,3 +226,18 @@ def socket_server(path: Path | None = None) -> Iterator[SocketServer]:
         yield server
     finally:
         server.close()
+
+
+def log_on_and_stop_reading(listener: socket.socket, read_on: threading.Event) -> None:
+    """Serve one connection: accept its logon, then read nothing until `read_on`."""
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        answer = LoggedOn(
+            version=0, software="t", instance="i", journal="j", epoch=1, publisher=1, last_persisted=0
+        )
+        connection.sendall(b"".join(Connection("server").send(answer)))
+        read_on.wait(20)
+        with contextlib.suppress(ConnectionError):
+            while connection.recv(1 << 20):
+                pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.socket_server import SocketServer, socket_server
+from tests.unit.client.socket_server import SocketServer, log_on_and_stop_reading, socket_server
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import (
     BadMessage,
@@ -30,8 +29,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
 from tickertape.client.blocking import Client
 from tickertape.client.publish_store import MemoryPublishStore
-from tickertape.wire.commands import Goodbye, LoggedOn
-from tickertape.wire.connection import Connection
+from tickertape.wire.commands import Goodbye
 
 
 @pytest.fixture
@@ -287,7 +285,7 @@ def test_a_server_that_does_not_read_makes_publishers_wait() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client("a", f"tcp://127.0.0.1:{listener.getsockname()[1]}", connect=False, timeout=0.2)
         read_on = threading.Event()
-        server = threading.Thread(target=_log_on_and_stop_reading, args=(listener, read_on))
+        server = threading.Thread(target=log_on_and_stop_reading, args=(listener, read_on))
         server.start()
         client.connect()
         with pytest.raises(TimedOut, match="took no more"):
@@ -295,20 +293,6 @@ def test_a_server_that_does_not_read_makes_publishers_wait() -> None:
         read_on.set()
         client.close(timeout=0)
         server.join()
-
-
-def _log_on_and_stop_reading(listener: socket.socket, read_on: threading.Event) -> None:
-    connection, _ = listener.accept()
-    with connection:
-        connection.recv(4096)
-        answer = LoggedOn(
-            version=0, software="t", instance="i", journal="j", epoch=1, publisher=1, last_persisted=0
-        )
-        connection.sendall(b"".join(Connection("server").send(answer)))
-        assert read_on.wait(10)
-        with contextlib.suppress(ConnectionError):
-            while connection.recv(1 << 20):
-                pass
 
 
 # -- losing the connection ----------------------------------------------------------------------------
@@ -476,7 +460,7 @@ def test_a_subscribe_that_times_out_leaves_nothing_behind(server: SocketServer) 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client("a", f"tcp://127.0.0.1:{listener.getsockname()[1]}", connect=False)
         read_on = threading.Event()
-        thread = threading.Thread(target=_log_on_and_stop_reading, args=(listener, read_on))
+        thread = threading.Thread(target=log_on_and_stop_reading, args=(listener, read_on))
         thread.start()
         client.connect()
         with pytest.raises(TimedOut, match="subscribe s"):

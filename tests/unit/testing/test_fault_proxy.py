@@ -12,6 +12,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from tests.helpers.listening import listening
 from tickertape.base.errors import BadOption
 from tickertape.testing import FaultProxy, wait_until
 from tickertape.testing.fault_proxy import Fault
@@ -25,14 +26,7 @@ class Echo:
     """Sends back what comes; `ends` tells how its connections ended: `eof` or `reset`."""
 
     def __init__(self, path: Path | None = None) -> None:
-        if path is None:
-            self._listener = socket.create_server(("127.0.0.1", 0))
-            self.uri = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
-        else:
-            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._listener.bind(str(path))
-            self._listener.listen()
-            self.uri = f"unix://{path}"
+        self._listener, self.uri = listening(path)
         self.got = 0
         self.ends: SimpleQueue[str] = SimpleQueue()
         self._threads = [threading.Thread(target=self._accept)]
