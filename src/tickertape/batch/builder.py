@@ -180,8 +180,8 @@ class BatchBuilder:
             self._check_sequence(sequence)
         if not 0 <= expiration_ms < _EXPIRATION_END or not 0 <= kind <= KIND_CONTROL:
             raise BadMessage(f"a message has an expiration of {expiration_ms} ms and kind {kind}")
-        correlation_text = _label(correlation_id, "correlation id") if correlation_id else b""
-        key_text = _label(key, "key") if key else b""
+        correlation_text = label_bytes(correlation_id, "correlation id") if correlation_id else b""
+        key_text = label_bytes(key, "key") if key else b""
         if topic != self._topic:
             self._change_topic(topic)
         if sequence != self._next:
@@ -289,7 +289,8 @@ class BatchBuilder:
         return Labels(offsets_from(lengths), b"".join(texts))
 
 
-def _label(text: str, noun: str) -> bytes:
+def label_bytes(text: str, noun: str) -> bytes:
+    """A label as it is stored. `noun` says in errors what it is. Raises `BadMessage`."""
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tickertape.base.errors import BadMessage, NotAStore, StoreCorrupt, StoreVersion
-from tickertape.base.limits import label_bytes_max
 from tickertape.base.ports import Buffer
+from tickertape.batch.builder import label_bytes
 
 MAGIC: Final = b"TKTPUB\0\0"
 VERSION: Final = 0
@@ -153,22 +153,12 @@ def encode_message(
     topic: bytes, body: bytes, sequence: int, expiration_ms: int, correlation_id: str, key: str
 ) -> bytes:
     """The record of a message with labels, without its checksum. Raises `BadMessage`."""
-    labels = [_label(text) for text in (correlation_id, key)]
+    labels = [label_bytes(text, "label") for text in (correlation_id, key)]
     if not 0 <= expiration_ms < 1 << 63:
         raise BadMessage(f"a message has an expiration of {expiration_ms} ms")
     payload = b"".join((EXPIRATION.pack(expiration_ms), topic, *labels, body))
     sizes = len(topic), len(labels[0]), len(labels[1])
     return BEHIND_CRC.pack(len(payload), sequence, sequence, LABELLED, *sizes) + payload
-
-
-def _label(text: str) -> bytes:
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError as error:
-        raise BadMessage(f"label {text!r} cannot be UTF-8: {error}") from None
-    if len(encoded) > label_bytes_max:
-        raise BadMessage(f"a label of {len(encoded)} bytes, the limit is {label_bytes_max}")
-    return encoded
 
 
 def read_record(data: Buffer, at: int, end: int, seed: int) -> Record | None:
