@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from tests.helpers.interrupts import Interrupt, interrupted_at
+from tests.helpers.threads import in_a_thread_of_its_own
 from tests.helpers.tiers import parts
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.client.blocking import Client
@@ -19,6 +20,7 @@ PARTS = 12
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # interrupted before anybody held the socket
 @pytest.mark.parametrize("part", parts(PARTS, 4))
+@in_a_thread_of_its_own
 def test_a_connect_interrupted_at_any_bytecode_can_be_made_again(part: int) -> None:
     step, hit = part, True
     with socket_server() as server:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.interrupts import TRACED, Interrupt, interrupted_at
+from tests.helpers.threads import in_a_thread_of_its_own
 from tests.unit.client.peer import START
 from tests.unit.client.test_interrupts import World
 from tests.unit.client.test_streams import Fed, batch
@@ -114,6 +115,7 @@ def first_and_rest(stream: MessageStream, got: list[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("read", [loop, take_next, get, batches, first_and_rest])
+@in_a_thread_of_its_own
 def test_a_read_interrupted_at_any_bytecode_goes_on_without_loss(
     read: Callable[[MessageStream, list[bytes]], None],
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_read_interrupted_at_any_bytecode_goes_on_without_loss(
 
 
 @pytest.mark.parametrize("timeout", [0.001, 0])
+@in_a_thread_of_its_own
 def test_a_wait_interrupted_at_any_bytecode_is_woken_the_next_time(timeout: float) -> None:
     step, hit = 0, True
     while hit:
@@ -176,6 +179,7 @@ def test_a_wait_interrupted_at_any_bytecode_is_woken_the_next_time(timeout: floa
     assert step > 40
 
 
+@in_a_thread_of_its_own
 def test_a_wait_for_the_replay_interrupted_at_any_bytecode_pays_for_all_it_holds() -> None:
     step = 0
     cost = batch(b"x" * 68).cost
@@ -224,6 +228,7 @@ class Subscribed(World):
                 self.server.logged_on()
 
 
+@in_a_thread_of_its_own
 def test_a_report_interrupted_at_any_bytecode_said_nothing_or_ends_the_connection() -> None:
     step, hit, ended, returning = 0, True, 0, 0
     while hit:

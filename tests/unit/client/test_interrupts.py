@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import pytest
 
 from tests.helpers.interrupts import TRACED, interrupted_at
+from tests.helpers.threads import in_a_thread_of_its_own
 from tests.helpers.tiers import parts
 from tests.unit.client.peer import START
 from tickertape.base.errors import Disconnected, UsageError
@@ -206,6 +207,7 @@ def check(world: World, interrupted: int) -> None:
 
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("part", parts(4, 2))
+@in_a_thread_of_its_own
 def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str, part: int) -> None:
     prepare, act = SCENES[scene]
     step, hit = part, True
@@ -227,6 +229,7 @@ def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene
 @pytest.mark.parametrize(
     "scene", ["the second", "opens a run", "another topic", "labelled again", "no room for more"]
 )
+@in_a_thread_of_its_own
 def test_a_publish_into_a_store_on_disk_interrupted_at_any_bytecode_loses_nothing(
     scene: str, tmp_path: Path
 ) -> None:
@@ -273,6 +276,7 @@ def another_and_close(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("handle", [the_same, another, the_same_and_close, another_and_close])
 @pytest.mark.parametrize("gathered", [0, 1, 2, 4])
+@in_a_thread_of_its_own
 def test_a_handler_that_publishes_at_any_bytecode_of_a_publish_loses_and_repeats_no_number(
     handle: Callable[[World], None], gathered: int
 ) -> None:

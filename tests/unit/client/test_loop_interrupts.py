@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.helpers.interrupts import interrupted_at
+from tests.helpers.threads import in_a_thread_of_its_own
 from tests.helpers.tiers import parts
 from tests.unit.client.peer import START
 from tests.unit.client.test_interrupts import SCENES, World, check
@@ -70,6 +71,7 @@ class LoopWorld(World):
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # between call and await
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("part", parts(3))
+@in_a_thread_of_its_own
 def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str, part: int) -> None:
     prepare, act = SCENES[scene]
     step, hit = part, True
