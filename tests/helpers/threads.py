@@ -1,7 +1,7 @@
 """Owns how a test runs in a thread that ends with it.
 
-An exception raised at a bytecode where none can be (by a trace function, in the middle of an `except`) leaves
-the thread's exception state behind, and every later exception in that thread seems to come while it is handled.
+An exception raised at a bytecode where none can be (by a trace function, in the middle of an `except`)
+leaves the thread's exception state behind: all later ones in that thread seem to come while it is handled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def in_a_thread_of_its_own(test: Callable[P, None]) -> Callable[P, None]:
         def body() -> None:
             try:
                 test(*args, **kwargs)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised again below
                 raised.append(error)
 
         thread = threading.Thread(target=body, name=test.__name__, daemon=True)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.helpers.java import short_lived_java
+
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 ADDRESS = "tcp://127.0.0.1:9007"
 STEP_SECONDS_MAX = 45
@@ -40,10 +42,14 @@ def quick_start() -> list[Block]:
 
 def environment() -> dict[str, str]:
     """This interpreter's commands first on the path, as in an activated environment."""
-    return os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONUNBUFFERED": "1",
-    }
+    return (
+        os.environ
+        | short_lived_java()
+        | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONUNBUFFERED": "1",
+        }
+    )
 
 
 class Terminal:

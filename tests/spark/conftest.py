@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.java import short_lived_java
 from tests.helpers.processes import source_environment
 from tickertape.testing.server import RunningServer, running_server
 
@@ -22,6 +23,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", source_environment()["PYTHONPATH"])
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        for name, value in short_lived_java().items():
+            patch.setenv(name, value)
         session = (
             SparkSession.builder.master("local[2]")
             .appName("tickertape tests")
