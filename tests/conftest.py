@@ -22,9 +22,9 @@ FULL_SECONDS_MAX = 900
 SPARK_SECONDS_MAX = 240
 """A Spark test may have to start a Java machine and workers first."""
 
-settings.register_profile("dev", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile("dev", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile(
-    "ci", parent=settings.get_profile("dev"), max_examples=80, suppress_health_check=[HealthCheck.too_slow]
+    "ci", parent=settings.get_profile("dev"), max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "full", parent=settings.get_profile("ci"), max_examples=1_000, derandomize=False, print_blob=True
@@ -32,6 +32,7 @@ settings.register_profile(
 settings.register_profile(
     "planted",  # that a defect is found is enough; to find its smallest example can take minutes
     parent=settings.get_profile("ci"),
+    max_examples=80,
     phases=(Phase.explicit, Phase.generate),
     report_multiple_bugs=False,
 )
@@ -59,9 +60,13 @@ def _tier(path: Path, root: Path) -> int:
     return TIERS.index(parts[1]) if parts[1] in TIERS else len(TIERS)
 
 
+SPARK_PLACES = ("tests/spark/", "tests/integration/test_readme.py")
+"""Where Java is started: one after the other, for two starts at once take longer than both."""
+
+
 def _shares_a_process(nodeid: str) -> str:
     """Side by side, the tests of a file share one process with its fixtures; those of Spark its machine."""
-    return "spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+    return "spark" if nodeid.startswith(SPARK_PLACES) else nodeid.split("::", 1)[0]
 
 
 @pytest.hookimpl(optionalhook=True)

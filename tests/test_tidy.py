@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -118,6 +118,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(text_of(path), str(path))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All of a file's tree, outermost first; walked once for all rules."""
+    return list(ast.walk(tree_of(path)))
+
+
 def place(path: Path, node: ast.AST | int = 0) -> str:
     line = node if isinstance(node, int) else getattr(node, "lineno", 0)
     return f"{path.relative_to(ROOT)}:{line}"
@@ -144,7 +150,7 @@ def is_pure(path: Path) -> bool:
 
 def imports(path: Path) -> Iterator[tuple[ast.stmt, str]]:
     """Every module a file imports, wherever in it, with full dotted names; for type checking too."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node, alias.name
@@ -228,7 +234,7 @@ def test_the_layer_rule_itself(module: str, name: str, allowed: bool) -> None:
 
 
 def impure_calls(path: Path) -> Iterator[str]:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if not isinstance(node, ast.Call):
             continue
         called = node.func
@@ -260,7 +266,7 @@ def test_modules_functions_and_lines_stay_small() -> None:
             for n, line in enumerate(lines, 1)
             if len(line) > LINE_CHARACTERS_MAX
         )
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
                 if size > FUNCTION_LINES_MAX:
@@ -318,7 +324,7 @@ def test_no_test_is_skipped_without_a_reason() -> None:
     wrong = [
         f"{place(path, node)}: say why (reason=)"
         for path in python_files("tests")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if is_bare_skip(node)
     ]
     assert not wrong, "\n".join(wrong)
@@ -346,11 +352,11 @@ def raises(handler: ast.ExceptHandler) -> bool:
     return False
 
 
-def unexplained_handlers(source: str) -> list[int]:
+def unexplained_handlers(source: str, nodes: Iterable[ast.AST]) -> list[int]:
     lines = source.splitlines()
     return [
         node.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in nodes
         if isinstance(node, ast.ExceptHandler)
         and is_blind(node)
         and not raises(node)
@@ -362,7 +368,7 @@ def test_no_exception_is_swallowed() -> None:
     wrong = [
         f"{place(path, line)}: raise again, or `# noqa: BLE001 -- why`"
         for path in python_files("src", "tests", "examples")
-        for line in unexplained_handlers(text_of(path))
+        for line in unexplained_handlers(text_of(path), nodes_of(path))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -381,4 +387,5 @@ def test_no_exception_is_swallowed() -> None:
     ],
 )
 def test_the_exception_rule_itself(clause: str, accepted: bool) -> None:
-    assert (not unexplained_handlers(f"try:\n    x = 0\n{clause}\n")) is accepted
+    source = f"try:\n    x = 0\n{clause}\n"
+    assert (not unexplained_handlers(source, ast.walk(ast.parse(source)))) is accepted

@@ -101,14 +101,14 @@ class Terminal:
         return done.stdout
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def blocks() -> list[Block]:
     return quick_start()
 
 
-@pytest.fixture
-def terminal(tmp_path: Path, blocks: list[Block]) -> Iterator[Terminal]:
-    opened = Terminal(tmp_path, blocks[0])
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory, blocks: list[Block]) -> Iterator[Terminal]:
+    opened = Terminal(tmp_path_factory.mktemp("readme"), blocks[0])
     try:
         opened.wait_until_ready()
         yield opened
@@ -116,11 +116,10 @@ def terminal(tmp_path: Path, blocks: list[Block]) -> Iterator[Terminal]:
         opened.close()
 
 
-def check(terminal: Terminal, blocks: list[Block]) -> None:
-    for block in blocks:
-        printed = terminal.paste(block)
-        if block.printed is not None:
-            assert printed == block.printed, block.source
+@pytest.fixture(scope="module")
+def printed(terminal: Terminal, blocks: list[Block]) -> list[str]:
+    """What the blocks before the one with Spark print, pasted once for all that come after them."""
+    return [terminal.paste(block) for block in blocks[1:] if not block.needs_spark]
 
 
 def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
@@ -141,12 +140,14 @@ def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * STEP_SECONDS_MAX)
-def test_the_quick_start_prints_what_it_says(terminal: Terminal, blocks: list[Block]) -> None:
-    check(terminal, [block for block in blocks[1:] if not block.needs_spark])
+def test_the_quick_start_prints_what_it_says(blocks: list[Block], printed: list[str]) -> None:
+    assert printed == [block.printed for block in blocks[1:] if not block.needs_spark]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(SPARK_STEP_SECONDS_MAX + 3 * STEP_SECONDS_MAX)
+@pytest.mark.usefixtures("printed")
 def test_the_quick_start_with_spark_prints_what_it_says(terminal: Terminal, blocks: list[Block]) -> None:
-    check(terminal, blocks[1:])
+    (block,) = [block for block in blocks if block.needs_spark]
+    assert terminal.paste(block) == block.printed

@@ -47,6 +47,13 @@ def outcome(log: Log, path: str, offset: int, expected: list[Message]) -> Outcom
 
 
 LOGS_FULL = 8
+STRIDE = 3
+"""In every run one flip for so many bytes of commits, which are alike; odd, so every bit has a turn."""
+
+
+def passed_over(part: str, offset: int, full: bool) -> bool:
+    """With --full no byte is; headers and seals never."""
+    return part in ("commits", "whole") and offset > 0 and offset % STRIDE > 0 and not full
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -68,7 +75,7 @@ def expected(log: Log) -> list[Message]:
 
 
 @pytest.mark.slow
-def test_every_byte_of_a_sealed_segment(log: Log, expected: list[Message]) -> None:
+def test_every_byte_of_a_sealed_segment(log: Log, expected: list[Message], full: bool) -> None:
     path = segment_path(1)
     contents = log.files[path]
     footer = decode_footer(contents[-footer_bytes:])
@@ -77,6 +84,8 @@ def test_every_byte_of_a_sealed_segment(log: Log, expected: list[Message]) -> No
     for offset in range(len(contents)):
         part = "header" if offset < segment_header_bytes else "commits"
         part = part if offset < footer.seal_offset else "seal"
+        if passed_over(part, offset, full):
+            continue
         seen[part][outcome(log, path, offset, expected)] += 1
     # A segment that another one follows has no dead byte but those between its commits, and it has none of
     # those.
@@ -86,12 +95,14 @@ def test_every_byte_of_a_sealed_segment(log: Log, expected: list[Message]) -> No
 
 
 @pytest.mark.slow
-def test_every_byte_of_the_active_segment(log: Log, expected: list[Message]) -> None:
+def test_every_byte_of_the_active_segment(log: Log, expected: list[Message], full: bool) -> None:
     path = segment_path(log.last_segment)
     last_mark = log.used - commit_header_bytes
     seen: dict[str, Counter[Outcome]] = {"whole": Counter(), "mark": Counter(), "dead": Counter()}
     for offset in [*range(log.used + 64), len(log.files[path]) - 1]:
         part = "whole" if offset < last_mark else "mark" if offset < log.used else "dead"
+        if passed_over(part, offset - segment_header_bytes, full):
+            continue
         seen[part][outcome(log, path, offset, expected)] += 1
     assert set(seen["whole"]) == {"refused"}, "a mark follows: damage is never taken for an unfinished write"
     # A damaged last mark says nothing any more, and nothing was in it; behind it stand reserved zeros.
@@ -100,7 +111,7 @@ def test_every_byte_of_the_active_segment(log: Log, expected: list[Message]) -> 
 
 
 @pytest.mark.slow
-def test_every_byte_of_a_log_that_was_stopped(expected: list[Message], log: Log) -> None:
+def test_every_byte_of_a_log_that_was_stopped(expected: list[Message], log: Log, full: bool) -> None:
     """After a clean stop the last segment is sealed: damage is found by readers, and in the seal it costs
     nothing."""
     disk = reopened(log.files)[1]
@@ -115,6 +126,8 @@ def test_every_byte_of_a_log_that_was_stopped(expected: list[Message], log: Log)
     last_mark = footer.seal_offset - commit_header_bytes
     for offset in range(segment_header_bytes, len(contents)):
         part = "commits" if offset < last_mark else "mark" if offset < footer.seal_offset else "seal"
+        if passed_over(part, offset, full):
+            continue
         seen[part][outcome(sealed, path, offset, expected)] += 1
     assert set(seen["commits"]) == {"read refused"}
     assert set(seen["mark"]) == {"nothing lost"}, "no message stands in it or behind it"

@@ -16,7 +16,7 @@ from tickertape.base import limits
 from tickertape.engine import cohorts, delivery, dispatcher
 from tickertape.engine.subscription import Phase
 
-WORLDS: Final = 15
+WORLDS: Final = 8
 WORLDS_FULL: Final = 1000
 
 KINDS: Final = 4

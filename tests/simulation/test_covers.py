@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.engine_world import EngineWorld, Heard, Peer
 
-WORLDS: Final = 60
+WORLDS: Final = 30
 WORLDS_FULL: Final = 1500
 
 _TOPICS: Final[dict[str, Callable[[str], bool]]] = {

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.helpers.tiers import parts
 from tests.simulation.engine_world import EngineWorld, Peer
 from tickertape.base.limits import outbox_bytes_max
 from tickertape.engine.backlogs import SlowLimits
@@ -177,7 +178,7 @@ def test_when_nobody_wants_it_nothing_is_kept() -> None:
     world.settle()
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", parts(80, 30))
 def test_no_gap_and_nothing_twice_however_it_goes(seed: int) -> None:
     rng = Random(seed)
     world = EngineWorld(seed)
