@@ -67,6 +67,13 @@ class SocketServer:
         for session in tuple(self.sessions):
             session.hang_up()
 
+    def drop_and_wait(self) -> None:
+        """Break every connection; nothing that came on them is taken in afterwards."""
+        threads = tuple(self._threads)
+        self.drop()
+        for thread in threads:
+            thread.join()
+
     def close(self) -> None:
         """Stop; every thread has ended afterwards."""
         with contextlib.suppress(OSError):
