@@ -83,6 +83,8 @@ PURE_BY_DUTY = {
     "client/choosers.py",
     "client/beats.py",
     "client/core.py",
+    "client/deliveries.py",
+    "client/lanes.py",
     "client/counsel.py",
     "client/delays.py",
     "client/session.py",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,7 +16,6 @@ from tickertape.base.errors import (
     BadCommand,
     BadTopic,
     Closed,
-    CorruptBatch,
     StoreError,
     SubscriptionUnknown,
     TickertapeError,
@@ -30,12 +29,12 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.beats import Beats, Interval
 from tickertape.client.calls import Calls
+from tickertape.client.deliveries import deliver
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send, State
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
 from tickertape.client.requests import check_sub_ids
 from tickertape.client.resubscription import Round
-from tickertape.client.shares import routes_of
 from tickertape.client.standing import Standing
 from tickertape.client.states import ConnectionState
 from tickertape.client.subscriptions import Request, Subscriptions
@@ -63,9 +62,6 @@ from tickertape.wire.commands import (
 )
 from tickertape.wire.connection import Connection, Received, Violation
 from tickertape.wire.pulse import Sight
-
-MESSAGES_A_RUN_CHECKED: Final = 8
-"""Runs are checked on delivery when they have this many messages on average."""
 
 
 class Opened(NamedTuple):
@@ -417,7 +413,7 @@ class ClientCore:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
         elif isinstance(command, Deliver):
             if batch is not None:
-                self._deliver(command, batch, now)
+                deliver(self.subscriptions, command, batch, now)
         elif isinstance(command, Persisted):
             self.publishing.persisted(command)
             self._calls.settle_flushes()
@@ -449,23 +445,6 @@ class ClientCore:
                 return
         token, self._logon_token = self._logon_token, None
         self._effects.append(Resolve(token, command))
-
-    def _deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
-        several = bool(command.sub_ids or command.counts or command.indices)
-        if several and (command.sub_id or not command.sub_ids):
-            raise BadCommand("a delivery is for one subscription or for several, not for both")
-        routes = routes_of(command, batch) if several else []
-        try:
-            # Checksums made by the publishers; with many small runs the frame's own has to do.
-            if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
-                batch.verify()
-        except CorruptBatch as error:
-            self.subscriptions.damaged(command.sub_ids or (command.sub_id,), error)
-            return
-        if several:
-            self.subscriptions.delivered_to_all(routes, batch, now)
-        else:
-            self.subscriptions.delivered(command, batch, now)
 
     def _hang_up(self, error: TickertapeError) -> None:
         self._goodbye = self.standing.ending = error

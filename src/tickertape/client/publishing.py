@@ -22,7 +22,7 @@ from tickertape.base.errors import (
     TickertapeError,
     UsageError,
 )
-from tickertape.base.limits import batch_bytes_target, message_cost_bytes, topics_remembered_max
+from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.base.names import check_topic, publisher_id
 from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
@@ -33,6 +33,7 @@ from tickertape.client.chunks import MakeBatch
 from tickertape.client.effects import Effect, Room
 from tickertape.client.kept import Kept
 from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
+from tickertape.client.lanes import Lanes
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.recording import Flags, Recording
 from tickertape.client.refusals import Refusals, partly
@@ -57,9 +58,8 @@ class Publishing:
         self._store: PublishStore | None = None
         self._appending: AppendingPublishStore | None = None
         """The store, when it is given each message before `publish` returns. Then there are no runs."""
-        self._recorded = Lane()
-        self._unrecorded = Lane()
-        self._lanes: dict[str, Lane] = {}
+        self._lanes = Lanes()
+        self._recorded, self._unrecorded = self._lanes.recorded, self._lanes.unrecorded
         self.recording = Recording()
         """What the server said about topics."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
@@ -101,7 +101,7 @@ class Publishing:
         """
         self._close_run()
         try:
-            lane = self._lanes.get(topic) or self._find_lane(topic)
+            lane = self._lanes.of_topic.get(topic) or self._find_lane(topic)
         except TypeError:
             check_topic(topic)  # what cannot even be looked up is no text
             raise
@@ -143,7 +143,7 @@ class Publishing:
         """As `publish_bodies`, for `count` messages that `make` puts into a batch of one run."""
         self._close_run()
         try:
-            lane = self._lanes.get(topic) or self._find_lane(topic)
+            lane = self._lanes.of_topic.get(topic) or self._find_lane(topic)
         except TypeError:
             check_topic(topic)  # what cannot even be looked up is no text
             raise
@@ -178,7 +178,7 @@ class Publishing:
             if self._backlog is not None:
                 return False
             frame = self._backlog_end
-        oldest = self._oldest_in_flight()
+        oldest = self._lanes.oldest_in_flight()
         return oldest is None or frame < oldest
 
     def unpersisted_count(self) -> int:
@@ -189,8 +189,7 @@ class Publishing:
 
     def unsettled(self) -> bool:
         """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
-        waiting = any(lane.count or lane.in_flight for lane in (self._recorded, self._unrecorded))
-        return waiting or self._taken_over is not None or self._backlog is not None
+        return self._lanes.unsettled or self._taken_over is not None or self._backlog is not None
 
     def check_taken_over(self) -> None:
         """Raise `PublisherTakenOver` when another process published under this name."""
@@ -204,8 +203,7 @@ class Publishing:
         is unknown, as always when a connection is lost.
         """
         self._close_run()
-        for lane in (self._recorded, self._unrecorded):
-            lane.repair()
+        self._lanes.repair()
         self._settle_put(self._recorded)
         self.unfinished = False
 
@@ -247,7 +245,7 @@ class Publishing:
             lane.base = (store.last_sequence or now.wall * 1000) + 1
             if self._last_persisted >= lane.base and not store.last_sequence:
                 lane.base = first_sequence(self._last_persisted, now)
-        self._lanes.clear()
+        self._lanes.of_topic.clear()
         if self._connected:
             self._resume(now)
         self._measure()
@@ -263,7 +261,7 @@ class Publishing:
 
         When another process published under this name, what is held stays as it is: see `taken_over`.
         """
-        self._lanes.clear()
+        self._lanes.of_topic.clear()
         self._close_run()
         if self._recorded.count:
             self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
@@ -281,15 +279,10 @@ class Publishing:
         self._refusal = refusal
         self._backlog = None
         self._storing = storing
-        self._lanes.clear()
         self._close_run()
-        for lane in (self._recorded, self._unrecorded):
-            lane.idle = False
-            lane.in_flight.clear()
-            if not lane.sequenced:
-                lane.clear()
-            elif lane.count:
-                self._flush_lane(lane)
+        self._lanes.disconnect()
+        if self._recorded.count:
+            self._flush_lane(self._recorded)
 
     def persisted(self, command: Persisted) -> None:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
@@ -354,10 +347,7 @@ class Publishing:
             stored = recorded and self._recorded.sequenced and self._storing
             if not stored or isinstance(self._refusal, Closed):
                 raise self._refusal.with_traceback(None)  # else it grows with each call
-        if len(self._lanes) >= topics_remembered_max:
-            self._lanes.clear()
-        lane = self._lanes[topic] = self._recorded if recorded else self._unrecorded
-        return lane
+        return self._lanes.remember(topic, recorded=recorded)
 
     def _make_room(self, lane: Lane, size: int) -> None:
         store = self._store if lane.sequenced else None
@@ -375,8 +365,7 @@ class Publishing:
         if self.kept is not None:
             self.kept.open = False
             self.kept = None
-        self._recorded.close()
-        self._unrecorded.close()
+        self._lanes.close()
 
     def _flush_lane(self, lane: Lane) -> None:
         self._close_run()
@@ -440,7 +429,7 @@ class Publishing:
         backlog, store = self._backlog, self._store
         assert backlog is not None
         assert store is not None
-        while backlog.room(self._oldest_in_flight()):
+        while backlog.room(self._lanes.oldest_in_flight()):
             stored = backlog.take()
             if stored is None:
                 self._backlog = None
@@ -464,10 +453,6 @@ class Publishing:
         if rest is not None:
             sequences = rest.sequences
             self._transmit(self._recorded, Stored(int(sequences[0]), int(sequences[-1]), rest))
-
-    def _oldest_in_flight(self) -> int | None:
-        frames = [next(iter(lane.in_flight)) for lane in (self._recorded, self._unrecorded) if lane.in_flight]
-        return min(frames, default=None)
 
     def _settled(self, lane: Lane) -> None:
         if self._backlog is not None:

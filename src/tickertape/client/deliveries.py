@@ -1,0 +1,37 @@
+"""Owns what a delivery says for whom it is, and whether its batch may be used.
+
+Must never hold a message: what is sound goes to the subscriptions at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.errors import BadCommand, CorruptBatch
+from tickertape.base.ports import Now
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.shares import routes_of
+from tickertape.client.subscriptions import Subscriptions
+from tickertape.wire.commands import Deliver
+
+MESSAGES_A_RUN_CHECKED: Final = 8
+"""Runs are checked on delivery when they have this many messages on average."""
+
+
+def deliver(subscriptions: Subscriptions, command: Deliver, batch: MessageBatch, now: Now) -> None:
+    """A batch came: give it to whom it is for, or tell them that it is damaged. Raises `BadCommand`."""
+    several = bool(command.sub_ids or command.counts or command.indices)
+    if several and (command.sub_id or not command.sub_ids):
+        raise BadCommand("a delivery is for one subscription or for several, not for both")
+    routes = routes_of(command, batch) if several else []
+    try:
+        # Checksums made by the publishers; with many small runs the frame's own has to do.
+        if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
+            batch.verify()
+    except CorruptBatch as error:
+        subscriptions.damaged(command.sub_ids or (command.sub_id,), error)
+        return
+    if several:
+        subscriptions.delivered_to_all(routes, batch, now)
+    else:
+        subscriptions.delivered(command, batch, now)
