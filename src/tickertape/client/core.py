@@ -331,7 +331,7 @@ class ClientCore:
         """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
         self.standing.close()
         if self.logged_on is not None:
-            self.publishing.flush_lanes()
+            self.publishing.put_gathered()
         if self._connection is None:
             refusal = Closed("the client was closed")
             self.publishing.lost(refusal)
@@ -460,14 +460,18 @@ class ClientCore:
         was_on, closed = self.standing.accepted is not None, self.standing.closed
         self._connection = None
         self.beats.end()
-        reason, refusal = self.standing.lost(error)
-        self.subscriptions.lost(reason, refusal, keep=self.keep_subscriptions and not closed)
-        if self._logon_token is not None:
-            self._effects.append(Resolve(self._logon_token, refusal if closed else error))
-            self._logon_token = None
-        self._calls.lost(refusal)
-        self._effects.append(State(ConnectionState.DISCONNECTED))
-        if closed:
-            self._effects.append(State(ConnectionState.SHUTDOWN))
-        elif was_on:
-            self._effects.append(Down(error, self.connections))
+        refusal: TickertapeError = Closed("the client was closed") if closed else error
+        try:
+            error, reason, refusal = self.standing.lost(error)
+            self.subscriptions.lost(reason, refusal, keep=self.keep_subscriptions and not closed)
+        finally:
+            # Whatever comes in between: nobody is left waiting, and who connects again hears of it.
+            if self._logon_token is not None:
+                self._effects.append(Resolve(self._logon_token, refusal if closed else error))
+                self._logon_token = None
+            self._calls.lost(refusal)
+            self._effects.append(State(ConnectionState.DISCONNECTED))
+            if closed:
+                self._effects.append(State(ConnectionState.SHUTDOWN))
+            elif was_on:
+                self._effects.append(Down(error, self.connections))

@@ -182,10 +182,14 @@ class LoopDriver(Driver):
             return
         self._link = None
         self._disarm()
-        self._publishing.interrupted()  # a second Ctrl-C may have ended the loop in the middle of a step
-        self._core.receive(Lost(error), now())
-        self._drive()
-        self._room.wake()
+        try:
+            self._publishing.interrupted()  # a second Ctrl-C may have ended the loop in the middle of a step
+        finally:
+            try:
+                self._core.receive(Lost(error), now())
+            finally:  # whatever comes in between: the loss is told
+                self._drive()
+                self._room.wake()
 
     def forked(self) -> None:
         """Internal: this is a forked child, which has no part in the parent's event loop."""

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tickertape.base.errors import (
-    BadCommand,
     Closed,
     Disconnected,
     PublisherTakenOver,
+    StoreError,
     TickertapeError,
     UsageError,
 )
@@ -28,17 +28,18 @@ from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select
+from tickertape.client.answers import check_frame, check_persisted
 from tickertape.client.backlog import AFTER_BACKLOG, Backlog
 from tickertape.client.chunks import MakeBatch
-from tickertape.client.effects import Effect, Room
+from tickertape.client.effects import Effect, Room, Tell
 from tickertape.client.kept import Kept
 from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
 from tickertape.client.lanes import Lanes
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.recording import Flags, Recording
 from tickertape.client.refusals import Refusals, partly
-from tickertape.client.room import check_size, no_room, room_in
-from tickertape.client.takeover import first_sequence, taken_over
+from tickertape.client.room import as_store_error, check_size, no_room, not_stored, room_in
+from tickertape.client.takeover import first_sequence, next_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 
 
@@ -64,6 +65,8 @@ class Publishing:
         """What the server said about topics."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._storing = True
+        self._storing_failed = False
+        """Whether the application was told that the store takes nothing."""
         self._frame = 0
         self._sent_sequence = 0
         self._last_persisted = 0
@@ -241,10 +244,7 @@ class Publishing:
         lane.sequenced = store is not None
         if store is not None:
             self._sent_sequence = store.last_sequence
-            # A fresh store cannot know what an earlier process of this name published.
-            lane.base = (store.last_sequence or now.wall * 1000) + 1
-            if self._last_persisted >= lane.base and not store.last_sequence:
-                lane.base = first_sequence(self._last_persisted, now)
+            lane.base = next_sequence(store, self._last_persisted, now)
         self._lanes.of_topic.clear()
         if self._connected:
             self._resume(now)
@@ -259,39 +259,57 @@ class Publishing:
     def logged_on(self, last_persisted: int, now: Now) -> None:
         """A new connection is ready: discard what is persisted, resend the rest in order.
 
-        When another process published under this name, what is held stays as it is: see `taken_over`.
+        When another process published under this name, what is held stays as it is: see `taken_over`. Raises
+        `StoreError`.
         """
         self._lanes.of_topic.clear()
         self._close_run()
-        if self._recorded.count:
-            self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
-        self._frame = 0
-        self._refusal = None
-        self._last_persisted = last_persisted
-        self._recorded.idle = self._unrecorded.idle = True
-        self._resume(now)
+        try:
+            if self._recorded.count:
+                self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
+            self._frame = 0
+            self._refusal = None
+            self._last_persisted = last_persisted
+            self._recorded.idle = self._unrecorded.idle = True
+            self._resume(now)
+        except Exception as error:
+            raise as_store_error(error) from error
+        self._storing_failed = False
         self._measure()
 
-    def lost(self, refusal: TickertapeError, *, storing: bool = True) -> None:
+    def lost(self, refusal: TickertapeError, *, storing: bool = True) -> StoreError | None:
         """The connection is gone: keep what the store must keep; `refusal` is raised where it cannot.
 
-        `storing`: whether the store takes what is published meanwhile."""
+        `storing`: whether the store takes what is published meanwhile. Returns what `put_gathered` returns.
+        """
         self._refusal = refusal
         self._backlog = None
         self._storing = storing
         self._close_run()
         self._lanes.disconnect()
-        if self._recorded.count:
-            self._flush_lane(self._recorded)
+        return self.put_gathered()
+
+    def put_gathered(self) -> StoreError | None:
+        """As `flush_lanes`, but never raises: why a store could not take what is gathered, which stays so.
+
+        The application is told, once until the store works again.
+        """
+        try:
+            self.flush_lanes()
+        except Exception as error:  # noqa: BLE001 - a store of the application may raise anything
+            failure = as_store_error(error)
+            if not self._storing_failed:
+                self._effects.append(Tell(not_stored(failure, self._recorded.count)))
+            self._storing_failed = True
+            return failure
+        self._storing_failed = False
+        return None
 
     def persisted(self, command: Persisted) -> None:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
-        if command.frame:
-            self._check_frame(command.frame)
-        sequence, known = command.sequence, max(self._sent_sequence, self._last_persisted)
-        if sequence > known and self._store is not None:
-            raise BadCommand(f"the server persisted sequence {sequence}; none above {known} was sent")
-        lane = self._recorded
+        known = None if self._store is None else max(self._sent_sequence, self._last_persisted)
+        check_persisted(command, self._frame, known)
+        lane, sequence = self._recorded, command.sequence
         while lane.in_flight and (number := next(iter(lane.in_flight))) <= command.frame:
             sequence = max(sequence, lane.in_flight.pop(number).last)
         if self._store is not None and sequence:
@@ -303,14 +321,14 @@ class Publishing:
 
     def processed(self, command: Processed) -> None:
         """Settle one unrecorded frame; it says nothing about any other."""
-        self._check_frame(command.frame)
+        check_frame(command.frame, self._frame)
         for lane in (self._unrecorded, self._recorded):
             if lane.in_flight.pop(command.frame, None) is not None:
                 self._settled(lane)
 
     def rejected(self, command: Rejected) -> None:
         """Settle one frame that the server refused, or what it refused of one."""
-        self._check_frame(command.frame)
+        check_frame(command.frame, self._frame)
         for lane in (self._recorded, self._unrecorded):
             frame = lane.in_flight.get(command.frame)
             if frame is None:
@@ -463,10 +481,6 @@ class Publishing:
             self._flush_lane(lane)
         elif not lane.in_flight:
             lane.idle = self._connected
-
-    def _check_frame(self, frame: int) -> None:
-        if not 0 < frame <= self._frame:
-            raise BadCommand(f"the server answered publish frame {frame}; {self._frame} were sent")
 
     def _measure(self) -> None:
         lane, store = self._recorded, self._store

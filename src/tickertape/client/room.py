@@ -1,4 +1,5 @@
-"""Owns what a message may take: at most so much by itself, and no more than a publish store has room for.
+"""Owns what a message may take: at most so much by itself, and no more than a publish store has room for; and
+the errors of a store that takes it not.
 
 Must never decide what happens then: to send what is gathered, or to wait.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.errors import MessageTooLarge, StoreFull
+from tickertape.base.errors import MessageTooLarge, StoreError, StoreFailed, StoreFull
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
 from tickertape.client.publish_store.protocol import PublishStore
 
@@ -38,3 +39,22 @@ def no_room(store: PublishStore, gathered: int, size: int) -> StoreFull:
         f"the publish store holds {store.size_bytes + gathered:,} of {store.bytes_max:,} bytes and "
         f"the message needs {size:,}: wait for acknowledgements or give it a larger bytes_max"
     )
+
+
+def as_store_error(error: Exception) -> StoreError:
+    """What a publish store raised, which may be one of the application, as an error of ours."""
+    if isinstance(error, StoreError):
+        return error
+    failure = StoreFailed(f"the publish store failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def not_stored(error: StoreError, count: int) -> StoreFailed:
+    """The error that tells that `count` messages that were published are not in their store."""
+    failure = StoreFailed(
+        f"{count} message(s) that were published could not be put into the publish store, and are lost when "
+        f"this process ends before it takes them: {error}"
+    )
+    failure.__cause__ = error
+    return failure

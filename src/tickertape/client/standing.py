@@ -74,21 +74,21 @@ class Standing:
         """The application has closed the client."""
         self.closed = True
 
-    def lost(self, error: TickertapeError) -> tuple[str, TickertapeError]:
-        """The connection is gone, because of `error`: what streams say as their reason, and what calls that
-        wait raise."""
+    def lost(self, error: TickertapeError) -> tuple[TickertapeError, str, TickertapeError]:
+        """The connection is gone, because of `error`: the cause that counts, which is the publish store's
+        error when that failed, what streams say as their reason, and what calls that wait raise."""
         if self.accepted is not None and isinstance(error, NameInUse):
             self.displaced = error
         self.logged_on = self.accepted = self.ending = None
+        refusal = Closed("the client was closed") if self.closed else Disconnected("the connection was lost")
+        error = self._publishing.lost(refusal) or error
         if self.closed:
-            refusal = Closed("the client was closed")
-            self._publishing.lost(refusal)
-            return "closed", refusal
+            return error, "closed", refusal
         ended = error if isinstance(error, Disconnected) else _ended(error)
         loss = Disconnected(f"{ended}; {self.advice}")
         loss.__cause__ = error
         self._refuse(self._stopped or loss)
-        return error.code, ended
+        return error, error.code, ended
 
     def stop(self, error: TickertapeError) -> None:
         """Nobody connects again: every call raises, publishes into a store too, from now on, or from the end

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tickertape.base.errors import PublisherTakenOver
 from tickertape.base.limits import foreign_sequences_max
 from tickertape.base.ports import Now
-from tickertape.client.publish_store.protocol import Stored
+from tickertape.client.publish_store.protocol import PublishStore, Stored
 
 
 def taken_over(name: str, held: Sequence[Stored], sent: int, last: int) -> PublisherTakenOver | None:
@@ -41,3 +41,12 @@ def first_sequence(last: int, now: Now) -> int:
     """
     clock = now.wall * 1000
     return (clock if clock > last else last + foreign_sequences_max) + 1
+
+
+def next_sequence(store: PublishStore, last: int, now: Now) -> int:
+    """Where numbers go on with `store`. A fresh one cannot know what an earlier process of this name
+    published."""
+    if store.last_sequence:
+        return store.last_sequence + 1
+    fresh = now.wall * 1000 + 1
+    return fresh if last < fresh else first_sequence(last, now)

@@ -196,19 +196,24 @@ class ThreadDriver(Driver):
 
     def lost(self, error: Disconnected) -> None:
         """Internal: the connection is gone."""
-        with self._lock:
-            self._core.receive(Lost(error), now())
-            self._link = None
-            beater, self._beater = self._beater, None
-            later = self._sends()
-            self._begin_telling_loss(later)
-            self._room.notify_all()
+        beater, later = None, list[Effect]()
         try:
-            if beater is not None:
-                beater.changed()
-            self._carry_out(None, later)
+            with self._lock:
+                try:
+                    self._core.receive(Lost(error), now())
+                finally:  # whatever comes in between: there is no link, and the loss is told
+                    self._link = None
+                    beater, self._beater = self._beater, None
+                    later = self._sends()
+                    self._begin_telling_loss(later)
+                    self._room.notify_all()
         finally:
-            self._end_telling_loss()
+            try:
+                if beater is not None:
+                    beater.changed()
+                self._carry_out(None, later)
+            finally:
+                self._end_telling_loss()
 
     def forked(self) -> None:
         """Internal: this is a forked child, where the receive thread does not exist and locks may be held."""
