@@ -7,6 +7,7 @@ raises.
 from __future__ import annotations
 
 from tickertape.base.errors import BadCommand, BadOption, Closed, Disconnected, NameInUse, TickertapeError
+from tickertape.base.limits import last_persisted_max
 from tickertape.client.publishing import Publishing
 from tickertape.wire.commands import LoggedOn, Logon
 
@@ -59,9 +60,15 @@ class Standing:
             raise ended.with_traceback(None) if isinstance(ended, Disconnected) else _ended(ended)
 
     def accept(self, answer: LoggedOn) -> None:
-        """The server has accepted the logon. Raises `BadCommand` when it says so twice."""
+        """The server has accepted the logon. Raises `BadCommand` when it says so twice, and for a last
+        persisted sequence that leaves none to give."""
         if self.accepted is not None:
             raise BadCommand("the server answered the logon twice")
+        if answer.last_persisted > last_persisted_max:
+            raise BadCommand(
+                f"the server persisted sequence {answer.last_persisted}: above {last_persisted_max} there is "
+                "no room for more"
+            )
         self._publishing.recording.told(answer.recorded, answer.validated)
         self.accepted = answer
 

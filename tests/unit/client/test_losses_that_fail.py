@@ -44,9 +44,7 @@ def test_an_asyncio_client_connects_again(failures: list[str]) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         async with tt.AsyncHAClient("pricing-1", servers=uri, reconnect_delay=0) as client:
             server.drop()
-            async with asyncio.timeout(SECONDS):
-                while not failures:
-                    await asyncio.sleep(0.005)
+            await asyncio.to_thread(wait_until, lambda: bool(failures))
             await client.publish("orders", b"1")
             await client.publish_flush(SECONDS)
 

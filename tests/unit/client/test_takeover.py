@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Peer, bodies, publish
 from tests.unit.client.socket_server import SocketServer, socket_server
-from tickertape.base.errors import NameInUse, PublisherTakenOver
-from tickertape.base.limits import foreign_sequences_max
+from tickertape.base.errors import BadCommand, NameInUse, PublisherTakenOver
+from tickertape.base.limits import foreign_sequences_max, last_persisted_max
 from tickertape.client.blocking import Client
 from tickertape.client.effects import FailedWrite
-from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
 from tickertape.wire.commands import Goodbye, Persisted
 
 
@@ -115,3 +116,27 @@ def displaced(server: SocketServer) -> None:
     assert isinstance(error, NameInUse)
     assert "outside of the disconnect handler" in str(error)
     client.close()
+
+
+@pytest.mark.parametrize("last", [last_persisted_max + 1, 2**64 - 1])
+def test_a_last_persisted_sequence_that_leaves_no_room_ends_the_connection(last: int) -> None:
+    store = MemoryPublishStore()
+    peer = Peer(store)
+    publish(peer, b"1", b"2")
+    peer.connect(last_persisted=last)
+    assert isinstance(peer.core.standing.ending, BadCommand)
+    peer.lose()
+    assert isinstance(peer.outcome("logon"), BadCommand)
+    peer.connect()
+    assert bodies(peer.published()) == [[b"1", b"2"]], "as if nothing had been said"
+
+
+def test_the_highest_last_persisted_sequence_leaves_room_in_a_store_on_disk(tmp_path: Path) -> None:
+    store = FilePublishStore(tmp_path / "store")
+    peer = Peer(store).connect(last_persisted=last_persisted_max)
+    first = last_persisted_max + foreign_sequences_max + 1
+    assert publish(peer, b"1", b"2") == [first, first + 1]
+    assert bodies(peer.published()) == [[b"1"]]
+    peer.lose()
+    assert [held.last for held in store.held()] == [first, first + 1]
+    store.close()
