@@ -206,10 +206,16 @@ class Subscriptions:
         self.end(command.sub_id, command.code, error)
 
     def failed(self, sub_id: str, error: TickertapeError) -> None:
-        """It cannot go on here; the server is to be told."""
+        """It cannot go on here; the server is to be told. What was to go on where it ends fails with it: what
+        comes before that stands would be missing."""
         self._effects.append(Tell(error))
-        placed = self._by_id[sub_id].placed
+        present = self._by_id[sub_id]
+        successor, placed = present.successor, present.placed
+        if successor is not None and successor.replay is None:
+            present.successor = None
         self.end(sub_id, error.code, error)
+        if successor is not None and present.successor is None:
+            self._effects.append(End(successor.sink, error.code, error))
         if placed and sub_id not in self._by_id:  # else it was just being replaced
             self.leaving.append(sub_id)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.client.peer import Peer
-from tickertape.base.errors import BadFilter, SubscriptionExists
+from tickertape.base.errors import BadFilter, CorruptBatch, StoreFailed, SubscriptionExists
 from tickertape.base.limits import credit_linger_seconds
 from tickertape.batch import batch_from_bodies
-from tickertape.client.effects import End, Hand
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.bookmark_store import MemoryBookmarkStore
+from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
+from tickertape.client.effects import End, Hand, Tell
 from tickertape.client.requests import make_request
 from tickertape.client.subscriptions import Request
 from tickertape.wire.commands import Ack, Credit, Deliver, Ended, Subscribe, Unsubscribe
@@ -18,6 +21,18 @@ BODY = b"x" * 68  # with its 32 bytes of cost, 100
 
 def request(**more: object) -> Request:
     return make_request("orders", "s", depth=1000, **more)  # type: ignore[arg-type]
+
+
+class FailingStore(MemoryBookmarkStore):
+    """Its next `log` raises `error`, if there is one."""
+
+    error: Exception | None = None
+
+    def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return super().log(sub_id, publishers, sequences)
 
 
 class Replacing:
@@ -150,3 +165,58 @@ def test_what_replaces_a_replay_without_a_bookmark_goes_on_as_one() -> None:
         peer.say(Deliver(sub_id="s"), batch)
         (hand,) = peer.took(Hand)
         assert (hand.sink, next(iter(hand.batch)).bookmark) == (f"sink {number}", f"3|{number}|")
+
+
+def replacing_a_replay(bookmark: str | None) -> tuple[Peer, FailingStore]:
+    """A replay with a store, and what is to replace it on its way."""
+    peer, store = Peer().connect(), FailingStore()
+    peer.core.subscriptions.use_store(store)
+    peer.core.subscribe("old", request(bookmark="0"), "old sink")
+    peer.say(Ack(id=1, after="0"))
+    peer.core.subscribe("new", request(bookmark=bookmark, given={"replace": True}), "new sink")
+    peer.sent()
+    return peer, store
+
+
+def deliver(peer: Peer, sequence: int, *, damaged: bool = False) -> None:
+    batch = batch_from_bodies("orders", [BODY] * 8, publisher=3, first_sequence=sequence)
+    if damaged:
+        encoded = bytearray(batch.encode())
+        encoded[-100] ^= 1
+        batch = MessageBatch.parse(encoded)
+    peer.say(Deliver(sub_id="s"), batch)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_when_the_old_one_fails_what_was_to_go_on_from_it_ends_too(*, damaged: bool) -> None:
+    peer, store = replacing_a_replay(None)
+    if not damaged:
+        store.error = StoreFailed("no space left on device")
+    deliver(peer, 1, damaged=damaged)
+    kind = CorruptBatch if damaged else StoreFailed
+    ends = [(end.sink, type(end.error)) for end in peer.took(End)]
+    assert ends == [("old sink", kind), ("new sink", kind)]
+    assert [type(tell.error) for tell in peer.took(Tell)] == [kind]
+    assert peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)], "the server ends whichever it has"
+    deliver(peer, 9)
+    peer.say(Ack(id=2))
+    deliver(peer, 17)
+    assert peer.took(Hand) == [], "there would be a gap before it"
+    peer.core.subscribe("next", request(bookmark="0"), "next sink")
+    peer.say(Ack(id=3))
+    peer.say(Ack(id=4, after="0"))
+    deliver(peer, 1)
+    assert [hand.sink for hand in peer.took(Hand)] == ["next sink"]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_when_the_old_one_fails_a_replacement_with_a_begin_of_its_own_goes_on(*, damaged: bool) -> None:
+    peer, store = replacing_a_replay("0")
+    if not damaged:
+        store.error = StoreFailed("no space left on device")
+    deliver(peer, 1, damaged=damaged)
+    assert [end.sink for end in peer.took(End)] == ["old sink"]
+    peer.say(Ack(id=2, after="0"))
+    deliver(peer, 1)
+    assert [hand.sink for hand in peer.took(Hand)] == ["new sink"]
+    assert peer.sent() == []
