@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -297,3 +298,51 @@ def test_what_a_manager_gives_that_is_no_subscription_is_told_and_left_out(
     assert len(told) == 6
     client.publish(topic, b"1")
     wait_until(lambda: heard == [b"1"])
+
+
+def test_a_manager_keeps_what_goes_on_because_its_replacement_is_refused(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    heard, manager = Heard(), tt.MemorySubscriptionManager()
+    client = front.make_ha(name, servers=uri, subscription_manager=manager)
+    client.connect_and_logon(SECONDS)
+    client.subscribe(topic, sub_id="risk", on_message=heard)
+    before = manager.stored()
+    with pytest.raises(tt.BadFilter):
+        client.subscribe(topic, sub_id="risk", on_message=heard, filter="/a = = 3", replace=True)
+    assert manager.stored() == before
+    client.subscribe(topic, sub_id="risk", on_message=heard, filter="/n = 2", replace=True)
+    assert [stored.filter for stored in manager.stored()] == ["/n = 2"]
+    client.publish_batch(topic, bodies(1, 2))
+    wait_until(lambda: heard.bodies == bodies(2))
+    client.subscribe(topic, sub_id="risk", replace=True)
+    wait_until(lambda: manager.stored() == ())  # nobody has a handler for it any more
+
+
+def test_a_manager_keeps_what_goes_on_because_its_replacement_was_lost_on_its_way(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    heard, manager = Heard(), tt.MemorySubscriptionManager()
+    with Relay(uri) as relay:
+        client = front.make_ha(name, servers=relay.uri, subscription_manager=manager, reconnect_delay=SOON)
+        client.connect_and_logon(SECONDS)
+        client.bookmark_subscribe(topic, tt.EPOCH, sub_id="risk", on_message=heard)
+        before = manager.stored()
+        relay.asked.clear()
+        relay.hold()
+
+        def cut() -> None:
+            wait_until(lambda: any(isinstance(command, Subscribe) for command in relay.asked), SECONDS)
+            relay.cut()
+            relay.release()
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        with pytest.raises(tt.Disconnected):
+            client.subscribe(topic, sub_id="risk", on_message=heard, filter="/n = 2", replace=True)
+        cutter.join(SECONDS)
+        client.publish_batch(topic, bodies(1, 2))
+        wait_until(lambda: heard.bodies == bodies(1, 2), SECONDS)
+        assert manager.stored() == before
+        client.unsubscribe("risk")
+        assert manager.stored() == ()

@@ -205,15 +205,12 @@ class AsyncHAClient(Keeping, AsyncClient):
             await super()._name(command, sub_ids, timeout)
 
     def _remember(self, stored: StoredSubscription, stream: AsyncMessageStream) -> None:
-        self._counsel.subscribed(stored)
-        if stream.end_reason is not None:
-            self._counsel.unsubscribed(stored.sub_id)
+        if stream.end_reason in (None, "closed"):  # else it is over, or replaced, and that was told
+            self._counsel.subscribed(stored)
 
     def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
         super()._tell_sink(effect)
-        if not isinstance(effect, End) or effect.reason in ("closed", "replaced"):
-            return
-        if type(effect.sink) is AsyncHandledStream:
+        if isinstance(effect, End) and type(effect.sink) is AsyncHandledStream and self._is_over(effect):
             self._counsel.unsubscribed(effect.sink.sub_id)
 
     def _down(self, lost: Down) -> None:

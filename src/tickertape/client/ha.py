@@ -219,17 +219,15 @@ class HAClient(Keeping, Client):
 
     def _remember(self, stored: StoredSubscription, stream: MessageStream) -> None:
         with self._managing:
-            self._counsel.subscribed(stored)
-            if stream.end_reason is not None:
-                self._counsel.unsubscribed(stored.sub_id)
+            if stream.end_reason in (None, "closed"):  # else it is over, or replaced, and that was told
+                self._counsel.subscribed(stored)
 
     def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
         super()._tell_sink(effect)
-        if not isinstance(effect, End) or effect.reason in ("closed", "replaced"):
-            return
-        if type(effect.sink) is HandledStream:
+        if isinstance(effect, End) and type(effect.sink) is HandledStream:
             with self._managing:
-                self._counsel.unsubscribed(effect.sink.sub_id)
+                if self._is_over(effect):
+                    self._counsel.unsubscribed(effect.sink.sub_id)
 
     def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:
         # Before anybody hears of the loss: whoever calls because of it then waits for the next connection.

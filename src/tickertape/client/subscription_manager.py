@@ -44,7 +44,8 @@ class SubscriptionManager(Protocol):
         """It was placed; one with the same id was replaced by it, or was itself brought back."""
 
     def unsubscribed(self, sub_id: str) -> None:
-        """It is over for good: unsubscribed, complete, or refused. Not told when the client closes."""
+        """It is over for good: unsubscribed, complete, or refused, and nothing with a handler goes on under
+        its id. Not told when the client closes."""
 
     def stored(self) -> Sequence[StoredSubscription]:
         """What is to be brought back, in the order in which it was placed."""

@@ -58,6 +58,13 @@ class Subscriptions:
     def __contains__(self, sub_id: object) -> bool:
         return sub_id in self._by_id
 
+    def handled(self, sub_id: str) -> bool:
+        """Whether the messages of that id go to a handler, or will when what was asked for stands."""
+        present = self._by_id.get(sub_id)
+        while present is not None and not present.request.handled:
+            present = present.successor
+        return present is not None
+
     # -- begin and end ----------------------------------------------------------------------------------
 
     def use_store(self, store: BookmarkStore | None) -> None:
