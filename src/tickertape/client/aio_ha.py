@@ -210,7 +210,11 @@ class AsyncHAClient(Keeping, AsyncClient):
 
     def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
         super()._tell_sink(effect)
-        if isinstance(effect, End) and type(effect.sink) is AsyncHandledStream and self._is_over(effect):
+        if (
+            isinstance(effect, End)
+            and type(effect.sink) is AsyncHandledStream
+            and self._is_over(effect.sink.sub_id, effect.reason)
+        ):
             self._counsel.unsubscribed(effect.sink.sub_id)
 
     def _down(self, lost: Down) -> None:

@@ -226,7 +226,7 @@ class HAClient(Keeping, Client):
         super()._tell_sink(effect)
         if isinstance(effect, End) and type(effect.sink) is HandledStream:
             with self._managing:
-                if self._is_over(effect):
+                if self._is_over(effect.sink.sub_id, effect.reason):
                     self._counsel.unsubscribed(effect.sink.sub_id)
 
     def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:

@@ -21,7 +21,7 @@ from tickertape.client.choosers import ServerChooser
 from tickertape.client.core import ClientCore
 from tickertape.client.counsel import Counsel, chooser_of
 from tickertape.client.delays import DelayStrategy, delay_strategy
-from tickertape.client.effects import Down, End
+from tickertape.client.effects import Down
 from tickertape.client.handlers import Handlers
 from tickertape.client.link import NOWHERE, Address
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
@@ -187,10 +187,10 @@ class Keeping(ABC):
         else:
             counsel.failed(effect.error, effect.uri)
 
-    def _is_over(self, effect: End) -> bool:
+    def _is_over(self, sub_id: str, reason: str) -> bool:
         """Whether the end of a stream with a handler is that of its subscription: another one of its id may
         go on, which it was to replace, or which replaced it. Closing the client is none."""
-        return effect.reason != "closed" and not self._core.subscriptions.handled(effect.sink.sub_id)  # type: ignore[attr-defined]
+        return reason != "closed" and not self._core.subscriptions.handled(sub_id)
 
     def _close_own(self) -> None:
         """Close the stores that were made for this client. Never raises."""
