@@ -89,6 +89,7 @@ PURE_BY_DUTY = {
     "client/counsel.py",
     "client/delays.py",
     "client/session.py",
+    "client/sifting.py",
     "client/standing.py",
     "client/states.py",
     "client/subscription_manager.py",

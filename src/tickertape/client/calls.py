@@ -183,6 +183,20 @@ class Calls:
         while self._flushes and self._publishing.answered(self._flushes[0][0]):
             self._effects.append(Resolve(self._flushes.popleft()[1], None))
 
+    def unanswered(self) -> None:
+        """The connection is gone: what the application asked of subscriptions that outlive it still holds.
+
+        What was unsubscribed is over with the connection; what was paused or resumed comes back so.
+        """
+        for call_id, call in self._waiting.items():
+            if call.token is None or not isinstance(call.command, Unsubscribe | Pause | Resume):
+                continue
+            meant = self._subscriptions.meant(call.command.sub_ids, call_id)
+            if isinstance(call.command, Unsubscribe):
+                self._subscriptions.given_up(meant)
+            else:
+                self._subscriptions.to_be_paused(meant, paused=isinstance(call.command, Pause))
+
     def lost(self, error: TickertapeError) -> None:
         """The connection is gone, and every answer with it."""
         asked = [call.token for call in self._waiting.values()]

@@ -463,7 +463,10 @@ class ClientCore:
         refusal: TickertapeError = Closed("the client was closed") if closed else error
         try:
             error, reason, refusal = self.standing.lost(error)
-            self.subscriptions.lost(reason, refusal, keep=self.keep_subscriptions and not closed)
+            keep = self.keep_subscriptions and not closed
+            if keep:
+                self._calls.unanswered()
+            self.subscriptions.lost(reason, refusal, keep=keep)
         finally:
             # Whatever comes in between: nobody is left waiting, and who connects again hears of it.
             if self._logon_token is not None:

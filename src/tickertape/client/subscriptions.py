@@ -13,20 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import Closed, SubscriptionExists, TickertapeError, UsageError, error_from_code
 from tickertape.base.limits import credit_linger_seconds
 from tickertape.base.ports import Now
-from tickertape.batch import message_costs, select
-from tickertape.batch.format import I8
 from tickertape.batch.layout import MessageBatch
-from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
+from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.bookmarks import MemoryTrail, StoredTrail, Trail, asked
 from tickertape.client.effects import Again, CaughtUp, Effect, End, Hand, HandAll, Joined, Notice, Part, Tell
 from tickertape.client.resubscription import Replay, place_after
 from tickertape.client.shares import Recent, Route
+from tickertape.client.sifting import sift, sift_rows
 from tickertape.client.subscription import DeliveryContext, Request, Subscription
 from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
 
@@ -275,6 +273,19 @@ class Subscriptions:
         elif present.trail is not None and present.trail.comes_again:
             self._effects.append(Again(present.sink))
 
+    def given_up(self, sub_ids: Sequence[str]) -> None:
+        """The connection is gone with the answer to what ends them: they are over all the same."""
+        for sub_id in sub_ids:
+            if self._by_id[sub_id].request.handled:
+                self.end(sub_id, "unsubscribed", None)
+
+    def to_be_paused(self, sub_ids: Sequence[str], *, paused: bool) -> None:
+        """The connection is gone with the answer: they come back so, unless the server would have refused."""
+        found = [self._by_id[sub_id] for sub_id in sub_ids]
+        if all(subscription.replay is not None for subscription in found):
+            for subscription in found:
+                subscription.terms.paused = paused
+
     def kept(self) -> list[str]:
         """Those that wait to be placed again, in the order in which they were placed first."""
         waiting = [subscription for subscription in self._by_id.values() if not subscription.placed]
@@ -375,38 +386,26 @@ class Subscriptions:
     def _sifted(self, subscription: Subscription, trail: Trail, batch: MessageBatch) -> MessageBatch | None:
         """What of a batch is for the application; None when there is nothing."""
         try:
-            keep = trail.sift(*columns_of(batch))
+            kept = sift(trail, batch)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
             return None
-        if keep is None or keep.all():
-            return batch
-        rows = keep.nonzero()[0]
-        kept = select(batch, rows) if len(rows) else None
-        self._give(subscription, batch.cost - (0 if kept is None else kept.cost))
+        if kept is not batch:
+            self._give(subscription, batch.cost - (0 if kept is None else kept.cost))
         return kept
 
     def _sifted_rows(
         self, subscription: Subscription, trail: Trail, batch: MessageBatch, rows: Sequence[int], cost: int
     ) -> tuple[Sequence[int], int]:
         """As `_sifted`, of some messages of a batch: those that are left, and their cost."""
-        publishers, sequences = columns_of(batch)
-        at = None
-        if len(rows) < batch.count:
-            at = np.array(rows, I8)
-            sequences = sequences[at]
-            publishers = publishers if isinstance(publishers, int) else publishers[at]
         try:
-            keep = trail.sift(publishers, sequences)
+            left, kept = sift_rows(trail, batch, rows, cost)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
             return (), 0
-        if keep is None or keep.all():
-            return rows, cost
-        left = keep.nonzero()[0] if at is None else at[keep]
-        kept = int(message_costs(batch)[left].sum())
-        self._give(subscription, cost - kept)
-        return left.tolist(), kept
+        if left is not rows:
+            self._give(subscription, cost - kept)
+        return left, kept
 
     def _give(self, subscription: Subscription, cost: int) -> None:
         credit = subscription.take(cost)
