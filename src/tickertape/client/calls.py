@@ -86,11 +86,7 @@ class Calls:
         if call is None:
             raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
         if isinstance(call.token, Round) and isinstance(answer, Ack):
-            try:
-                self._placed_again(call, call.token, answer)
-            except BadCommand:
-                self._waiting[answer.id] = call  # its round ends with the connection, once
-                raise
+            self._placed_again(call, call.token, answer)
             return
         outcome: object = answer
         if call.request is not None and isinstance(answer, Ack):
@@ -156,7 +152,8 @@ class Calls:
 
     def _placed_again(self, call: _Call, placing: Round, answer: Ack) -> None:
         assert call.request is not None
-        sub_id, error = call.request.context.sub_id, None
+        error: TickertapeError | None = None
+        sub_id = call.request.context.sub_id
         if answer.code == NotReady.code and placing.postpone(sub_id):
             self._subscriptions.postponed(call.request)
             if placing not in self.postponed:
@@ -168,8 +165,13 @@ class Calls:
             error = error_from_code(answer.code, text, available=answer.available)
             self._subscriptions.refused(call.request, answer.code, error)
             self._effects.append(Tell(error))
-        elif self._subscriptions.stands(call.request, answer):
-            self.leave(sub_id)
+        else:
+            try:
+                if self._subscriptions.stands(call.request, answer):
+                    self.leave(sub_id)
+            except BadCommand as bad:  # every other connection to that server would come to the same
+                error = BadCommand(f"subscription {sub_id!r} could not be placed again: {bad}")
+                self._subscriptions.misplaced(call.request, error)
         placing.answered(sub_id, error)
         self.place_next(placing)
 

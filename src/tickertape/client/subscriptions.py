@@ -328,6 +328,12 @@ class Subscriptions:
         if present is not None and present.request is request:
             present.lose()
 
+    def misplaced(self, request: Request, error: TickertapeError) -> None:
+        """The server placed it again where nobody can say: it is over."""
+        present = self._by_id.get(request.context.sub_id)
+        if present is not None and present.request is request:
+            self.failed(request.context.sub_id, error)
+
     # -- delivery ---------------------------------------------------------------------------------------
 
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:

@@ -6,11 +6,11 @@ import msgspec
 
 from tests.unit.client.test_resubscription import Scene
 from tickertape.base.bookmarks import NOW
-from tickertape.base.errors import BadCommand, Disconnected
+from tickertape.base.errors import BadCommand
 from tickertape.client.core import Lost
-from tickertape.client.effects import End, Hangup, Resolve
+from tickertape.client.effects import Again, End, Hangup, Resolve, Tell
 from tickertape.client.requests import make_request
-from tickertape.wire.commands import Ack, Subscribe
+from tickertape.wire.commands import Ack, Ended, Subscribe, Unsubscribe
 
 
 def test_a_call_whose_answer_names_no_place_gets_its_outcome_and_is_not_kept() -> None:
@@ -29,19 +29,42 @@ def test_a_call_whose_answer_names_no_place_gets_its_outcome_and_is_not_kept() -
     assert scene.placed() == []
 
 
-def test_a_round_in_which_an_answer_names_no_place_gets_its_outcome_once() -> None:
+def test_a_subscription_whose_place_is_none_when_it_is_placed_again_ends_and_the_others_go_on() -> None:
     for others in ("", "b"):
         scene = Scene()
         for sub_id in "a" + others:
             scene.subscribe(sub_id, NOW, after="7|9|")
         scene.lose()
+        scene.took(Again)
         scene.connect()
         scene.core.resubscribe("round")
-        asked = [command for command, _ in scene.sent()]
-        assert isinstance(asked[0], Subscribe)
-        scene.say(Ack(id=asked[0].id, start=1, after="garbage|x"))
-        (hangup,) = scene.took(Hangup)
-        assert isinstance(hangup.error, BadCommand)
-        scene.core.receive(Lost(hangup.error), scene.now)
-        assert isinstance(scene.outcome("round"), Disconnected)
-        assert [one.bookmark for one in scene.again()] == ["7|9|"] * (1 + len(others))
+        first, *rest = [command for command, _ in scene.sent()]
+        assert isinstance(first, Subscribe)
+        scene.say(Ack(id=first.id, start=1, after="garbage|x"))
+        assert [(end.sink, type(end.error)) for end in scene.took(End)] == [("a", BadCommand)]
+        assert [type(tell.error) for tell in scene.took(Tell)] == [BadCommand]
+        ((leave, _),) = scene.sent()
+        assert isinstance(leave, Unsubscribe)
+        assert leave.sub_ids == ("a",), "it stands there"
+        for command in rest:
+            assert isinstance(command, Subscribe)
+            scene.say(Ack(id=command.id, start=1, after="7|9|"))
+        scene.say(Ack(id=leave.id))
+        assert scene.refused() == [("a", BadCommand)]
+        assert scene.took(Hangup) == []
+        assert [one.sub_id for one in scene.again()] == list(others), "once, and not on every connection"
+
+
+def test_one_that_was_left_before_its_answer_named_no_place_is_over_quietly() -> None:
+    scene = Scene()
+    scene.subscribe("a", NOW, after="7|9|")
+    scene.lose()
+    scene.connect()
+    scene.core.resubscribe("round")
+    ((asked, _),) = scene.sent()
+    assert isinstance(asked, Subscribe)
+    scene.say(Ended(sub_id="a"))
+    scene.say(Ack(id=asked.id, start=1, after="garbage|x"))
+    assert [end.reason for end in scene.took(End)] == ["complete"]
+    assert scene.took(Tell) == []
+    assert scene.refused() == [("a", BadCommand)]
