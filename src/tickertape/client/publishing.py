@@ -28,7 +28,7 @@ from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select
-from tickertape.client.answers import check_frame, check_persisted
+from tickertape.client.answers import check_frame, check_persisted, check_processed, check_refused
 from tickertape.client.backlog import AFTER_BACKLOG, Backlog
 from tickertape.client.chunks import MakeBatch
 from tickertape.client.effects import Effect, Room, Tell
@@ -323,7 +323,10 @@ class Publishing:
         """Settle one unrecorded frame; it says nothing about any other."""
         check_frame(command.frame, self._frame)
         for lane in (self._unrecorded, self._recorded):
-            if lane.in_flight.pop(command.frame, None) is not None:
+            frame = lane.in_flight.get(command.frame)
+            if frame is not None:
+                check_processed(command, frame)
+                del lane.in_flight[command.frame]
                 self._settled(lane)
 
     def rejected(self, command: Rejected) -> None:
@@ -333,6 +336,7 @@ class Publishing:
             frame = lane.in_flight.get(command.frame)
             if frame is None:
                 continue
+            check_refused(command, frame)
             if command.refused and self._refused_in_part(lane, frame, command):
                 continue
             del lane.in_flight[command.frame]

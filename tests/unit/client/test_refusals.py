@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Peer, bodies, publish
-from tickertape.base.errors import BadBody
-from tickertape.client.effects import FailedWrite
+from tickertape.base.errors import BadBody, BadCommand, Disconnected
+from tickertape.client.effects import FailedWrite, Hangup, Resolve
 from tickertape.client.publish_store import MemoryPublishStore
-from tickertape.wire.commands import LoggedOn, Persisted, Rejected
+from tickertape.wire.commands import LoggedOn, Persisted, Processed, Rejected
 
 
 def refused(frame: int, *numbers: int) -> Rejected:
@@ -91,3 +93,49 @@ def test_without_validated_topics_what_is_persisted_is_not_sent_again() -> None:
     peer.lose()
     peer.connect(last_persisted=FRESH + 1)
     assert peer.sent() == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refused(1, 5),
+        refused(2, FRESH),
+        refused(2, FRESH + 1, FRESH + 4),
+        refused(2, FRESH + 1, FRESH + 1, FRESH + 2, FRESH + 3),
+        Processed(frame=1),
+        Processed(frame=2),
+    ],
+)
+def test_an_answer_that_does_not_fit_its_frame_ends_the_connection_and_the_store_keeps_all(
+    answer: Rejected | Processed,
+) -> None:
+    store = MemoryPublishStore()
+    peer = Peer(store).connect()
+    publish(peer, b"0", b"1", b"2", b"3")
+    if answer.frame == 2:
+        peer.say(Persisted(frame=1, sequence=FRESH))
+    peer.took(Resolve)
+    peer.core.flush("f", "persisted")
+    peer.say(answer)
+    (hangup,) = peer.took(Hangup)
+    assert isinstance(hangup.error, BadCommand)
+    assert (peer.took(FailedWrite), peer.took(Resolve)) == ([], [])
+    peer.lose()
+    assert isinstance(peer.outcome("f"), Disconnected)
+    assert store.unpersisted_count() == 5 - answer.frame
+    peer.sent()
+    peer.connect(last_persisted=FRESH if answer.frame == 2 else 0)
+    again = [body for frame in bodies(peer.published()) for body in frame]
+    assert again == [b"0", b"1", b"2", b"3"][answer.frame - 1 :]
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (1, 1)])
+def test_without_a_store_a_refusal_of_more_than_was_sent_ends_the_connection(
+    numbers: tuple[int, ...],
+) -> None:
+    peer = Peer().connect()
+    publish(peer, b"0")
+    publish(peer, b"1", b"2")
+    peer.say(Persisted(frame=1))
+    peer.say(refused(2, *numbers))
+    assert [type(hangup.error) for hangup in peer.took(Hangup)] == [BadCommand]
