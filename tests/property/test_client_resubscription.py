@@ -174,10 +174,10 @@ class World:
         wanted = not application.paused
 
         def answered(outcome: object) -> None:
+            application.paused = wanted  # without an answer too: it comes back as it was asked for
             if isinstance(outcome, TickertapeError):
                 assert isinstance(outcome, Disconnected), outcome
             else:
-                application.paused = wanted
                 self.counts["paused" if wanted else "resumed"] += 1
 
         self.calls[token] = answered
