@@ -357,6 +357,8 @@ shared_batches_bytes_max: Final = 16 * MIB
 them; each counts twice, and the last one is always kept."""
 client_timeout_seconds: Final = 10.0
 """How long a client's blocking call waits when it was not told otherwise."""
+cancelled_handler_seconds_max: Final = 0.1
+"""How long closing an asyncio client waits, beyond its timeout, for handlers that it cancelled."""
 connect_attempt_seconds_default: Final = 10.0
 """How long an HA client with no timeout of its own lets one attempt, and resubscribing, take."""
 reconnect_delay_seconds_max: Final = 86_400.0

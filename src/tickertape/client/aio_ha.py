@@ -25,7 +25,7 @@ from tickertape.client.bookmark_store import BookmarkStore
 from tickertape.client.counsel import as_failure, request_of, stored_of
 from tickertape.client.effects import Again, CaughtUp, Down, End, Notice, State
 from tickertape.client.keeping import Consulting, Keeping
-from tickertape.client.loop_waiting import LoopCall, Waiters
+from tickertape.client.loop_waiting import LoopCall, Waiters, left
 from tickertape.client.publish_store import PublishStore
 from tickertape.client.session import SessionEffect, Step
 from tickertape.client.subscribing import Handler
@@ -117,13 +117,15 @@ class AsyncHAClient(Keeping, AsyncClient):
         """
         if self._core.closed or self._forked:
             return
+        loop, seconds = asyncio.get_running_loop(), self._seconds(timeout)
+        deadline = None if seconds is None else loop.time() + seconds
         self._take_in(machine.Close())
         keeper = self._end_keeper()
         self._carry_at_once()
         try:
-            await super().close(timeout=timeout)
-            if keeper is not None and keeper.get_loop() is asyncio.get_running_loop():
-                await asyncio.wait((keeper,), timeout=self._seconds(timeout))
+            await super().close(timeout=seconds)
+            if keeper is not None and keeper.get_loop() is loop:
+                await asyncio.wait((keeper,), timeout=left(deadline))
         finally:
             self._close_own()
 

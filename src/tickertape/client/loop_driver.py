@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.base.limits import cancelled_handler_seconds_max
 from tickertape.base.units import within
 from tickertape.client import forks
 from tickertape.client.beats import Interval
@@ -20,7 +21,7 @@ from tickertape.client.core import Arrived, Lost, Opened
 from tickertape.client.driver import DisconnectHandler, Driver
 from tickertape.client.effects import Down, Effect, Send
 from tickertape.client.loop_link import LoopLink
-from tickertape.client.loop_waiting import LoopCall, Waiters
+from tickertape.client.loop_waiting import LoopCall, Waiters, left
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
 from tickertape.wire.commands import LoggedOn
@@ -78,9 +79,10 @@ class LoopDriver(Driver):
         """Send what was published, wait until the server has it, and disconnect. Further calls raise
         `Closed`.
 
-        `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled. Never
-        raises but when it is cancelled, and then it is closed all the same: what went wrong is told to the
-        exception listener. A publish store keeps what is not persisted. In a forked child nothing happens.
+        `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled, and one
+        that goes on all the same is left to itself. Never raises but when it is cancelled, and then it is
+        closed all the same: what went wrong is told to the exception listener. A publish store keeps what is
+        not persisted. In a forked child nothing happens.
         """
         if self._core.closed or self._forked:
             return
@@ -99,7 +101,7 @@ class LoopDriver(Driver):
         self._shut()
         try:
             if link is not None and self._loop is loop:
-                await link.changed.wait_for(lambda: link.gone, _left(deadline))
+                await link.changed.wait_for(lambda: link.gone, left(deadline))
         finally:
             if link is not None and not link.gone:
                 link.discard(Disconnected("the server did not take what was sent"))
@@ -287,7 +289,7 @@ class LoopDriver(Driver):
         call = LoopCall()
         begin(call)
         self._drive()
-        return await call.wait(_left(deadline), what, seconds)
+        return await call.wait(left(deadline), what, seconds)
 
     async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
         """Wait while somebody is connecting; `deadline` is where the `seconds` of the call `what` end. Here
@@ -336,11 +338,13 @@ class LoopDriver(Driver):
         waiting = self._tasks - {asyncio.current_task()}
         if not waiting:
             return
-        _, late = await asyncio.wait(waiting, timeout=_left(deadline))
+        _, late = await asyncio.wait(waiting, timeout=left(deadline))
         for task in late:
             task.cancel()
         if late:
-            await asyncio.wait(late)
+            _, late = await asyncio.wait(late, timeout=cancelled_handler_seconds_max)
+        if late:
+            self._handlers.tell(TimedOut(f"a handler goes on though it was cancelled by close ({len(late)})"))
 
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
         self._spawn(self._run_handler(handler, *arguments))
@@ -369,9 +373,3 @@ class LoopDriver(Driver):
                     await self._run_handler(handler, self)
                 finally:
                     self._loss_handled_in = None
-
-
-def _left(deadline: float | None) -> float | None:
-    if deadline is None:
-        return None
-    return max(0.0, deadline - asyncio.get_running_loop().time())

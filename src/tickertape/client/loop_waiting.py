@@ -52,6 +52,11 @@ class LoopCall:
         return outcome
 
 
+def left(deadline: float | None) -> float | None:
+    """Seconds until `deadline`, a time of the running loop; None without one."""
+    return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+
+
 class Waiters:
     """Those who wait for something to change."""
 
