@@ -366,8 +366,10 @@ reconnect_delay_seconds_max: Final = 86_400.0
 connection_settled_seconds: Final = 1.0
 """A connection that was ready for less was no use: the next one waits at least `reconnect_seconds_min`."""
 reconnect_seconds_min: Final = 0.05
-"""Least wait after such a connection, whatever the delay strategy says: a server that accepts each logon and
-hangs up would keep both sides busy."""
+"""Least wait after such a connection, and before a server is tried again that failed since the last good one,
+whatever the delay strategy says: one that hangs up at once, or is not there, would keep both sides busy."""
+servers_hurried_max: Final = 256
+"""Servers that are tried without that wait, one after the other."""
 name_settled_seconds: Final = 600.0
 """A client that came back after its name was taken over and then has held it for so long may do so again."""
 

@@ -12,7 +12,12 @@ import enum
 from typing import NamedTuple
 
 from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreError, TickertapeError
-from tickertape.base.limits import connection_settled_seconds, name_settled_seconds, reconnect_seconds_min
+from tickertape.base.limits import (
+    connection_settled_seconds,
+    name_settled_seconds,
+    reconnect_seconds_min,
+    servers_hurried_max,
+)
 from tickertape.base.ports import Now
 from tickertape.client.effects import State
 from tickertape.client.states import ConnectionState
@@ -197,6 +202,8 @@ class Session:
         """The number of the last attempt."""
         self._untried = True
         """Whether nothing was tried since `Begin`: then there is nothing to wait for."""
+        self._tried: set[str] = set()
+        """Where it tried since `Begin` or the last connection that was ready."""
         self._never_ready = True
         """Whether no connection was ready since `Begin`."""
         self._dropped: TickertapeError | None = None
@@ -269,6 +276,7 @@ class Session:
         if self.step is Step.IDLE:
             self._untried = self._never_ready = True
             self._came_back = False
+            self._tried.clear()
             self.stopped = None
             self.begun += 1
             self._effects.append(Refresh())
@@ -298,7 +306,8 @@ class Session:
         if answer.seconds is None:
             self._stop(self._giving_up(answer.error or "the delay strategy gives up"))
             return
-        seconds = max(answer.seconds, reconnect_seconds_min) if self._hasty else answer.seconds
+        again = self._uri in self._tried or len(self._tried) >= servers_hurried_max
+        seconds = max(answer.seconds, reconnect_seconds_min) if self._hasty or again else answer.seconds
         if seconds > 0:
             self.step = Step.WAITING
             self._until = now.mono + seconds
@@ -310,6 +319,8 @@ class Session:
         self.attempt += 1
         self._dropped = None
         self._hasty = False
+        if len(self._tried) < servers_hurried_max:
+            self._tried.add(self._uri)
         self._effects.append(Connect(self.attempt, self._uri))
 
     def _failed(self, answer: Failed) -> None:
@@ -340,6 +351,7 @@ class Session:
         self.step = Step.READY
         self.last_error = None
         self._never_ready = False
+        self._tried.clear()
         self._ready_since = now.mono
         self._effects += (State(ConnectionState.RESUBSCRIBED), Ready())
 

@@ -135,7 +135,7 @@ def test_only_the_end_of_its_own_connection_concerns_an_attempt() -> None:
     assert client._concerns_session(Down(lost, 1))
     client._core.connections = 1  # it was made, and is still there when the next attempt begins
     client._take_in(machine.Failed(1, lost))
-    client._take_in(machine.Chosen("tcp://127.0.0.1:1"))
+    client._take_in(machine.Chosen("tcp://127.0.0.1:2"))
     client._take_in(machine.Delayed(0.0))
     assert not client._concerns_session(Down(lost, 1))
     assert client._concerns_session(Down(lost, 2))

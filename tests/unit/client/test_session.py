@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreCorrupt, TickertapeError, TimedOut
-from tickertape.base.limits import connection_settled_seconds, name_settled_seconds, reconnect_seconds_min
+from tickertape.base.limits import (
+    connection_settled_seconds,
+    name_settled_seconds,
+    reconnect_seconds_min,
+    servers_hurried_max,
+)
 from tickertape.base.ports import Now
 from tickertape.client import session as machine
 from tickertape.client.effects import State
@@ -115,6 +120,47 @@ def test_exact_21_a_failure_is_reported_and_goes_back_to_the_chooser() -> None:
     ]
     assert life.tell(machine.Chosen(B)) == [machine.AskDelay(B)]
     assert life.tell(machine.Delayed(0.0)) == [machine.Connect(2, B)]
+
+
+def failed_delay(life: Life, uri: str) -> Effects:
+    """The last attempt failed, the chooser says `uri` and the delay strategy 0: what comes of it."""
+    life.tell(machine.Failed(life.session.attempt, BROKEN))
+    life.tell(machine.Chosen(uri))
+    return life.tell(machine.Delayed(0.0))
+
+
+def test_a_server_that_failed_is_not_tried_again_at_once_others_are() -> None:
+    life = Life()
+    life.connecting()
+    assert failed_delay(life, B) == [machine.Connect(2, B)]
+    assert failed_delay(life, A) == []
+    assert life.session.next_deadline() == life.mono + reconnect_seconds_min
+    assert life.later(reconnect_seconds_min) == [machine.Connect(3, A)]
+    assert failed_delay(life, B) == []
+    assert life.later(reconnect_seconds_min) == [machine.Connect(4, B)]
+
+
+def test_after_a_loss_every_server_is_tried_at_once_again() -> None:
+    life = Life()
+    life.connecting()
+    assert failed_delay(life, B) == [machine.Connect(2, B)]
+    life.tell(machine.LoggedOn(2))
+    life.tell(machine.Resubscribed(2))
+    life.mono += connection_settled_seconds
+    life.dropped()
+    life.tell(machine.Chosen(B))
+    assert life.tell(machine.Delayed(0.0)) == [machine.Connect(3, B)]
+    assert failed_delay(life, A) == [machine.Connect(4, A)]
+    assert failed_delay(life, B) == []
+
+
+def test_a_chooser_that_never_repeats_itself_is_not_followed_without_end() -> None:
+    life = Life()
+    life.connecting()
+    for attempt in range(1, servers_hurried_max):
+        assert failed_delay(life, f"{A}{attempt}")
+    assert failed_delay(life, f"{A}0") == []
+    assert life.session.next_deadline() == life.mono + reconnect_seconds_min
 
 
 def test_exact_22_no_server_ends_it_with_the_text_of_the_chooser() -> None:
@@ -313,6 +359,3 @@ def test_after_one_that_lasted_it_waits_as_the_strategy_says() -> None:
     life.dropped()
     life.tell(machine.Chosen(A))
     assert life.tell(machine.Delayed(0.0)) == [machine.Connect(2, A)]
-    life.tell(machine.Failed(2, BROKEN))  # an attempt that fails is the strategy's business
-    life.tell(machine.Chosen(A))
-    assert life.tell(machine.Delayed(0.0)) == [machine.Connect(3, A)]
