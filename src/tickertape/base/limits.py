@@ -117,6 +117,8 @@ inbound_progress_bytes_min: Final = receive_buffer_bytes
 """What of such a frame must come in this time, if not its end."""
 logon_seconds_max: Final = 10.0
 """A connection that has not logged on by then is closed."""
+credentials_bytes_max: Final = 12 * KIB
+"""User and password of a logon, together: with the rest of it they fit a frame before the logon."""
 client_name_bytes_max: Final = 256
 refused_per_command_messages_max: Final = 10_000
 """Messages that one `Rejected` names; more of one frame are named by several."""
@@ -443,6 +445,7 @@ assert bookmark_log_bytes_first < bookmark_log_step_bytes_max < bookmark_prune_b
 assert 4 * recovery_bookmarks_max <= bookmark_publishers_max <= bookmark_ring_cells_max
 assert header_bytes_max + batch_bytes_max + frame_prefix_bytes <= frame_bytes_max
 assert frame_bytes_before_logon_max < frame_bytes_max
+assert credentials_bytes_max + client_name_bytes_max + 2 * KIB < frame_bytes_before_logon_max
 assert 9 * refused_per_command_messages_max < header_bytes_max // 2
 assert topic_names_bytes_max <= header_bytes_max * 3 // 4
 assert frame_bytes_before_logon_max < frame_in_place_bytes_max < receive_buffer_bytes

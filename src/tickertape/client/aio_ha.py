@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable
-from typing import Self
+from typing import Any, Self
 
 from tickertape.base.errors import (
     Closed,
@@ -369,12 +369,23 @@ class AsyncHAClient(Keeping, AsyncClient):
 
 
 async def _given(password: Awaitable[str | None], seconds: float) -> str | None:
+    task = asyncio.current_task()
     try:
         async with asyncio.timeout(seconds):
             return await password
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
         # What the authenticator waits for was cancelled, not the client.
         raise UsageError("the authenticator gave no password: what it waited for was cancelled") from error
+    except GeneratorExit as error:
+        if not _is_running(task):
+            raise  # the task was thrown away with its loop
+        raise UsageError("the authenticator gave no password: it raised GeneratorExit") from error
+
+
+def _is_running(task: asyncio.Task[Any] | None) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        return False

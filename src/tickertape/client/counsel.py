@@ -6,7 +6,8 @@ Must never wait or connect, and never be called under a lock of the client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -75,6 +76,13 @@ class Counsel:
     def choose(self) -> Chosen:
         """Where the chooser wants to connect."""
         try:
+            return self._ask_chooser()
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+            return Chosen(None, f"it raised {type(error).__name__}: {error}")
+
+    def _ask_chooser(self) -> Chosen:
+        with plainly("the server chooser"):
             uri = self._chooser.current_uri()
             if not uri:
                 return Chosen(None, str(self._chooser.error()))
@@ -84,14 +92,12 @@ class Counsel:
                 raise BadOption(f"a {kind} is no Authenticator: it lacks methods of it")
             self._authenticator = authenticator
             return Chosen(uri)
-        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self._tell(error)
-            return Chosen(None, f"it raised {type(error).__name__}: {error}")
 
     def delay(self, uri: str, mono: float) -> Delayed:
         """How long to wait before connecting there."""
         try:
-            seconds = self._delays.next_delay(uri, mono, self._chance())
+            with plainly("the delay strategy"):
+                seconds = self._delays.next_delay(uri, mono, self._chance())
             if seconds is not None and not 0 <= seconds < float("inf"):
                 raise UsageError(f"the delay strategy said {seconds!r}, which is no number of seconds")
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
@@ -107,7 +113,8 @@ class Counsel:
         authenticator = self._authenticator
         refused, self._refused = self._refused, None
         ask = authenticator.retry if refused is authenticator else authenticator.authenticate
-        return address, user, ask(user, password)
+        with plainly("the authenticator"):
+            return address, user, ask(user, password)
 
     def uses(self, user: str | None, password: str | None) -> None:
         """The logon is made with these."""
@@ -142,9 +149,11 @@ class Counsel:
         that is neither is left out."""
         found: list[tuple[StoredSubscription, Handler]] = []
         try:
-            given: Sequence[Any] = self._manager.stored()
+            with plainly("the subscription manager"):
+                given: Sequence[Any] = self._manager.stored()
             for stored in given:
-                handler = self._manager.bind(stored)
+                with plainly("the subscription manager"):
+                    handler = self._manager.bind(stored)
                 if handler is None:
                     continue
                 if _is_whole(stored) and callable(handler):
@@ -163,9 +172,24 @@ class Counsel:
 
     def _run(self, method: Callable[..., object], *arguments: object) -> None:
         try:
-            method(*arguments)
+            with plainly(getattr(method, "__qualname__", repr(method))):
+                method(*arguments)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._tell(error)
+
+
+@contextmanager
+def plainly(who: str) -> Iterator[None]:
+    """In code of the application: what only asyncio and generators should raise is raised as `UsageError`.
+
+    It would end the task that connects, which nobody wanted to end.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise UsageError(f"{who} raised {type(error).__name__}") from error
 
 
 def _is_whole(stored: object) -> bool:

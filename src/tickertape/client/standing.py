@@ -7,7 +7,7 @@ raises.
 from __future__ import annotations
 
 from tickertape.base.errors import BadCommand, BadOption, Closed, Disconnected, NameInUse, TickertapeError
-from tickertape.base.limits import last_persisted_max
+from tickertape.base.limits import credentials_bytes_max, last_persisted_max
 from tickertape.client.publishing import Publishing
 from tickertape.wire.commands import LoggedOn, Logon
 
@@ -41,10 +41,21 @@ class Standing:
         self._stopped: Disconnected | None = None
 
     def set_credentials(self, user: str | None, password: str | None) -> None:
-        """What the next logon says. Raises `BadOption` for what is no text."""
+        """What the next logon says. Raises `BadOption` for what is no text, or too long for a logon."""
+        size = 0
         for what, text in (("user", user), ("password", password)):
-            if text is not None and not isinstance(text, str):
+            if text is None:
+                continue
+            if not isinstance(text, str):
                 raise BadOption(f"{what} is text, not {type(text).__name__}")
+            encoded = text.encode(errors="surrogatepass")
+            if encoded.decode(errors="ignore") != text:  # an exception of the codec would have the password
+                raise BadOption(f"the {what} cannot be sent, it is no Unicode text")
+            size += len(encoded)
+        if size > credentials_bytes_max:
+            raise BadOption(
+                f"user and password have {size} bytes, at most {credentials_bytes_max} can be sent"
+            )
         self.logon = Logon(name=self.logon.name, software=self.logon.software, user=user, password=password)
 
     def check_ready(self) -> None:
