@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import NoReturn, Protocol
 
@@ -59,14 +59,19 @@ def let_go(descriptor: int) -> None:
     """Make `descriptor`, in this process, something else than the parent's socket.
 
     Closing would not do: others hold the number and may write to it, or take it out of a poll that parent and
-    child share.
+    child share. Never raises: a loss just before the fork may have closed it, or be about to.
     """
+    if descriptor < 0:
+        return
     try:
         nowhere = os.open(os.devnull, os.O_RDWR)
     except OSError:
         return  # out of descriptors: nothing of ours writes there any more, so it may stay
-    os.dup2(nowhere, descriptor, inheritable=False)
-    os.close(nowhere)
+    try:
+        with suppress(OSError):
+            os.dup2(nowhere, descriptor, inheritable=False)
+    finally:
+        os.close(nowhere)
 
 
 def register(inherited: Inherited) -> None:

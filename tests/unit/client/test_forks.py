@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import weakref
 
@@ -84,3 +85,18 @@ def test_all_are_told_whatever_some_of_them_raise(monkeypatch: pytest.MonkeyPatc
         forks._in_child()
     assert all(heir.told for heir in heirs)
     forks._in_child()  # told once
+
+
+def test_a_socket_that_was_closed_just_before_the_fork_needs_no_letting_go() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.close()
+        before = os.listdir("/dev/fd")
+        forks.let_go(ours.fileno())
+        assert len(os.listdir("/dev/fd")) == len(before)
+
+
+def test_what_cannot_be_let_go_leaves_nothing_open() -> None:
+    before = os.listdir("/dev/fd")
+    forks.let_go(resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # a number that no descriptor has
+    assert len(os.listdir("/dev/fd")) == len(before)
