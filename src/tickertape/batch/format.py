@@ -19,6 +19,8 @@ CODEC_NONE: Final = 0
 
 HEADER: Final = Struct("<IBBHIIIIII")
 """total_bytes, version, codec, columns, count, runs, topics, head_bytes, body_bytes, reserved."""
+TOTAL: Final = Struct("<I")
+"""total_bytes alone, with which every batch begins."""
 RUN: Final = Struct("<QQqIIII")
 """publisher, first_sequence, timestamp, count, crc, flags, reserved."""
 HEADER_BYTES: Final = 32

@@ -83,7 +83,8 @@ class Connection:
         self.role = role
         server = role == "server"
         # a client chose its server and gets its largest answer, the list of recorded topics, with the logon
-        self._reader = FrameReader(frame_bytes_before_logon_max if server else frame_bytes_max, scratch)
+        limit = frame_bytes_before_logon_max if server else frame_bytes_max
+        self._reader = FrameReader(limit, scratch, _foresee_from_client if server else _foresee_from_server)
         self._decoder: _Decoder = _FROM_CLIENT if server else _FROM_SERVER
         # the preface has memory of its own: no byte of a frame is read before it was judged
         self._preface = memoryview(bytearray(len(PREFACE))) if server else None
@@ -187,7 +188,7 @@ class Connection:
         try:
             command = self._decoder.decode(frame.header)
         except _DECODE_ERRORS as error:
-            return self._violation(self._header_error(frame.header, error))
+            return self._violation(_header_error(self.role, frame.header, error))
         kind = type(command)
         if not self._begun or kind is Logon or kind is LoggedOn:
             problem = self._order_error(command)
@@ -218,20 +219,39 @@ class Connection:
             return None
         return LogonRequired(f"{name} came from the server before it answered the logon")
 
-    def _header_error(self, header: bytes, error: Exception) -> PeerError:
-        """Why `header` is no command: of the other side, or of nobody."""
-        other = _FROM_SERVER if self.role == "server" else _FROM_CLIENT
-        try:
-            command = other.decode(header)
-        except _DECODE_ERRORS:
-            return BadCommand(f"a header that is no known command: {shown(str(error))}")
-        return BadCommand(
-            f"{_name(command)} is a command that only a {self.role} sends, and this is the {self.role}"
-        )
-
     def _violation(self, error: PeerError) -> Violation:
         self._broken = True
         return Violation(error)
+
+
+def _foresee_from_client(header: bytes, total: int, size: int) -> PeerError:
+    return _foresee("server", _FROM_CLIENT, header, total, size)
+
+
+def _foresee_from_server(header: bytes, total: int, size: int) -> PeerError:
+    return _foresee("client", _FROM_SERVER, header, total, size)
+
+
+def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int, size: int) -> PeerError:
+    """What is wrong with a frame of which `header` has come, and which has `size` bytes for a batch that says
+    it has `total`."""
+    try:
+        command = decoder.decode(header)
+    except _DECODE_ERRORS as error:
+        return _header_error(role, header, error)
+    if type(command) not in CARRIES_BATCH:
+        return BadFrame(_batch_problem(command))
+    return BadBatch(f"batch says it has {total} bytes, its frame gives it {size}")
+
+
+def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:
+    """Why `header` is no command for this `role`: of the other side, or of nobody."""
+    other = _FROM_SERVER if role == "server" else _FROM_CLIENT
+    try:
+        command = other.decode(header)
+    except _DECODE_ERRORS:
+        return BadCommand(f"a header that is no known command: {shown(str(error))}")
+    return BadCommand(f"{_name(command)} is a command that only a {role} sends, and this is the {role}")
 
 
 def _name(command: Command) -> str:

@@ -1,12 +1,14 @@
 """Owns frames: how a command and its batch become bytes, and how bytes from a peer become frames again.
 
-Must never look into a header or a batch (connection.py does), trust a length before it is compared with its
-limit, or hand out memory that a later read could change. docs/formats/wire.md shows the bytes.
+Must never look into a header or a batch (connection.py does) beyond the size that a batch begins with, trust
+a length before it is compared with its limit, or hand out memory that a later read could change.
+docs/formats/wire.md shows the bytes.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -24,6 +26,7 @@ from tickertape.base.limits import (
 )
 from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
+from tickertape.batch.format import TOTAL
 from tickertape.wire.commands import Command
 
 _PREFIX: Final = struct.Struct("<IIII")
@@ -75,6 +78,11 @@ def encode_frame(
     return [prefix + header + _PADDING[padding], *batch.buffers()]
 
 
+Foresee = Callable[[bytes, int, int], PeerError]
+"""What is wrong with a frame that is not complete: its header, the size that its batch says it has, and the
+bytes that are left for it, which are another number."""
+
+
 class FrameReader:
     """Cuts a stream of bytes into frames. Never raises for what a peer sends: see `error`.
 
@@ -83,13 +91,32 @@ class FrameReader:
     `frame_in_place_bytes_max` that is not yet complete gets that memory with the next `buffer()` and is read
     straight into it. Memory held between two reads is at most one frame.
 
+    A frame's own length is under no checksum. So that a wrong one is not waited for, a frame that is not
+    complete is compared with what its batch says as soon as that has come; one that differs is judged by its
+    header, and by `foresee`.
+
     `scratch` is what reads go to. Several readers may share one, as long as nobody else uses it between
     `buffer()` and the `received()` that belongs to it: what is left over is kept apart.
     """
 
-    __slots__ = ("_filled", "_kept", "_large_bytes", "_own", "_scratch", "_taken", "error", "frame_bytes_max")
+    __slots__ = (
+        "_filled",
+        "_foresee",
+        "_foreseen",
+        "_kept",
+        "_large_bytes",
+        "_own",
+        "_scratch",
+        "error",
+        "frame_bytes_max",
+    )
 
-    def __init__(self, frame_bytes_max: int = frame_bytes_max, scratch: memoryview | None = None) -> None:
+    def __init__(
+        self,
+        frame_bytes_max: int = frame_bytes_max,
+        scratch: memoryview | None = None,
+        foresee: Foresee | None = None,
+    ) -> None:
         if scratch is None:
             scratch = np.empty(receive_buffer_bytes, np.uint8).data
         elif len(scratch) <= frame_in_place_bytes_max:
@@ -101,6 +128,8 @@ class FrameReader:
         self.error: PeerError | None = None
         """Why the stream cannot be read further; from then on all bytes are ignored."""
         self._scratch = scratch
+        self._foresee = foresee
+        self._foreseen = False  # whether the frame that is not complete was judged, and bears it
         self._kept = b""  # the beginning of a frame, to go before what the next read brings
         self._large_bytes = 0  # size of the one large frame now coming, or 0
         self._own: memoryview | None = None  # its memory, once it is read on
@@ -132,7 +161,10 @@ class FrameReader:
             if self._filled == len(own):
                 self._own = None
                 self._large_bytes = 0
+                self._foreseen = False
                 self._take_own(own, frames)
+            elif not self._foreseen:
+                self._judge_own(own)
         return frames
 
     def feed(self, data: Buffer) -> list[Frame]:
@@ -169,6 +201,7 @@ class FrameReader:
 
     def _cut(self, data: memoryview, size: int, frames: list[Frame]) -> None:
         """Append the frames in `data[:size]`; keep what is left."""
+        foreseen, self._foreseen = self._foreseen, False
         at = 0
         while size - at >= frame_prefix_bytes:
             frame_bytes, header_bytes, header_crc, batch_crc = _unpack_from(data, at)
@@ -184,6 +217,11 @@ class FrameReader:
                 self.error = _length_error(frame_bytes, header_bytes, self.frame_bytes_max)
                 return
             if end > size:
+                if at or not foreseen:
+                    foreseen = self._judge_begun(data, at, size)
+                    if self.error is not None:
+                        return
+                self._foreseen = foreseen
                 if frame_bytes > frame_in_place_bytes_max:
                     self._large_bytes = frame_bytes
                 break
@@ -193,6 +231,32 @@ class FrameReader:
                 return
             at = end
         self._kept = data[at:size].tobytes()
+
+    def _judge_begun(self, data: memoryview, at: int, size: int) -> bool:
+        """Judge the frame at `data[at:size]`, which is not complete; whether all that can be was judged."""
+        foresee = self._foresee
+        if foresee is None:
+            return True
+        frame_bytes, header_bytes, header_crc, _ = _unpack_from(data, at)
+        header_at = at + frame_prefix_bytes
+        batch_at = header_at + ((header_bytes + 7) & ~7)
+        if size < batch_at + TOTAL.size:
+            return False
+        (total,) = TOTAL.unpack_from(data, batch_at)
+        batch_bytes = at + frame_bytes - batch_at
+        if total == batch_bytes:
+            return True
+        header = data[header_at : header_at + header_bytes].tobytes()
+        if crc32c(header) != header_crc:
+            self.error = BadFrame("the header of a frame does not match its checksum")
+        else:
+            self.error = foresee(header, total, batch_bytes)
+        return True
+
+    def _judge_own(self, own: memoryview) -> None:
+        self._foreseen = self._judge_begun(own, 0, self._filled)
+        if self.error is not None:
+            self.abandon()
 
     def _begin_own(self) -> memoryview:
         # memory from numpy is not cleared first; a system with huge pages gives 2 MB with the first byte

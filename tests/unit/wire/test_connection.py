@@ -47,7 +47,7 @@ from tickertape.wire.commands import (
     Publish,
     Subscribe,
 )
-from tickertape.wire.connection import Connection, Event, Received, Violation
+from tickertape.wire.connection import Connection, Event, Received, Role, Violation
 
 Sent = tuple[Command, MessageBatch | None]
 
@@ -320,6 +320,72 @@ def test_a_checksum_error_comes_after_the_frames_before_it() -> None:
         first, second = read_in(server_logged_on(), good + bytes(bad) + good, step)
         assert seen(first).command == Flush(id=1)
         assert seen(second).code == "bad_frame"
+
+
+def longer(frame: bytes, by: int) -> bytes:
+    """`frame` with one bit changed, which makes it say that it has `by` more bytes."""
+    (size,) = struct.unpack_from("<I", frame)
+    assert not size & by
+    return struct.pack("<I", size | by) + frame[4:]
+
+
+BEATS = 3 * joined(Connection("client").send(Heartbeat()))
+
+
+@pytest.mark.parametrize("step", [1, 8, None])
+@pytest.mark.parametrize("by", [1 << 10, 1 << 12, 1 << 20])
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_a_length_that_is_wrong_is_not_waited_for(role: Role, by: int, step: int | None) -> None:
+    """One bit of it changed: what beats bring is no part of that frame."""
+    command: Command
+    carrier: Command
+    if role == "client":
+        end, command, carrier = client_logged_on, Persisted(frame=1), Deliver(sub_id="s")
+    else:
+        end, command, carrier = server_logged_on, Flush(id=1), Publish(frame=1)
+    peer = Connection("server" if role == "client" else "client")
+    good = joined(peer.send(command))
+    *before, last = read_in(end(), good + longer(good, by) + BEATS, step)
+    assert [seen(event).command for event in before] == [command]
+    assert type(only_error([last])) is BadFrame
+    data = joined(peer.send(carrier, batch_of(3, 100)))
+    *before, last = read_in(end(), good + longer(data, by) + BEATS, step)
+    assert [seen(event).command for event in before] == [command]
+    assert type(only_error([last])) is BadBatch
+
+
+@pytest.mark.parametrize("step", [1000, None])
+def test_a_wrong_length_of_a_large_frame_is_not_waited_for(step: int | None) -> None:
+    server = server_logged_on()
+    data = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
+    assert isinstance(only_error(read_in(server, longer(data, 1 << 20), step)), BadBatch)
+    assert server.held_bytes == 0
+    assert len(server.buffer()) > 0
+
+
+def test_a_wrong_length_of_a_header_is_not_waited_for_once_its_bytes_are_there() -> None:
+    data = bytearray(joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000))))
+    data[4] ^= 0x20
+    found = only_error(read_in(server_logged_on(), bytes(data[:400])))
+    assert isinstance(found, BadFrame)
+    assert "checksum" in str(found)
+
+
+def test_what_is_no_command_is_said_before_all_of_its_frame_has_come() -> None:
+    data = frame_of(header_of(c="nonsense"), batch_of(1, 1000).encode())
+    assert isinstance(only_error(read_in(server_logged_on(), longer(data, 1 << 12)[:200])), BadCommand)
+
+
+@pytest.mark.parametrize("step", [1, 7, 40])
+def test_a_frame_behind_a_large_one_is_judged_too(step: int) -> None:
+    server = server_logged_on()
+    good = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
+    bad = longer(joined(Connection("client").send(Flush(id=1))), 1 << 12)
+    assert len(read_in(server, good)) == 1
+    assert read_in(server, good[:-1]) == []
+    (event,) = read_in(server, good[-1:])
+    assert isinstance(event, Received)
+    assert isinstance(only_error(read_in(server, bad + BEATS, step)), BadFrame)
 
 
 def test_goodbye_can_be_said_after_a_violation() -> None:
