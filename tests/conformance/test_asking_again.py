@@ -101,3 +101,25 @@ def test_exact_26_a_range_under_an_id_that_is_known_keeps_to_its_begin(
         client.resume("risk")
         wait_until(lambda: stream.end_reason is not None)
         assert (heard, stream.end_reason) == ([6, 7, 8, 9], "complete")
+
+
+def test_exact_28_what_is_discarded_while_its_copies_wait_is_not_handed_out_again(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    count = 30
+    publish(front, name, uri, topic, count)
+    store = tt.MemoryBookmarkStore()
+    with FaultProxy(uri) as proxy:
+        client = front.make_ha(name, servers=proxy.uri, bookmark_store=store, reconnect_delay=0.001)
+        client.connect_and_logon(SECONDS)
+        first = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk")
+        held = [first.get(timeout=SECONDS) for _ in range(count)]
+        proxy.cut()
+        wait_until(lambda: first.end_reason is not None)
+        second = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk")
+        second.wait_caught_up(SECONDS)
+        for message in held[:-1]:
+            message.discard()
+        publish(front, f"{name}-2", uri, topic, 1)
+        again = [int(second.get(timeout=SECONDS).data) for _ in range(2)]
+        assert again == [count - 1, 0], "the one that was not discarded, and the new one"

@@ -52,6 +52,10 @@ class DeliveryContext(Protocol):
     def store(self) -> Discards | None:
         """Where discarded messages are told; None when nobody keeps account of them."""
 
+    @property
+    def came_again(self) -> bool:
+        """Whether there may be messages in the batch that were delivered before and not discarded then."""
+
 
 class Message(msgspec.Struct, frozen=True, eq=False):
     """One message. `data` is its body; everything else is looked up in the batch it came with.

@@ -21,6 +21,7 @@ from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
 from tickertape.client import forks
+from tickertape.client.again import is_over
 from tickertape.client.conflated import let_go
 from tickertape.client.convoy import Convoy
 from tickertape.client.handlers import Handlers
@@ -240,6 +241,12 @@ class AsyncMessageStream:
             raise
 
     async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
+        while True:
+            batch = await self._take_next(timeout)
+            if batch is None or not self._inbox.passed:
+                return batch
+
+    async def _take_next(self, timeout: Timeout, *, whole: bool = False) -> MessageBatch | None:
         self._check_not_forked()
         inbox = self._inbox
         owed = inbox.settle()
@@ -250,7 +257,7 @@ class AsyncMessageStream:
         elif self._in_a_row_bytes >= batch_bytes_target:
             self._in_a_row_bytes = 0
             await asyncio.sleep(0)
-        batch = inbox.take()
+        batch = inbox.take(whole=whole)
         if batch is not None:
             self._in_a_row_bytes += batch.cost
         return batch
@@ -317,7 +324,7 @@ class AsyncHandledStream(AsyncMessageStream):
                     self._in_a_row_bytes = 0
                     await self._changed.wait()
                     continue
-                batch = await super()._next_batch(None)
+                batch = await self._take_next(None, whole=True)
                 if batch is None:
                     return
                 self._own_batches = max(0, self._own_batches - 1)
@@ -385,7 +392,7 @@ class AsyncHandledStream(AsyncMessageStream):
     def take(self) -> MessageBatch | None:
         """Internal: what comes next."""
         self.settle()
-        return self._inbox.take()
+        return self._inbox.take(whole=True)
 
     def settle(self) -> None:
         """Internal: what was taken last is done with, unless it was closed in the middle of it."""
@@ -394,8 +401,9 @@ class AsyncHandledStream(AsyncMessageStream):
             self._report(self.sub_id, owed)
 
     async def hand(self, message: Message) -> None:
-        """Internal: call the handler, unless the stream is closed, or the message comes again."""
-        if self._inbox.closed or self._inbox.voided:
+        """Internal: call the handler, unless the stream is closed, or the message comes again, or did and is
+        discarded by now."""
+        if self._inbox.closed or self._inbox.voided or is_over(message):
             return
         try:
             outcome = self._handler(message)

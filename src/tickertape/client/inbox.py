@@ -21,6 +21,7 @@ from tickertape.base.units import within
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
 from tickertape.batch.select import slice_batch
+from tickertape.client.again import left_of
 from tickertape.client.conflated import Conflation, Waiting
 
 Taken = tuple[int, int, MessageBatch | None]
@@ -80,6 +81,7 @@ class Inbox:
         "end_reason",
         "limited",
         "owed",
+        "passed",
         "sub_id",
         "superseded",
         "voids",
@@ -105,6 +107,8 @@ class Inbox:
         """Up to where what came was granted again before it was taken."""
         self.owed = 0
         """The cost to report for the batch at hand once it is done with; who reports it sets it to 0."""
+        self.passed = False
+        """Whether all messages of the batch taken last came again and were discarded meanwhile."""
         self.early = 0
         """As `owed`, for what was granted again before it was taken, where a stream keeps that here."""
         self._catching_up: set[object] = set()
@@ -229,8 +233,12 @@ class Inbox:
         done = self._done
         return done.bookmark(done.count - 1) if isinstance(done, MessageBatch) else done
 
-    def take(self) -> MessageBatch | None:
-        """The next batch, when `ready`; None when it is over. Raises what cut a limited reading short."""
+    def take(self, *, whole: bool = False) -> MessageBatch | None:
+        """The next batch, when `ready`; None when it is over. Raises what cut a limited reading short.
+
+        Messages that came again and were discarded meanwhile are left out, unless it is to be `whole`; a
+        batch that is `passed` then counts as taken, and is to be handed to nobody.
+        """
         if not self._batches:
             if self.limited and self.end_error is not None:
                 raise self.end_error
@@ -240,6 +248,10 @@ class Inbox:
         end = begin + batch.cost
         # What was granted again while it lay here is not granted twice.
         self.owed = end - min(end, max(begin, self._prepaid_cost))
+        left = batch if whole else left_of(batch)
+        self.passed = left is None
+        if left is not None:
+            batch = left
         self._taken = (batches + 1, end, batch)
         self._batches.popleft()
         return batch

@@ -24,6 +24,7 @@ from tickertape.batch.arrow import table_of
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
 from tickertape.client import forks
+from tickertape.client.again import unless_over
 from tickertape.client.conflated import let_go
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import NOWHERE, Inbox, Place
@@ -249,14 +250,17 @@ class MessageStream:
         """The batch that comes next. Whoever begins it says so in `_place`; until then it comes again."""
         inbox = self._inbox
         batch = inbox.at_hand
-        if batch is not None and self._place.at_hand is not batch:
+        if batch is not None and self._place.at_hand is not batch and not inbox.passed:
             return batch
-        self._pay(early=inbox.early, owed=inbox.owed)
-        self._locked(inbox.settle)
-        self._place = NOWHERE
-        if not inbox.ready:
-            self._locked(self._wait, self.timeout if timeout is DEFAULT else timeout)
-        return self._locked(inbox.take)
+        while True:
+            self._pay(early=inbox.early, owed=inbox.owed)
+            self._locked(inbox.settle)
+            self._place = NOWHERE
+            if not inbox.ready:
+                self._locked(self._wait, self.timeout if timeout is DEFAULT else timeout)
+            batch = self._locked(inbox.take)
+            if batch is None or not inbox.passed:
+                return batch
 
     def _take_rest(self) -> MessageBatch | None:
         place = self._place
@@ -353,7 +357,7 @@ class HandledStream(MessageStream):
 
     def push(self, batch: MessageBatch) -> None:
         """Internal: a batch was delivered; hand its messages on, until the handler closes the stream."""
-        handler, run, inbox = self.handler, self._handlers.run, self._inbox
+        handler, run, inbox = unless_over(self.handler, batch), self._handlers.run, self._inbox
         voids = inbox.voids
         for message in batch:
             if inbox.closed or inbox.voids != voids:
@@ -388,7 +392,7 @@ def push_all(
     order: list[tuple[int, int, MessageBatch, Inbox, int, Handler]] = []
     for stream, share, rows in parts:
         inbox = stream.inbox
-        handler, voids = stream.handler, inbox.voids
+        handler, voids = unless_over(stream.handler, share), inbox.voids
         order += [(row, index, share, inbox, voids, handler) for index, row in enumerate(rows)]
     order.sort(key=itemgetter(0))
     for row, index, share, inbox, voids, handler in order:

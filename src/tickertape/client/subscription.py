@@ -23,6 +23,8 @@ class DeliveryContext(msgspec.Struct, frozen=True):
     command: str = "publish"
     store: Discards | None = None
     """The bookmark store of a bookmark subscription."""
+    came_again: bool = False
+    """Of a batch: whether messages in it may have been delivered before."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from tickertape.client.bookmarks import MemoryTrail, StoredTrail, Trail, asked
 from tickertape.client.effects import Again, CaughtUp, Effect, End, Hand, HandAll, Joined, Notice, Part, Tell
 from tickertape.client.resubscription import Replay, place_after
 from tickertape.client.shares import Recent, Route
-from tickertape.client.sifting import sift, sift_rows
+from tickertape.client.sifting import Sifted, SiftedRows, sift, sift_rows
 from tickertape.client.subscription import DeliveryContext, Request, Subscription
 from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
 
@@ -342,14 +342,14 @@ class Subscriptions:
         if subscription is None:
             return
         self._came(subscription, batch.cost, now.mono)
-        replay = subscription.replay
+        context, replay = subscription.context, subscription.replay
         if replay is not None and replay.trail is not None:
             replay.came = True
-            kept = self._sifted(subscription, replay.trail, batch)
+            kept, context = self._sifted(subscription, replay.trail, batch)
             if kept is None:
                 return
             batch = kept
-        batch.context = subscription.context
+        batch.context = context
         self._effects.append(Hand(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
@@ -361,12 +361,12 @@ class Subscriptions:
             subscription = by_id.get(sub_id)
             if subscription is not None and subscription.stood:
                 self._came(subscription, cost, mono)
-                replay = subscription.replay
+                context, replay = subscription.context, subscription.replay
                 if replay is not None and replay.trail is not None:
                     replay.came = True
-                    rows, cost = self._sifted_rows(subscription, replay.trail, batch, rows, cost)
+                    rows, cost, context = self._sifted_rows(subscription, replay.trail, batch, rows, cost)
                 if cost:
-                    parts.append((subscription.sink, share(rows, cost, subscription.context), rows))
+                    parts.append((subscription.sink, share(rows, cost, context), rows))
         if parts:
             self._effects.append(HandAll(shared, parts))
 
@@ -389,29 +389,29 @@ class Subscriptions:
             subscription.deadline = mono + credit_linger_seconds
             self._lingering[subscription.context.sub_id] = subscription
 
-    def _sifted(self, subscription: Subscription, trail: Trail, batch: MessageBatch) -> MessageBatch | None:
-        """What of a batch is for the application; None when there is nothing."""
+    def _sifted(self, subscription: Subscription, trail: Trail, batch: MessageBatch) -> Sifted:
+        """What of a batch is for the application."""
         try:
-            kept = sift(trail, batch)
+            sifted = sift(trail, batch, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
-            return None
-        if kept is not batch:
-            self._give(subscription, batch.cost - (0 if kept is None else kept.cost))
-        return kept
+            return Sifted(None, subscription.context)
+        if sifted.batch is not batch:
+            self._give(subscription, batch.cost - (0 if sifted.batch is None else sifted.batch.cost))
+        return sifted
 
     def _sifted_rows(
         self, subscription: Subscription, trail: Trail, batch: MessageBatch, rows: Sequence[int], cost: int
-    ) -> tuple[Sequence[int], int]:
-        """As `_sifted`, of some messages of a batch: those that are left, and their cost."""
+    ) -> SiftedRows:
+        """As `_sifted`, of some messages of a batch, which cost `cost`."""
         try:
-            left, kept = sift_rows(trail, batch, rows, cost)
+            sifted = sift_rows(trail, batch, rows, cost, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
-            return (), 0
-        if left is not rows:
-            self._give(subscription, cost - kept)
-        return left, kept
+            return SiftedRows((), 0, subscription.context)
+        if sifted.rows is not rows:
+            self._give(subscription, cost - sifted.cost)
+        return sifted
 
     def _give(self, subscription: Subscription, cost: int) -> None:
         credit = subscription.take(cost)

@@ -16,6 +16,7 @@ class Context:
     sub_id = "sub-1"
     command = "sow"
     store = None
+    came_again = False
 
     def __init__(self, *, with_bookmark: bool, with_timestamp: bool) -> None:
         self.with_bookmark = with_bookmark

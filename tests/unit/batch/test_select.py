@@ -23,6 +23,7 @@ class Context:
     with_timestamp = False
     command = "publish"
     store = None
+    came_again = False
 
 
 def mixed() -> MessageBatch:

@@ -1,0 +1,77 @@
+"""Owns the second look at messages that came again: those that were discarded while they waited here, by who
+held earlier copies of them, are not handed on.
+
+Must never cost a batch in which nothing came again more than a look at its context, nor hold back a message
+that a bookmark store does not call discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from tickertape.base.errors import TickertapeError
+from tickertape.batch import select
+from tickertape.batch.format import I8
+from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message import Message
+from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
+from tickertape.client.bookmarks import asked
+from tickertape.client.subscription import DeliveryContext
+
+Handler = Callable[[Message], object]
+
+
+def marked(context: DeliveryContext) -> DeliveryContext:
+    """The context of a batch in which messages came again."""
+    return context if context.store is None else msgspec.structs.replace(context, came_again=True)
+
+
+def left_of(batch: MessageBatch) -> MessageBatch | None:
+    """What of `batch` is still to be handed on; None when nothing is. It is `batch` where nothing came
+    again."""
+    context = batch.context
+    if context is None or not context.came_again:
+        return batch
+    publishers, sequences = columns_of(batch)
+    count = batch.count
+    ids = [publishers] * count if isinstance(publishers, int) else publishers.tolist()
+    rows = [
+        row
+        for row, (publisher, sequence) in enumerate(zip(ids, sequences.tolist(), strict=True))
+        if not _is_discarded(context.store, context.sub_id, publisher, sequence)
+    ]
+    if len(rows) == count:
+        return batch
+    if not rows:
+        return None
+    left = select(batch, np.array(rows, I8))
+    left.context = context
+    return left
+
+
+def is_over(message: Message) -> bool:
+    """Whether a message came again, and was discarded meanwhile."""
+    batch = message.batch
+    context = batch.context
+    if context is None or not context.came_again:
+        return False
+    at = message.index
+    return _is_discarded(context.store, context.sub_id, batch.publisher(at), batch.sequence(at))
+
+
+def unless_over(handler: Handler, batch: MessageBatch) -> Handler:
+    """`handler`, or where messages of `batch` came again, what calls it for the others."""
+    if batch.context is None or not batch.context.came_again:
+        return handler
+    return lambda message: None if is_over(message) else handler(message)
+
+
+def _is_discarded(store: object, sub_id: str, publisher: int, sequence: int) -> bool:
+    assert isinstance(store, BookmarkStore)
+    try:
+        return asked(lambda: store.is_discarded(sub_id, publisher, sequence))
+    except TickertapeError:
+        return False  # a store that cannot say: rather twice than never
