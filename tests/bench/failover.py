@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
@@ -40,6 +41,11 @@ class Deliveries:
         return self._first
 
 
+def options() -> dict[str, Any]:
+    """What the clients are made with: the store keeps account of what was not discarded."""
+    return {"reconnect_delay": DELAY_SECONDS, "bookmark_store": tt.MemoryBookmarkStore()}
+
+
 def _measured(room: Room, serve: Callable[[str, Deliveries, Callable[[], None]], None]) -> Reading:
     """`serve(uri, handler, restarts)` keeps a client connected while `restarts()` runs."""
     taken: list[float] = []
@@ -70,7 +76,7 @@ def _measured(room: Room, serve: Callable[[str, Deliveries, Callable[[], None]],
 )
 def blocking(room: Room) -> Reading:
     def serve(uri: str, deliveries: Deliveries, restarts: Callable[[], None]) -> None:
-        with tt.HAClient("bench", servers=uri, reconnect_delay=DELAY_SECONDS) as client:
+        with tt.HAClient("bench", servers=uri, **options()) as client:
             client.bookmark_subscribe("orders", tt.EPOCH, sub_id="s", on_message=deliveries)
             restarts()
 
@@ -87,7 +93,7 @@ def blocking(room: Room) -> Reading:
 def awaited(room: Room) -> Reading:
     def serve(uri: str, deliveries: Deliveries, restarts: Callable[[], None]) -> None:
         async def run() -> None:
-            async with tt.AsyncHAClient("bench", servers=uri, reconnect_delay=DELAY_SECONDS) as client:
+            async with tt.AsyncHAClient("bench", servers=uri, **options()) as client:
                 await client.bookmark_subscribe("orders", tt.EPOCH, sub_id="s", on_message=deliveries)
                 await asyncio.to_thread(restarts)
 

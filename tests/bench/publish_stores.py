@@ -11,13 +11,16 @@ from tests.bench.stage import A_CALL, BODY, FLUSH_SECONDS, one_at_a_time, stage
 
 def _publish(room: Room, store: tt.MemoryPublishStore | tt.FilePublishStore, note: str) -> Reading:
     count = room.count(500_000)
-    with stage(room.directory) as server, tt.Client("bench", server.uri, publish_store=store) as client:
+    with (
+        stage(room.directory) as server,
+        tt.HAClient("bench", servers=server.uri, publish_store=store) as client,
+    ):
         return Reading(count / one_at_a_time(client, count, BODY), note)
 
 
 @bench(
     "publish stores",
-    "publish() with MemoryPublishStore, until persisted",
+    "HAClient.publish() with MemoryPublishStore, until persisted",
     unit="msg/s",
     floor=300_000,
     aim=800_000,
@@ -28,7 +31,7 @@ def publish_memory_store(room: Room) -> Reading:
 
 @bench(
     "publish stores",
-    "publish() with FilePublishStore, until persisted",
+    "HAClient.publish() with FilePublishStore, until persisted",
     unit="msg/s",
     floor=150_000,
     aim=500_000,
@@ -52,7 +55,7 @@ def file_store_left_on_disk(room: Room) -> Reading:
     with (
         tt.FilePublishStore(path) as store,
         stage(room.directory) as server,
-        tt.Client("bench", server.uri, publish_store=store) as client,
+        tt.HAClient("bench", servers=server.uri, publish_store=store) as client,
     ):
         for _ in range(max(1, count // A_CALL)):
             client.publish_batch("orders", bodies)
