@@ -41,3 +41,21 @@ def test_importing_the_package_imports_none_of_its_parts() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=source_environment()
     )
     assert shown.stdout.strip() == "[]"
+
+
+DEVELOPMENT = ("duckdb", "hypothesis", "pytest", "_pytest", "bson")
+
+
+@pytest.mark.parametrize("module", ["tickertape.testing", "examples.demo.story"])
+def test_what_users_run_needs_nothing_that_only_the_development_installs(module: str) -> None:
+    root = Path(__file__).parents[2]
+    code = f"import sys; sys.modules.update(dict.fromkeys({DEVELOPMENT!r})); import {module}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=source_environment(),
+        cwd=root,
+    )
+    assert done.returncode == 0, done.stderr
