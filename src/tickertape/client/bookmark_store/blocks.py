@@ -106,6 +106,10 @@ class Block:
             self.states = self.states.translate(_AGAIN)
             self.connection = connection
 
+    def awaits(self, connection: int) -> bool:
+        """Whether messages are still to come again on this connection."""
+        return self.left > 0 and (self.connection != connection or EXPECTED in self.states)
+
     def last_of_each(self, low: int, high: int) -> dict[int, int]:
         """Of each publisher with messages in the rows `[low, high)` the last row."""
         if self.publishers is None:

@@ -9,6 +9,7 @@ import pytest
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkStoreFull
+from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store import progress as module
 from tickertape.client.bookmark_store.progress import Progress
 
@@ -71,6 +72,21 @@ def test_a_notice_counts_when_everything_before_it_is_discarded() -> None:
     assert progress.most_recent() == [Bookmark(9, 200)]
     progress.discard(1, 3)
     assert progress.most_recent() == [Bookmark(1, 3)]
+
+
+def test_a_notice_from_before_what_is_to_come_again_does_not_move_the_recovery_point_back() -> None:
+    with MemoryBookmarkStore() as store:
+        store.started("s", [Bookmark(1, 1)])
+        store.resumed("s")
+        store.log("s", 2, np.array([1], np.uint64))
+        store.persisted("s", Bookmark(2, 1))
+        store.resumed("s")  # the connection was lost: from the beginning again
+        store.persisted("s", Bookmark(1, 1))  # of a publisher that the store never saw
+        store.log("s", 2, np.array([1], np.uint64))
+        assert store.discard("s", 2, 1)
+        assert store.most_recent("s") == [Bookmark(2, 1)]
+        store.persisted("s", Bookmark(3, 7))  # nothing is to come again now
+        assert store.most_recent("s") == [Bookmark(3, 7)]
 
 
 def test_forgetting_lets_everything_behind_the_prefix_come_again() -> None:
