@@ -158,13 +158,6 @@ MUTATIONS: Final = (
         (_HANDOVER,),
     ),
     Mutation(
-        "completed comes one message early",
-        "engine/delivery.py",
-        "        if sub.target is not None and position >= sub.target:",
-        "        if sub.target is not None and position >= sub.target - 1:",
-        ("unit/engine", _HANDOVER),
-    ),
-    Mutation(
         "credit is not counted",
         "engine/subscription.py",
         "        self.allowance.credit -= batch.cost",

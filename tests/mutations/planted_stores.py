@@ -138,7 +138,7 @@ STORE_MUTATIONS: Final = (
         "client/bookmark_store/ring.py",
         "if cell is None or progress.head != ordinal + 1:",
         "if cell is None:",
-        (_BOOKMARKS,),
+        ("unit/client/bookmark_store/test_store_files.py", _BOOKMARKS),
     ),
     Mutation(
         "a duplicate on the same connection is delivered",

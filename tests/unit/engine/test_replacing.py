@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, Peer
-from tickertape.base.limits import replaces_waiting_max
+from tickertape.base.limits import message_cost_bytes, replaces_waiting_max
 from tickertape.wire.commands import Ack
 
 
@@ -39,6 +39,37 @@ def test_exact_20_at_the_end_of_the_log_it_changes_with_the_next_message_accepte
     assert peer.answers[command] == Ack(id=command)
     assert _bodies(peer) == [1, 4]
     assert peer.marks["s"] == ["completed after 0"]
+
+
+def test_what_is_passed_over_for_the_old_topic_is_not_for_the_new_one() -> None:
+    world = EngineWorld(1)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    peer.subscribe("s", "a")
+    world.settle()
+    world.broker.blocked(peer.conn)
+    for topic, number in (("a", 100), ("c", 200)):
+        publisher.publish(topic, [b"%d" % number])
+        world.settle()
+    _replace(peer, "s", "b")
+    for number in range(50):  # behind the change, and nothing more of the old topic
+        publisher.publish("b", [b"%d" % number])
+        world.settle()
+    assert _bodies(peer) == []
+    world.broker.writable(peer.conn)
+    world.settle()
+    assert _bodies(peer) == [100, *range(50)]
+
+
+def test_completed_comes_after_the_last_message_even_when_that_comes_alone() -> None:
+    world = EngineWorld(2)
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    for number in range(5):
+        publisher.publish("a", [b"%d" % number])
+        world.settle()
+    peer.subscribe("s", "a", bookmark="0", credit=message_cost_bytes + 1)
+    world.settle()
+    assert _bodies(peer) == list(range(5))
+    assert peer.marks["s"] == ["completed after 5"]
 
 
 def test_exact_20_a_replay_changes_where_it_stands() -> None:

@@ -340,3 +340,13 @@ def test_golden_files_are_what_is_written(kind: str, tmp_path: Path, monkeypatch
     if os.environ.get("TICKERTAPE_GOLDEN") == "write":
         golden.write_bytes(path.read_bytes())
     assert path.read_bytes() == golden.read_bytes()
+
+
+def test_a_ring_knows_after_a_restart_how_far_a_closed_gap_reached(tmp_path: Path) -> None:
+    with tt.RingBookmarkStore(tmp_path / "ring") as store:
+        store.resumed("s")
+        store.log("s", 1, np.array([1, 2, 3, 4, 5], np.uint64))
+        for sequence in (1, 3, 4, 2):  # the last one closes the gap before two others
+            assert store.discard("s", 1, sequence)
+    with tt.RingBookmarkStore(tmp_path / "ring") as store:
+        assert store.most_recent("s") == [tt.Bookmark(1, 4)]
