@@ -43,12 +43,14 @@ def test_exact_20_at_the_end_of_the_log_it_changes_with_the_next_message_accepte
 
 def test_what_is_passed_over_for_the_old_topic_is_not_for_the_new_one() -> None:
     world = EngineWorld(1)
+    world.broker.journal.view.tail_bytes_max = 1  # so that it is read from segments, by their indexes
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a")
     world.settle()
     world.broker.blocked(peer.conn)
-    for topic, number in (("a", 100), ("c", 200)):
-        publisher.publish(topic, [b"%d" % number])
+    publisher.publish("a", [b"100"])
+    for _ in range(50):
+        publisher.publish("c", [bytes(2_000)])
         world.settle()
     _replace(peer, "s", "b")
     for number in range(50):  # behind the change, and nothing more of the old topic
