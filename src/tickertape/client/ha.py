@@ -22,6 +22,7 @@ from tickertape.base.errors import (
 )
 from tickertape.client import forks
 from tickertape.client import session as machine
+from tickertape.client import waiting
 from tickertape.client.blocking import Client
 from tickertape.client.bookmark_store import BookmarkStore
 from tickertape.client.counsel import as_failure, request_of, stored_of
@@ -151,7 +152,7 @@ class HAClient(Keeping, Client):
             placing.settle(Closed("the client was closed"))
         # It may be waiting for a connection or an object of the application, which nobody can cut short.
         if keeper is not None and apart and not self._dialling:
-            keeper.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            keeper.join(waiting.left(deadline))
         self._close_own()
 
     def __enter__(self) -> Self:

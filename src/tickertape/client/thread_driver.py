@@ -27,7 +27,7 @@ from tickertape.client.lane import NOBODY
 from tickertape.client.link import Link, dial
 from tickertape.client.states import ConnectionState
 from tickertape.client.subscriptions import Request
-from tickertape.client.waiting import DEFAULT, Call, Timeout, now
+from tickertape.client.waiting import DEFAULT, Call, Timeout, left, now
 from tickertape.wire.commands import LoggedOn
 
 
@@ -106,7 +106,7 @@ class ThreadDriver(Driver):
             if link.discard():  # another thread was just about to let it receive
                 self.lost(Disconnected("the client was closed"))
             else:
-                link.thread.join(_left(deadline))
+                link.thread.join(left(deadline))
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +162,7 @@ class ThreadDriver(Driver):
         self._carry_out(link, later)
         if link is not None and not call.settled:
             link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
-        call.wait(_left(deadline), what, seconds)
+        call.wait(left(deadline), what, seconds)
         if self._publishing.refusals.count:
             with self._lock:
                 refused = self._publishing.refusals.take()
@@ -276,7 +276,7 @@ class ThreadDriver(Driver):
             link.start()
             self._keep_beating()
             self._carry_out(link, later)
-            answer = call.wait(_left(deadline), "the logon", seconds)
+            answer = call.wait(left(deadline), "the logon", seconds)
         except BaseException as error:
             why = str(error) if isinstance(error, TimedOut) else "connecting was interrupted"
             self._abandon(link, Disconnected(why))
@@ -373,7 +373,7 @@ class ThreadDriver(Driver):
 
     def _answer(self, call: Call, deadline: float | None, seconds: float | None, what: str) -> object:
         """Wait for the answer to the call `what`; `deadline` is where its `seconds` end."""
-        return call.wait(_left(deadline), what, seconds)
+        return call.wait(left(deadline), what, seconds)
 
     def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
         """Wait, under the lock, while somebody is connecting; `deadline` is where the `seconds` of the call
@@ -418,7 +418,3 @@ class ThreadDriver(Driver):
     def _not_on_receive_thread(self, what: str) -> None:
         if self._on_receive_thread():
             raise UsageError(f"{what} would wait for the receive thread, which it was called on")
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

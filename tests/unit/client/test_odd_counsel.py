@@ -52,6 +52,16 @@ def raising(error: BaseException) -> Callable[[], str]:
     return act
 
 
+def when_back(tell: Callable[[], None]) -> Callable[[tt.ConnectionState], None]:
+    """A listener that tells when everything may be called again."""
+
+    def heard(state: tt.ConnectionState) -> None:
+        if state is tt.ConnectionState.RESUBSCRIBED:
+            tell()
+
+    return heard
+
+
 NONSENSE = [
     pytest.param(raising(asyncio.CancelledError()), "ancelled", id="cancelled"),
     pytest.param(raising(GeneratorExit()), "GeneratorExit", id="generator exit"),
@@ -71,15 +81,11 @@ def test_an_authenticator_that_does_nonsense_costs_one_attempt(
         back = asyncio.Event()
         tokens = kind(act)
 
-        def heard(state: tt.ConnectionState) -> None:
-            if state is tt.ConnectionState.RESUBSCRIBED:
-                back.set()
-
         with socket_server() as server:
             chooser = FailuresKept(server.uri, tokens)
             async with tt.AsyncHAClient("a", server_chooser=chooser, reconnect_delay=0.001) as client:
                 client.set_exception_listener(told.append)
-                client.add_connection_state_listener(heard)
+                client.add_connection_state_listener(when_back(back.set))
                 server.drop()
                 await asyncio.wait_for(back.wait(), 1.0)
         assert tokens.asked == 3
@@ -97,15 +103,11 @@ def test_it_costs_one_attempt_of_the_blocking_client_too(act: Callable[[], str],
     back = threading.Event()
     tokens = Nonsense(act)
 
-    def heard(state: tt.ConnectionState) -> None:
-        if state is tt.ConnectionState.RESUBSCRIBED:
-            back.set()
-
     with socket_server() as server:
         chooser = FailuresKept(server.uri, tokens)
         with tt.HAClient("a", server_chooser=chooser, reconnect_delay=0.001) as client:
             client.set_exception_listener(told.append)
-            client.add_connection_state_listener(heard)
+            client.add_connection_state_listener(when_back(back.set))
             server.drop()
             assert back.wait(1.0)
     assert tokens.asked == 3
