@@ -20,9 +20,8 @@ from tickertape.base.errors import (
     TimedOut,
     UsageError,
 )
-from tickertape.client import forks
+from tickertape.client import forks, waiting
 from tickertape.client import session as machine
-from tickertape.client import waiting
 from tickertape.client.blocking import Client
 from tickertape.client.bookmark_store import BookmarkStore
 from tickertape.client.counsel import as_failure, request_of, stored_of
