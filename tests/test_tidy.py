@@ -57,7 +57,7 @@ OTHERS: dict[str, set[str]] = {
     "filter": {"lark", "re2", "numpy"},
     "wire": {"msgspec", "numpy", "crc32c"},
     "journal": {"msgspec", "numpy", "crc32c"},
-    "engine": {"msgspec", "numpy"},
+    "engine": {"msgspec", "numpy", "pyroaring"},
     "server": {"msgspec", "numpy", "uvloop", "h11", "prometheus_client"},
     "client": {"msgspec", "numpy", "pyarrow", "crc32c"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},

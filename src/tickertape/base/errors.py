@@ -102,6 +102,12 @@ class TopicNotRecorded(UsageError):
     code = "topic_not_recorded"
 
 
+class NotAQueue(UsageError):
+    """A topic that is acknowledged is not the name of a queue of this server."""
+
+    code = "not_a_queue"
+
+
 class BookmarkUnknown(UsageError):
     """The log does not hold the bookmark and the subscription asked to fail then."""
 

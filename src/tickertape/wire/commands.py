@@ -160,6 +160,8 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
     last message before it, `0` when there is none; empty when it is not known, or yet to come."""
     available: str = ""
     """With `bookmark_expired`: the first bookmark that the log still has, if it has a message."""
+    backlog: Count = 0
+    """Of a subscription to queues: how many unacknowledged messages it may hold; 0 for any other."""
 
 
 class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
@@ -207,13 +209,20 @@ class Deliver(Command, tag="m", frozen=True, kw_only=True):
 
     With `sub_ids` it is for several subscriptions, whose messages are to be handed on in the order of the
     batch: `counts` says how many are for each of them, `indices` which, rising for each; both are
-    little-endian u32, one after the other. Every message is for at least one of them."""
+    little-endian u32, one after the other. Every message is for at least one of them.
+
+    With `queue` the messages come out of the queue of that name, and keep the topics they were published to.
+    `lease` is when the lease on them ends, microseconds since 1970 UTC, 0 when it has no end; `once`: they
+    have left the queue already, nothing of them comes again."""
 
     sub_id: str = ""
     next: Count = 0
     sub_ids: tuple[str, ...] = ()
     counts: bytes = b""
     indices: bytes = b""
+    queue: str = ""
+    lease: Count = 0
+    once: bool = False
 
 
 class Completed(Command, tag="done", frozen=True, kw_only=True):

@@ -1,0 +1,46 @@
+"""Owns every bound of message queues, by name, with its unit last.
+
+Must never be repeated elsewhere as a number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.limits import KIB, MIB, batch_bytes_target, frame_bytes_max, message_bytes_max
+
+queues_max: Final = 1_000
+"""Queues of one server."""
+queue_backlog_max: Final = 1_000_000
+"""Unacknowledged messages that one subscription, or one queue, may be allowed."""
+queue_count_max: Final = 1_000_000
+"""The largest `max_deliveries`, `max_cancels`."""
+queue_depth_max: Final = 1 << 40
+"""The largest `target_queue_depth`."""
+lease_seconds_min: Final = 0.01
+"""The shortest lease."""
+lease_seconds_max: Final = 366 * 86_400.0
+"""The longest lease, and the longest by which one is extended."""
+settlement_runs_max: Final = 16_384
+"""Runs of bookmarks that one settlement names."""
+settlement_messages_max: Final = 1_000_000
+"""Messages that one settlement names by runs: a run counts every sequence in it."""
+settlement_bytes_max: Final = 1 * MIB
+"""Largest body of a settlement."""
+record_positions_max: Final = 65_536
+"""Messages that one outcome record speaks of at most, but for those of one settlement."""
+queue_step_messages_max: Final = 4_096
+"""Messages of a queue that are looked at, or shared out, in one step."""
+queue_read_bytes: Final = 256 * KIB
+"""About what a queue reads ahead of its log for those who consume it."""
+queue_frame_messages_max: Final = 1_024
+"""Messages that one frame hands to a consumer."""
+delivery_bytes_max: Final = batch_bytes_target
+"""About what one frame hands to a consumer."""
+priorities_max: Final = 65_536
+"""Different priorities that one queue tells apart; a further one counts as the nearest below it."""
+dead_letter_label_bytes_max: Final = 700
+"""What a dead letter keeps of the correlation id of the message it was."""
+
+assert settlement_runs_max * 24 < settlement_bytes_max < message_bytes_max < frame_bytes_max
+assert queue_frame_messages_max <= queue_step_messages_max

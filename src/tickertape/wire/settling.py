@@ -1,0 +1,112 @@
+"""Owns how a client says what became of messages of a queue: a settlement, the body of a message published to
+the reserved topic `$queue`.
+
+It travels as any publish does, so that it is kept in a publish store, sent again and known again by its
+sequence. Must never decide anything: what it does is the business of the engine. docs/formats/wire.md shows
+the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tickertape.base.errors import BadCommand
+from tickertape.base.queue_limits import (
+    lease_seconds_max,
+    settlement_bytes_max,
+    settlement_messages_max,
+    settlement_runs_max,
+)
+from tickertape.base.texts import shown
+
+QUEUE_TOPIC: Final = "$queue"
+"""Settlements are published to it; the log keeps their outcomes there."""
+
+Action = Literal["ack", "cancel", "expire", "extend"]
+Runs = npt.NDArray[np.uint64]
+"""Publisher, first sequence and count in each row."""
+
+_RUN: Final = 3
+_U8: Final = np.dtype("<u8")
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of messages of `queue`: those of `runs`, or all that pass `filter`.
+
+    `ack`: they are done. `cancel`: they go back. `expire`: they leave the queue undone. `extend`: their lease
+    ends `extend_ms` from now."""
+
+    queue: str
+    action: Action
+    runs: bytes = b""
+    filter: str | None = None
+    extend_ms: int = 0
+
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_DECODE: Final = msgspec.msgpack.Decoder(Settlement).decode
+
+
+def encode_settlement(settlement: Settlement) -> bytes:
+    """The body of a settlement."""
+    return _ENCODE(settlement)
+
+
+def decode_settlement(body: bytes) -> tuple[Settlement, Runs]:
+    """A settlement and its runs. Raises `BadCommand` for what is none, or is larger than allowed."""
+    if len(body) > settlement_bytes_max:
+        raise BadCommand(f"a settlement of {len(body):,} bytes: {settlement_bytes_max:,} are allowed")
+    try:
+        settlement = _DECODE(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadCommand(f"a settlement that cannot be read: {shown(str(error))}") from None
+    runs = runs_in(settlement.runs)
+    if (settlement.filter is None) == (not len(runs)):
+        raise BadCommand("a settlement names bookmarks, or has a filter")
+    if settlement.action == "extend":
+        if not 0 < settlement.extend_ms <= lease_seconds_max * 1000:
+            raise BadCommand(
+                f"a lease is extended by 1 to {int(lease_seconds_max * 1000)} ms, "
+                f"not by {settlement.extend_ms}"
+            )
+    elif settlement.extend_ms:
+        raise BadCommand(f"the settlement {settlement.action} has no extension")
+    return settlement, runs
+
+
+def runs_of(publishers: Sequence[int] | npt.NDArray[np.uint64], sequences: npt.ArrayLike) -> bytes:
+    """The runs of bookmarks, in the order given: what follows one another of one publisher is one run."""
+    theirs, numbers = np.asarray(publishers, _U8), np.asarray(sequences, _U8)
+    if not len(theirs):
+        return b""
+    new = np.ones(len(theirs), bool)
+    new[1:] = (theirs[1:] != theirs[:-1]) | (numbers[1:] != numbers[:-1] + np.uint64(1))
+    starts = np.flatnonzero(new)
+    runs = np.empty((len(starts), _RUN), _U8)
+    runs[:, 0], runs[:, 1] = theirs[starts], numbers[starts]
+    runs[:, 2] = np.diff(starts, append=len(theirs))
+    return runs.tobytes()
+
+
+def runs_in(data: bytes) -> Runs:
+    """The runs of a settlement. Raises `BadCommand` for what are none, or are more than allowed."""
+    if len(data) % (_RUN * _U8.itemsize):
+        raise BadCommand(f"{len(data)} bytes are no runs of bookmarks: each has 24")
+    runs = np.frombuffer(data, _U8).reshape(-1, _RUN)
+    if len(runs) > settlement_runs_max:
+        raise BadCommand(f"{len(runs):,} runs of bookmarks: {settlement_runs_max:,} are allowed")
+    counts = runs[:, 2]
+    if (counts == 0).any() or (counts > settlement_messages_max).any():
+        raise BadCommand(f"a run of bookmarks has 1 to {settlement_messages_max:,} of them")
+    if int(counts.sum()) > settlement_messages_max:
+        raise BadCommand(
+            f"a settlement of {int(counts.sum()):,} bookmarks: {settlement_messages_max:,} are allowed"
+        )
+    if (runs[:, 1] == 0).any() or (runs[:, 1] > np.uint64(2**64 - 1) - counts).any():
+        raise BadCommand("sequences of a run of bookmarks are 1 to 2**64 - 1")
+    return runs
