@@ -10,6 +10,8 @@ from tickertape.base.queue_limits import queues_max
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.server.config import examine, load_config
 
+ELSEWHERE = "'q' is the name of a queue over 'w': name the topic that its messages are published to"
+
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
@@ -236,14 +238,8 @@ def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -
                 "[[queue]]\nname = 's'\ndead_letter = 'q'\n"
             ),
             [
-                (
-                    "6: queue.underlying: 'q' is the name of a queue over 'w': name the topic that its messages "
-                    "are published to"
-                ),
-                (
-                    "9: queue.dead_letter: 'q' is the name of a queue over 'w': name the topic that its "
-                    "are published to"
-                ),
+                f"6: queue.underlying: {ELSEWHERE}",
+                f"9: queue.dead_letter: {ELSEWHERE}",
             ],
         ),
         (
