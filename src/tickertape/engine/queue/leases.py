@@ -117,8 +117,7 @@ class Leases(Generic[Holder]):
         self.count -= len(ours)
 
     def extend(self, lease: Lease[Holder], positions: BitMap64, deadline: float | None) -> Lease[Holder]:
-        """Of `lease` these end at `deadline`, as a lease of their own: `lease` itself when they are all of
-        it.
+        """Of `lease` these end at `deadline`, as a lease of their own, or as `lease` if they are all of it.
 
         Nothing happens when none of them is in it."""
         ours = lease.positions & positions
