@@ -104,6 +104,14 @@ def test_what_was_due_is_not_kept() -> None:
     assert len(expiry._gone) <= 2
 
 
+def test_what_was_due_goes_with_what_is_before_the_queue() -> None:
+    expiry = Expiry(None, "minimum")
+    enter(expiry, [1, 2, 3], [0, 0, 0], [5, 5, 5])
+    assert len(expiry.due(5 * MS)) == 3
+    expiry.forget_below(3)
+    assert list(expiry._gone) == [3]
+
+
 GARBAGE = st.one_of(
     st.binary(max_size=60),
     st.tuples(
