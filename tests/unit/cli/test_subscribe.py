@@ -11,14 +11,14 @@ from click.testing import CliRunner
 
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.cli.group import cli
-from tickertape.cli.subscribe import _print
+from tickertape.cli.printing import print_batches
 
 BODIES = [b'{"a": 1.50,\n "b": [ ]}', b"plain text", b"", b'"caf\xc3\xa9"', b"\xff\x00", b'"\xff"', b"[1] 2"]
 
 
 def printed(batches: list[MessageBatch], count: int | None = None, *, as_json: bool = False) -> bytes:
     out = BytesIO()
-    whole = _print(batches, count, out, as_json=as_json)
+    whole = print_batches(batches, count, out, as_json=as_json)
     assert whole is (count is not None and count <= sum(batch.count for batch in batches))
     return out.getvalue()
 
