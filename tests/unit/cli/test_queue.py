@@ -168,6 +168,14 @@ def test_what_somebody_else_took_is_not_waited_for_without_end(client: Client) -
     assert client.calls[-1] == ("flush",)
 
 
+def test_what_dies_again_meanwhile_stays(client: Client) -> None:
+    client.waiting = [dead(label("a"), label("b"), label("c"))]
+    client.taken = [dead("plain", label("b")), dead(label("c"), label("d"), first=3)]
+    assert run("queue", "requeue", "work-dead").stdout == "2 messages requeued\n"
+    assert [call[1] for call in client.calls if call[0] == "publish"] == ["b", "c"]
+    assert [call[2] for call in client.calls if call[0] == "ack"] == [["7|2|"], ["7|3|"]]
+
+
 def test_an_empty_queue_is_not_even_consumed(client: Client) -> None:
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (0, "0 messages requeued\n")
