@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.helpers.leases import Settled, out_of
 from tests.unit.server.admin.test_queues_look import IDLE, WORK, stats_of
 from tickertape.base.errors import TickertapeError, TimedOut
 from tickertape.batch import BatchBuilder, MessageBatch
@@ -176,6 +177,14 @@ def test_what_dies_again_meanwhile_stays(client: Client) -> None:
     assert [call[2] for call in client.calls if call[0] == "ack"] == [["7|2|"], ["7|3|"]]
 
 
+def test_a_queue_that_keeps_nothing_is_not_requeued_from(client: Client) -> None:
+    client.waiting = [out_of("work-dead", dead(label("a")), once=True)]
+    result = run("queue", "requeue", "work-dead")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'work-dead' is at-most-once" in result.stderr
+    assert client.calls == [("browse", "work-dead", {})]
+
+
 def test_an_empty_queue_is_not_even_consumed(client: Client) -> None:
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (0, "0 messages requeued\n")
@@ -338,3 +347,35 @@ def test_bad_usage(arguments: list[str], says: str) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     # Long lines of click's are broken anywhere.
     assert says.replace(" ", "") in "".join(result.stderr.split())
+
+
+# -- subscribe --ack ------------------------------------------------------------------------------------
+
+
+def test_what_was_written_out_is_acknowledged_and_that_is_persisted(client: Client) -> None:
+    settled = Settled()
+    client.waiting = [out_of("work", dead(*"ab", first=n), settled=settled) for n in (1, 3, 5)]
+    result = run("subscribe", "work", "--ack", "--max-backlog", "9", "--count", "3")
+    assert (result.exit_code, result.stdout) == (0, "1\n2\n3\n")
+    assert settled.told == [("work", "ack", 7, 1), ("work", "ack", 7, 2), ("work", "ack", 7, 3)]
+    assert client.calls == [
+        ("subscribe", "work", {"options": "bookmark,timestamp", "max_backlog": 9}),
+        ("flush",),
+    ]
+    assert client.connected_to == ("tcp://127.0.0.1:9007", True)
+
+
+def test_it_is_persisted_also_when_no_more_comes_in_time(client: Client) -> None:
+    settled = Settled()
+    client.waiting = [out_of("work", dead("a"), settled=settled)]
+    result = run("subscribe", "work", "--ack", "--timeout", "1s")
+    assert (result.exit_code, result.stdout) == (3, "1\n")
+    assert (len(settled.told), client.calls[1:]) == (1, [("flush",)])
+
+
+def test_without_it_nothing_is_acknowledged(client: Client) -> None:
+    settled = Settled()
+    client.waiting = [out_of("work", dead("a"), settled=settled)]
+    assert run("subscribe", "work", "--count", "1").stdout == "1\n"
+    assert (settled.told, client.connected_to) == ([], ("tcp://127.0.0.1:9007", False))
+    assert len(client.calls) == 1
