@@ -45,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the Hypothesis profile; `--hypothesis-profile` on the command line wins."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: the same interpreter
+    # The threads that NumPy starts for linear algebra are a third of what the start of a server costs.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if config.getoption("--hypothesis-profile", default=None):
         return
     if config.getoption("--full"):
