@@ -27,6 +27,14 @@ settlement_messages_max: Final = 1_000_000
 """Messages that one settlement names by runs: a run counts every sequence in it."""
 settlement_bytes_max: Final = 1 * MIB
 """Largest body of a settlement."""
+ack_timeout_seconds_default: Final = 1.0
+"""How long a client keeps acknowledgements that it gathers, when `ack_batch_size` is above 1."""
+acknowledger_idle_seconds: Final = 1.0
+"""How long the thread that sends what is gathered waits for more before it ends."""
+ack_batch_messages_max: Final = settlement_runs_max
+"""The largest `ack_batch_size`: one settlement holds it, whatever the bookmarks are."""
+settlement_mark_bytes: Final = 48
+"""What a publish store needs for each bookmark of a settlement, generously: a small one gets small ones."""
 record_positions_max: Final = 65_536
 """Messages that one outcome record speaks of at most, but for those of one settlement."""
 queue_step_messages_max: Final = 4_096
