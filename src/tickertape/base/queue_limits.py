@@ -21,12 +21,16 @@ lease_seconds_min: Final = 0.01
 """The shortest lease."""
 lease_seconds_max: Final = 366 * 86_400.0
 """The longest lease, and the longest by which one is extended."""
+queue_expiration_seconds_max: Final = 36_600 * 86_400.0
+"""The longest `expiration` of a queue."""
 settlement_runs_max: Final = 16_384
 """Runs of bookmarks that one settlement names."""
 settlement_messages_max: Final = 1_000_000
 """Messages that one settlement names by runs: a run counts every sequence in it."""
 settlement_bytes_max: Final = 1 * MIB
 """Largest body of a settlement."""
+record_ranges_bytes_max: Final = 512 * KIB
+"""What ranges of positions one record has at most: what is scattered more takes several."""
 ack_timeout_seconds_default: Final = 1.0
 """How long a client keeps acknowledgements that it gathers, when `ack_batch_size` is above 1."""
 acknowledger_idle_seconds: Final = 1.0
@@ -35,8 +39,6 @@ ack_batch_messages_max: Final = settlement_runs_max
 """The largest `ack_batch_size`: one settlement holds it, whatever the bookmarks are."""
 settlement_mark_bytes: Final = 48
 """What a publish store needs for each bookmark of a settlement, generously: a small one gets small ones."""
-record_positions_max: Final = 65_536
-"""Messages that one outcome record speaks of at most, but for those of one settlement."""
 queue_step_messages_max: Final = 4_096
 """Messages of a queue that are looked at, or shared out, in one step."""
 queue_read_bytes: Final = 256 * KIB
@@ -51,4 +53,6 @@ dead_letter_label_bytes_max: Final = 700
 """What a dead letter keeps of the correlation id of the message it was."""
 
 assert settlement_runs_max * 24 < settlement_bytes_max < message_bytes_max < frame_bytes_max
+assert record_ranges_bytes_max % 16 == 0
+assert record_ranges_bytes_max + settlement_bytes_max < message_bytes_max
 assert queue_frame_messages_max <= queue_step_messages_max

@@ -1,0 +1,350 @@
+"""Owns the queues of an instance: which names are queues, their consumers, and whose turn it is to work.
+
+What one queue does is the business of work.py. Must never let a connection read or acknowledge where `permit`
+does not allow it, or leave a lease behind of one that is gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from pyroaring import BitMap64
+
+from tickertape.base.errors import NotAQueue, TickertapeError
+from tickertape.base.names import is_pattern
+from tickertape.base.ports import Buffer, Now
+from tickertape.base.texts import shown
+from tickertape.batch import MessageBatch
+from tickertape.engine.allowance import Allowance
+from tickertape.engine.answers import Answers
+from tickertape.engine.content import Content
+from tickertape.engine.contents import Contents
+from tickertape.engine.cover import Cover
+from tickertape.engine.publishing import Publishing
+from tickertape.engine.queue.browsing import Browsing
+from tickertape.engine.queue.checkpoint import covered_of, encode_covered, fingerprint
+from tickertape.engine.queue.consumer import Consumer
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.delivering import Due
+from tickertape.engine.queue.entering import Entrance
+from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.ledger import Ledger
+from tickertape.engine.queue.look import QueueLook
+from tickertape.engine.queue.looking import look
+from tickertape.engine.queue.priorities import Priorities
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.settling import Found, look_up, settle
+from tickertape.engine.queue.work import Hands, Work
+from tickertape.engine.retaining import Pin
+from tickertape.engine.session import Session
+from tickertape.wire.commands import Completed, Ended
+from tickertape.wire.settling import Runs, Settlement
+
+
+class Queues:
+    """All queues. Begins to work with `begin`, once they were recovered (`recovering.py`)."""
+
+    def __init__(
+        self,
+        definitions: Sequence[QueueDefinition],
+        access: LogAccess,
+        publishing: Publishing,
+        contents: Contents,
+        answers: Answers,
+        ended: Callable[[Consumer | Browsing], None],
+    ) -> None:
+        """`ended` is told of subscriptions that are over by themselves."""
+        self._access = access
+        self._ended = ended
+        self._journal = access.journal
+        self._contents = contents
+        self._answers = answers
+        self.ledger = Ledger(access.journal, publishing)
+        self._due: deque[Due] = deque()
+        """Deliveries that wait for the disk, in order."""
+        self._active: dict[Work | Browsing, None] = {}
+        """Those that may have something to do, in turn."""
+        self._browsing: dict[Browsing, None] = {}
+        self._now = Now(0.0, 0)
+        hands = Hands(access, self.ledger, self._due.append, self._stirred, self._failed)
+        self._works: dict[str, Work] = {}
+        for definition in definitions:
+            priority = None
+            if definition.priority is not None:
+                priority = Priorities(definition.priority, contents.surroundings)
+            entrance = Entrance(definition, contents, priority)
+            self._works[definition.name] = Work(Queue(definition), entrance, hands)
+        self._patterned = [work for work in self._works.values() if work.entrance.cover.literal is None]
+        self._begun = False
+
+    def begin(self) -> None:
+        """They are recovered: work."""
+        self._begun = True
+        for work in self._works.values():
+            work.begin()
+            self._active[work] = None
+
+    # -- names ------------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._works)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Names of all queues."""
+        return self._works.keys()
+
+    @property
+    def works(self) -> Iterable[Work]:
+        """All queues at work."""
+        return self._works.values()
+
+    def is_queue(self, topic: str) -> bool:
+        """Whether a topic is the name of a queue."""
+        return topic in self._works
+
+    def named(self, cover: Cover) -> list[Work]:
+        """The queues that a subscription without a bookmark is to."""
+        if cover.literal is not None:
+            work = self._works.get(cover.literal)
+            return [] if work is None else [work]
+        return [work for name, work in self._works.items() if cover.covers(name)]
+
+    def replayed(self, topic: str) -> str:
+        """What a replay of `topic` reads: of a queue its underlying topics."""
+        work = self._works.get(topic)
+        return topic if work is None else work.queue.definition.topic
+
+    def target(self, topic: str) -> str | None:
+        """Where a message published to `topic` goes; None where it is a queue that nothing is published
+        to."""
+        work = self._works.get(topic)
+        if work is None:
+            return topic
+        definition = work.queue.definition
+        if definition.default_publish_target is not None:
+            return definition.default_publish_target
+        return None if is_pattern(definition.topic) else definition.topic
+
+    @staticmethod
+    def permit(session: Session, work: Work) -> None:
+        """Raise unless `session` may read a queue, and so acknowledge: the one place that says so."""
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def check(self, session: Session, works: list[Work], asked: int | None) -> int:
+        """The backlog that a subscription to some queues is granted: the least of their limits and of what it
+        asks for, which is 1 when it does not; 0 without queues. Raises what speaks against it."""
+        for work in works:
+            self.permit(session, work)
+            if work.failure is not None:
+                raise work.failure
+        limits = [work.queue.definition.max_per_subscription_backlog for work in works]
+        return min([asked or 1, *(limit for limit in limits if limit is not None)]) if works else 0
+
+    @staticmethod
+    def subscribe(consumer: Consumer, works: list[Work]) -> None:
+        """A consumer begins."""
+        consumer.works = works
+        for work in works:
+            work.add(consumer)
+
+    @staticmethod
+    def replace(
+        consumer: Consumer, topic: str, content: Content | None, works: list[Work], limit: int
+    ) -> None:
+        """A consumer becomes another one; what it holds it still holds."""
+        for work in consumer.works:
+            if work in works:
+                work.delivering.discard(consumer)
+            else:
+                work.leave(consumer)
+                if work not in consumer.former:
+                    consumer.former.append(work)
+        kept, consumer.works = consumer.works, works
+        consumer.topic, consumer.content, consumer.limit = topic, content, limit
+        for work in works:
+            if work in kept:
+                work.delivering.add(consumer)
+                work.stir()
+            else:
+                work.add(consumer)
+
+    def drop(self, consumer: Consumer) -> None:
+        """A consumer is over: what it holds goes back."""
+        for work in consumer.works:
+            work.leave(consumer)
+        for work in dict.fromkeys([*consumer.works, *consumer.former]):
+            work.take_back(consumer, self._now)
+        consumer.works, consumer.former = [], []
+
+    def browse(
+        self, session: Session, sub_id: str, work: Work, content: Content | None, allowance: Allowance
+    ) -> Browsing:
+        """Read what a queue has ready, and take nothing."""
+        browsing = Browsing(
+            session, sub_id, work.queue, content, allowance, self._access, self._stir_browsing
+        )
+        self._browsing[browsing] = None
+        self._stir_browsing(browsing)
+        return browsing
+
+    def stop_browsing(self, browsing: Browsing) -> None:
+        """Nobody wants it any more."""
+        self._browsing.pop(browsing, None)
+        self._active.pop(browsing, None)
+        browsing.stop()
+
+    def stir(self, sub: Consumer | Browsing) -> None:
+        """It has more room."""
+        if isinstance(sub, Browsing):
+            self._stir_browsing(sub)
+            return
+        for work in sub.works:
+            work.stir()
+
+    def moment(self, now: Now) -> None:
+        """It is now."""
+        self._now = now
+
+    # -- settlements ------------------------------------------------------------------------------------
+
+    def work_of(self, session: Session, settlement: Settlement) -> Work:
+        """The queue of a settlement. Raises `NotAQueue`."""
+        work = self._works.get(settlement.queue)
+        if work is None:
+            raise NotAQueue(
+                f"{shown(settlement.queue)} is no queue: acknowledge under the name of the queue, "
+                "which is the topic of the messages that it delivers"
+            )
+        self.permit(session, work)
+        return work
+
+    def look_up(self, session: Session, settlement: Settlement, runs: Runs) -> Found:
+        """The messages that a settlement names, but for those that a lease names. Raises `NotAQueue`,
+        `BadFilter`."""
+        work = self.work_of(session, settlement)
+        content = None
+        if settlement.filter is not None:
+            topic = work.queue.definition.topic
+            content = self._contents.cover(topic, settlement.filter, None, session.subscriber).content
+        return look_up(work.queue, self._journal.view, settlement, runs, content)
+
+    def settle(
+        self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
+    ) -> bytes:
+        """Carry a settlement out; the body of its record, which is the last. Raises `NotAQueue`."""
+        work = self.work_of(session, settlement)
+        *before, body = settle(work.queue, session, settlement, runs, found, now)
+        self.ledger.write_bodies(before, now)
+        work.stir()
+        return body
+
+    # -- time and disk ----------------------------------------------------------------------------------
+
+    def unrecorded(self, batch: MessageBatch) -> None:
+        """Messages were published to topics that are not recorded."""
+        for work in self._patterned:
+            own = [work.entrance.cover.covers(topic) for topic in batch.topics]
+            if any(own):
+                index = batch.topic_index
+                count = batch.count if index is None else sum(own[number] for number in index.tolist())
+                work.queue.unrecorded += count
+
+    def persisted(self) -> None:
+        """The log has grown."""
+        end = self._journal.persisted_end
+        while self._due and self._due[0].end <= end:
+            self._access.effects.append(self._due.popleft().send)
+        if self._begun:
+            for work in self._works.values():
+                self._active[work] = None
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        readers: list[Work | Browsing] = [*self._works.values(), *self._browsing]
+        return any(reader.read_done(token, data) for reader in readers)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._active)
+
+    def step(self, now: Now) -> None:
+        """Let one queue work."""
+        if self._active:
+            first = next(iter(self._active))
+            del self._active[first]
+            if isinstance(first, Browsing):
+                self._browse_on(first)
+            else:
+                first.step(now)
+                if first.has_work:
+                    self._active[first] = None
+
+    def wake(self, now: Now) -> None:
+        """Leases and messages whose time has come."""
+        if self._begun and self._journal.failure is None and not self._journal.closing:
+            for work in self._works.values():
+                work.wake(now)
+
+    def next_deadline(self, now: Now) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        if not self._begun or self._journal.failure is not None or self._journal.closing:
+            return None
+        deadlines = [work.next_deadline(now) for work in self._works.values()]
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+    def oldest_needed(self) -> Pin | None:
+        """What of the log queues still need."""
+        pins = []
+        for name, work in self._works.items():
+            oldest = work.queue.state.oldest()
+            at = work.queue.considered if oldest is None else min(oldest, work.queue.considered)
+            pins.append(Pin(at, f"queue {shown(name)}", brief=oldest is None))
+        return min(pins, default=None)
+
+    def fingerprint(self, work: Work) -> bytes:
+        """What of its definition decides what enters a queue."""
+        covers = work.entrance.cover.covers
+        types = self._contents.surroundings.types.items()
+        return fingerprint(work.queue.definition, [(name, kind) for name, kind in types if covers(name)])
+
+    def covered(self) -> bytes:
+        """The body of a checkpoint, which holds once everything accepted so far is persisted."""
+        end = self._journal.accepted_end
+        return encode_covered(
+            covered_of(work.queue, self.fingerprint(work), end) for work in self._works.values()
+        )
+
+    def looks(self, now: Now) -> list[QueueLook]:
+        """All queues as they are now."""
+        return [look(work, self._journal, now) for work in self._works.values()]
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _stir_browsing(self, browsing: Browsing) -> None:
+        self._active[browsing] = None
+
+    def _browse_on(self, browsing: Browsing) -> None:
+        if browsing.step():
+            self._active[browsing] = None
+        elif browsing.failure is not None:
+            topic = browsing.queue.name
+            self._answers.end_subscription(browsing.session.conn, browsing.sub_id, topic, browsing.failure)
+            self._ended(browsing)
+        elif browsing.over:
+            self._answers.send(browsing.session.conn, Completed(sub_id=browsing.sub_id, next=browsing.end))
+            self._answers.send(browsing.session.conn, Ended(sub_id=browsing.sub_id))
+            self._ended(browsing)
+
+    def _stirred(self, work: Work) -> None:
+        if self._begun:
+            self._active[work] = None
+
+    def _failed(self, work: Work, error: TickertapeError) -> None:
+        """A queue cannot read what it needs: nobody is served by it any more."""
+        for consumer in [*work.queue.consumers]:
+            self._answers.end_subscription(consumer.session.conn, consumer.sub_id, consumer.topic, error)
+            self._ended(consumer)
