@@ -311,18 +311,7 @@ class EngineWorld:
             for job in jobs:
                 journal.done(job, None, self._executor.run(job), self.now())
         journal.take_persisted()
-        registry = drive(self.disk, load_registry(journal))
-        self.broker = Broker(
-            journal,
-            registry,
-            instance="test",
-            software="test",
-            recorded=self.recorded,
-            validated=self.validated,
-            message_types=self.topic_types,
-            retention=self.retention,
-            slow_clients=self.slow_clients,
-        )
+        self.broker = self.make_broker(journal)
         view = journal.view
         view.first = drive(self.disk, first_message(view, view.first_position))
         self.offline: list[OfflineStart | OfflineStop] = []
@@ -330,6 +319,21 @@ class EngineWorld:
         self.reads: list[Read] = []
         self.pauses: list[PauseReading | ResumeReading] = []
         self.peers = {}
+
+    def make_broker(self, journal: Journal, **more: Any) -> Broker:
+        """The engine of a journal; `more` goes to it."""
+        return Broker(
+            journal,
+            drive(self.disk, load_registry(journal)),
+            instance="test",
+            software="test",
+            recorded=self.recorded,
+            validated=self.validated,
+            message_types=self.topic_types,
+            retention=self.retention,
+            slow_clients=self.slow_clients,
+            **more,
+        )
 
     def now(self) -> Now:
         self.mono += self.rng.random() * 0.001
@@ -339,11 +343,15 @@ class EngineWorld:
     def connect(self, name: str, **logon: object) -> Peer:
         """A client that has logged on (or was refused)."""
         self._conn += 1
-        peer = Peer(self, self._conn, name)
+        peer = self.make_peer(self._conn, name)
         self.peers[self._conn] = peer
         self.broker.connected(self._conn)
         peer.send(Logon(name=name, **logon))  # type: ignore[arg-type]
         return peer
+
+    def make_peer(self, conn: int, name: str) -> Peer:
+        """The other end of a connection."""
+        return Peer(self, conn, name)
 
     def acknowledged(self, peer: Peer) -> None:
         """The server said that a publisher's sequences are persisted."""
