@@ -21,6 +21,8 @@ lease_seconds_min: Final = 0.01
 """The shortest lease."""
 lease_seconds_max: Final = 366 * 86_400.0
 """The longest lease, and the longest by which one is extended."""
+queue_expiration_seconds_max: Final = 36_600 * 86_400.0
+"""The longest `expiration` of a queue."""
 settlement_runs_max: Final = 16_384
 """Runs of bookmarks that one settlement names."""
 settlement_messages_max: Final = 1_000_000

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from tickertape.cli.tables import counted
+from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.server.config import ADMIN_DEFAULT, Config, JournalConfig, examine
 from tickertape.server.document import Problem, Problems
 
@@ -93,6 +94,13 @@ def _slow(settings: Config) -> str:
     return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"
 
 
+def _queue(queue: QueueDefinition) -> str:
+    over = "" if queue.topic == queue.name else f" over {queue.topic}"
+    lease = "" if queue.lease_period is None else f", leased for {queue.lease_period:g} s"
+    dead = "" if queue.dead_letter is None else f", dead letters to {queue.dead_letter}"
+    return f"{queue.name}{over}, {queue.semantics}, {queue.sharing}{lease}{dead}"
+
+
 def _summary(settings: Config) -> list[str]:
     journal = settings.journal
     sync = f"every {journal.sync_interval:g} s" if journal.sync == "interval" else journal.sync
@@ -107,4 +115,5 @@ def _summary(settings: Config) -> list[str]:
         *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
         f"  slow      {_slow(settings)}",
         *([f"  validates {', '.join(validated)}"] if validated else []),
+        *(f"  queue     {_queue(queue)}" for queue in settings.queues),
     ]

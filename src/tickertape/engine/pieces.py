@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tickertape.base.limits import batch_memory_bytes, unrecorded_piece_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.engine.subscription import affordable
+from tickertape.engine.fitting import affordable
 
 
 class Piece:

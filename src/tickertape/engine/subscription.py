@@ -6,7 +6,6 @@ own (`share`); when that is sent is the business of delivery.py.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -18,6 +17,7 @@ from tickertape.batch.format import Int64s
 from tickertape.engine.allowance import Allowance
 from tickertape.engine.conflating import Conflating
 from tickertape.engine.cover import NOTHING, Cover
+from tickertape.engine.fitting import affordable
 from tickertape.engine.pacing import Pacer
 from tickertape.engine.points import Extent
 from tickertape.engine.rates import Pace
@@ -287,11 +287,3 @@ class Subscription:
         """So much of a batch for several was for it."""
         self.allowance.credit -= cost
         self.session.sent(messages, body_bytes)
-
-
-def affordable(batch: MessageBatch, low: int, high: int, allowed: int) -> int:
-    """How many messages of `batch[low:high]`, from the front, cost at most `allowed` together."""
-    if batch.cost_between(low, high) <= allowed:
-        return high - low
-    # A commit is cut many times: what is left of it is searched, not gone through.
-    return bisect_right(range(low + 1, high + 1), allowed, key=lambda stop: batch.cost_between(low, stop))

@@ -28,7 +28,7 @@ from tickertape.engine.holding_back import HoldingBack, micros
 from tickertape.engine.pieces import Piece, Pieces, owned
 from tickertape.engine.session import Session
 from tickertape.engine.standing import Group, Offer, Standing
-from tickertape.engine.subscription import affordable
+from tickertape.engine.fitting import affordable
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 

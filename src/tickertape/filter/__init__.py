@@ -9,6 +9,7 @@ from tickertape.filter.compile import Context, Filter, compile_filter, prepare
 from tickertape.filter.patterns import Pattern, compile_topic_pattern
 from tickertape.filter.topic_set import TopicSet
 from tickertape.filter.tree import Node
+from tickertape.filter.values_of import Values, compile_value
 
 __all__ = [
     "Context",
@@ -16,7 +17,9 @@ __all__ = [
     "Node",
     "Pattern",
     "TopicSet",
+    "Values",
     "compile_filter",
     "compile_topic_pattern",
+    "compile_value",
     "prepare",
 ]

@@ -65,7 +65,7 @@ class Filter:
         self.paths: tuple[Path, ...] = fields(tree)
         """The fields that it reads."""
         self.type: MessageType = type
-        self.needs: frozenset[str] = _needs(tree)
+        self.needs: frozenset[str] = needs_of(tree)
         """The fields of a `Context` that it reads."""
         self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
         """An upper estimate of the steps for one message, beside decoding it."""
@@ -129,15 +129,15 @@ def compile_filter(text: str, type: MessageType) -> Filter:
     Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
     long for a message; and when it reads fields that the type does not have.
     """
-    written, tree = _trees(text)
+    written, tree = trees(text)
     try:
         return Filter(text, tree, written, type)
     except BadPath as error:
-        raise _bad_path(text, tree, type, error) from None
+        raise bad_path(text, tree, type, error) from None
 
 
 @lru_cache(maxsize=_TREES_KEPT)
-def _trees(text: str) -> tuple[Node, Node]:
+def trees(text: str) -> tuple[Node, Node]:
     """What a filter says as it was written, and with constants worked out; the same for all types, and for
     all topics that somebody asks for with one filter."""
     written = parse(text)
@@ -149,7 +149,7 @@ def prepare() -> None:
     compile_filter("/a LIKE '^b' AND /c > 1", message_type("json")).select([b"{}"])
 
 
-def _bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFilter:
+def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFilter:
     """At the field that the type cannot have; at the first one when it is all of them together."""
     found = [node for node in walk(tree) if isinstance(node, Field)]
     for node in found:
@@ -160,7 +160,8 @@ def _bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFi
     return bad_filter(text, found[0].at, str(error))
 
 
-def _needs(tree: Node) -> frozenset[str]:
+def needs_of(tree: Node) -> frozenset[str]:
+    """The fields of a `Context` that `tree` reads."""
     places = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
     return frozenset(places[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in places)
 
@@ -174,7 +175,7 @@ def _function(filter: Filter, condition: str) -> str:
     if not filter.paths:
         lines += ["    for i in range(len(bodies)):"]
     else:
-        lines += ["    for i, body in enumerate(bodies):", *_DECODING]
+        lines += ["    for i, body in enumerate(bodies):", *DECODING]
     lines += [
         "        try:",
         f"            if {condition}:",
@@ -189,7 +190,7 @@ def _function(filter: Filter, condition: str) -> str:
     return "\n".join(lines)
 
 
-_DECODING: Final = (
+DECODING: Final = (
     "        try:",
     "            m = quick(body)",
     "        except Unreadable:",
@@ -202,3 +203,4 @@ _DECODING: Final = (
     "                unreadable += 1",
     "                continue",
 )
+"""Lines inside a loop over bodies that make `m` of `body`, or count it in `unreadable` and go on."""

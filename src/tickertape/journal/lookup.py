@@ -16,6 +16,7 @@ from tickertape.base.errors import JournalCorrupt, TickertapeError
 from tickertape.base.limits import commit_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.batch import KIND_MESSAGE, MessageBatch, slice_batch
+from tickertape.batch.format import Int64s
 from tickertape.journal.format import CommitHeader
 from tickertape.journal.index import Place
 from tickertape.journal.reader import LogReader
@@ -238,3 +239,33 @@ def _after_damage(view: LogView, position: int, offset: int) -> int:
     if block < segment.index.blocks:
         return max(segment.index.positions[block], position + 1)
     return segment.end_position
+
+
+def positions_of_run(
+    view: LogView, publisher: int, first: int, count: int
+) -> Generator[ReadRequest | None, Buffer, Int64s]:
+    """Positions of the persisted messages of a publisher with the sequences `[first, first + count)`, from the
+    first of them on that the log has, as far as they follow one another there without another gap.
+
+    None lets others go first, and is answered with nothing."""
+    found: list[Int64s] = [np.empty(0, np.int64)]
+    end, left = first + count, count
+    bounds = [b for s in view.segments if (b := s.index.publisher_bounds(publisher)) is not None]
+    if bounds and first < bounds[0][0] < end:
+        first = bounds[0][0]  # retention has removed those before
+    position = yield from find_bookmark(view, publisher, first)
+    if position is None:
+        return found[0]
+    reader = LogReader(view, position)
+    while left > 0 and (step := reader.poll()) is not None:
+        parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+        for part in parts:
+            batch = part.batch
+            own = batch.publishers == np.uint64(publisher)
+            wanted = own & (batch.sequences >= np.uint64(first)) & (batch.sequences < np.uint64(end))
+            found.append(wanted.nonzero()[0] + part.first_position)
+            left -= len(found[-1])
+            if own.any() and int(batch.sequences[own][-1]) >= end - 1:
+                left = 0
+        yield None
+    return np.unique(np.concatenate(found))

@@ -25,11 +25,14 @@ from tickertape.base.limits import (
 )
 from tickertape.base.names import check_client_name
 from tickertape.base.texts import shown
-from tickertape.base.units import parse_interval, parse_size
+from tickertape.base.units import parse_size
+from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.address import parse_admin, parse_listen
 from tickertape.server.document import Node, Place, Problem, Problems, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
+from tickertape.server.plain_values import check_choice, flag_of, seconds_of
+from tickertape.server.queues_config import read_queues
 from tickertape.server.section import MISSING, Section, kind_of, text_of
 from tickertape.server.slow_clients import SlowClientsConfig, read_slow_clients
 from tickertape.server.topic_names import read_name, read_recorded
@@ -50,7 +53,7 @@ MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
 # What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
 SECTIONS_LATER: Final = (
-    "action", "archive", "conflated_topic", "entitlement", "queue", "replication", "sow", "user", "view",
+    "action", "archive", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
 )  # fmt: skip
 INSTANCE_LATER: Final = ("group", "user")
 TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "slow_client", "tls")
@@ -135,6 +138,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
     journal: JournalConfig = JournalConfig()
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
+    queues: list[QueueDefinition] = msgspec.field(default_factory=list)
     slow_clients: SlowClientsConfig = SlowClientsConfig()
     admin: Admin = Admin()
     logging: LoggingConfig = LoggingConfig()
@@ -217,16 +221,19 @@ def _config(root: Section, file: str) -> Config:
     transports = _transports(root)
     journal = _journal(root.table("journal"))
     topics = _topics(root)
+    types = {topic.name: topic.message_type for topic in topics}
+    queues = read_queues(root.tables("queue") or [], journal.topics, types)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
-    # A client is told both lists in the answer to its logon, which is one frame.
-    told = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in [*(journal.topics or ()), *validated])
+    # A client is told these names in the answer to its logon, which is one frame.
+    names = [*validated, *(queue.name for queue in queues), *(journal.topics or ())]
+    told = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
     if told > topic_names_bytes_max:
         root.problem(
             "journal" if journal.topics else "topic",
-            f"the names of recorded and of validated topics take {told} bytes together; "
+            f"the names of recorded topics, of validated ones and of queues take {told} bytes together; "
             f"at most {topic_names_bytes_max}",
         )
     root.finish("include")  # read_document has carried it out
@@ -235,6 +242,7 @@ def _config(root: Section, file: str) -> Config:
         transports=transports,
         journal=journal,
         topics=topics,
+        queues=queues,
         slow_clients=slow_clients,
         admin=admin,
         logging=logging,
@@ -245,7 +253,7 @@ def _instance(section: Section, file: str) -> Instance:
     section.not_built(*INSTANCE_LATER)
     name = section.value("name", _instance_name, NAME_DEFAULT)
     data = section.value("data", _directory, DATA_DEFAULT)
-    drain = section.value("drain_timeout", _seconds, drain_seconds_default)
+    drain = section.value("drain_timeout", seconds_of, drain_seconds_default)
     # In a file, and by default beside one, `data` is relative to that file; given by the caller, to here.
     place = section.place("data")
     home = file if not section.has("data") else place.file if place.line else ""
@@ -264,7 +272,7 @@ def _transports(root: Section) -> list[Transport]:
     for section in sections:
         section.not_built(*TRANSPORT_LATER)
         listen = section.required("listen", _listen, "")
-        insecure = section.value("insecure", _flag, section.has("insecure"))
+        insecure = section.value("insecure", flag_of, section.has("insecure"))
         section.finish()
         if not listen:
             continue
@@ -288,7 +296,7 @@ def _journal(section: Section) -> JournalConfig:
         section.problem("sync_interval", f'has an effect with sync = "interval" only, and sync is "{sync}"')
     chosen_size = section.value("segment_size", _segment_size, None)
     size = chosen_size or segment_bytes_default
-    create = section.value("create", _flag, True)
+    create = section.value("create", flag_of, True)
     retain = section.value("retain", _retain, None)
     retain_size = section.value("retain_size", _size, None)
     least = retained_segments_min * size
@@ -311,7 +319,7 @@ def _journal(section: Section) -> JournalConfig:
 
 def _admin(section: Section) -> Admin:
     listen = section.value("listen", _admin_listen, None)
-    insecure = section.value("insecure", _flag, section.has("insecure"))
+    insecure = section.value("insecure", flag_of, section.has("insecure"))
     section.finish()
     if listen not in (None, ADMIN_OFF) and not insecure and not parse_admin(listen).loopback:
         section.problem("listen", f"{listen} {_BEYOND_LOOPBACK}")
@@ -330,20 +338,12 @@ def _topics(root: Section) -> list[TopicConfig]:
     taken: set[str] = set()
     for section in root.tables("topic") or []:
         kind = section.value("message_type", _message_type, MESSAGE_TYPES[0])
-        validate = section.value("validate", _flag, False)
+        validate = section.value("validate", flag_of, False)
         topics.append(TopicConfig(name=read_name(section, taken), message_type=kind, validate=validate))
     return topics
 
 
 # -- values -------------------------------------------------------------------------------------------
-
-
-def _flag(value: Any) -> bool:
-    # As text too, because that is all that ${VAR} can give.
-    flag = {"true": True, "false": False}.get(value) if isinstance(value, str) else value
-    if not isinstance(flag, bool):
-        raise ConfigurationError(f"is true or false, not {kind_of(value)}")
-    return flag
 
 
 def _instance_name(value: Any) -> str:
@@ -375,42 +375,30 @@ def _admin_listen(value: Any) -> str | None:
     return cast("str", value)
 
 
-def _one_of(value: Any, names: Sequence[str]) -> None:
-    if value not in names:
-        allowed = ", ".join(f'"{name}"' for name in names)
-        raise ConfigurationError(f"is one of {allowed}, not {kind_of(value)}")
-
-
 def _sync(value: Any) -> SyncName:
-    _one_of(value, SYNC_NAMES)
+    check_choice(value, SYNC_NAMES)
     return cast("SyncName", value)
 
 
 def _format(value: Any) -> Format:
-    _one_of(value, FORMATS)
+    check_choice(value, FORMATS)
     return cast("Format", value)
 
 
 def _level(value: Any) -> Level:
-    _one_of(value, LEVELS)
+    check_choice(value, LEVELS)
     return cast("Level", value)
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, dict | list):
-        raise ConfigurationError(f'is a time such as 1 (seconds) or "500ms", not {kind_of(value)}')
-    return parse_interval(value)
-
-
 def _sync_interval(value: Any) -> float:
-    seconds = _seconds(value)
+    seconds = seconds_of(value)
     if seconds < SYNC_INTERVAL_MIN:
         raise ConfigurationError(f"is at least 1 ms, not {kind_of(value)}")
     return seconds
 
 
 def _retain(value: Any) -> float:
-    seconds = _seconds(value)
+    seconds = seconds_of(value)
     if seconds <= 0:
         raise ConfigurationError(f'is above 0, such as "7d" (without it all is kept), not {kind_of(value)}')
     return seconds
@@ -433,5 +421,5 @@ def _message_type(value: Any) -> str:
     if value in MESSAGE_TYPES_LATER:
         raise ConfigurationError(f'"{value}" is not built yet')
     if not isinstance(value, str) or value not in MESSAGE_TYPE_ALIASES:
-        _one_of(value, MESSAGE_TYPES)
+        check_choice(value, MESSAGE_TYPES)
     return message_type(value).name

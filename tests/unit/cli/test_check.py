@@ -32,6 +32,8 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
         '[[transport]]\nlisten = "unix:///s"\n[journal]\nsync = "interval"\ncreate = false\n'
         '[[journal.topic]]\nname = "orders"\n[[journal.topic]]\npattern = "^fx/"\n'
         '[[topic]]\nname = "orders"\nvalidate = true\n'
+        '[[queue]]\nname = "orders"\nsemantics = "at-most-once"\n'
+        '[[queue]]\nname = "work"\nunderlying = "^fx/"\nlease_period = "30s"\ndead_letter = "orders"\n'
     )
     result = run("check", str(file))
     assert result.exit_code == 0
@@ -45,6 +47,8 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
         "  slow      67,108,864 bytes in memory, 16,777,216 a connection, "
         f"then 1,073,741,824 on disk in {tmp_path}/data/spill\n"
         "  validates orders (json)\n"
+        "  queue     orders, at-most-once, round-robin\n"
+        "  queue     work over ^fx/, at-least-once, proportional, leased for 30 s, dead letters to orders\n"
     )
     assert not (tmp_path / "data").exists()
 
@@ -56,7 +60,7 @@ def test_all_that_is_wrong_is_told_at_once_over_files_lines_and_variables(tmp_pa
         'include = ["inner.toml", "absent.toml"]\n'
         "[instance]\nnaem = 'x'\nname = ${NAME}\n"
         '[journal]\nsegment_size = "${NOT_SET_ANYWHERE}"\nsync = "sometimes"\n'
-        "[[transport]]\nlisten = tcp://127.0.0.1:0\n[[queue]]\nname = 'q'\n"
+        "[[transport]]\nlisten = tcp://127.0.0.1:0\n[[view]]\nname = 'q'\n"
     )
     result = run("check", str(file))
     told = [line.replace(f"{tmp_path}/", "").split(" ", 1) for line in result.stdout.splitlines()]

@@ -66,6 +66,7 @@ def test_every_option_is_documented_and_exists(path: tuple[str, ...]) -> None:
         ("`[journal]`", "[journal]\nzzz = 1"),
         ("`[[journal.topic]]`", "[[journal.topic]]\nzzz = 1"),
         ("`[[topic]]`", "[[topic]]\nzzz = 1"),
+        ("`[[queue]]`", "[[queue]]\nzzz = 1"),
         ("`[slow_clients]`", "[slow_clients]\nzzz = 1"),
         ("`[admin]`", "[admin]\nzzz = 1"),
         ("`[logging]`", "[logging]\nzzz = 1"),

@@ -307,7 +307,7 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
 
 # -- bad ones -----------------------------------------------------------------------------------------
 
-TAKES = "instance, transport, journal, topic, slow_clients, admin, logging, include"
+TAKES = "instance, transport, journal, topic, queue, slow_clients, admin, logging, include"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ TAKES = "instance, transport, journal, topic, slow_clients, admin, logging, incl
             ],
         ),
         # not built yet
-        ("[[queue]]\nname = 'q'\n", ["1: queue: is not built yet; take it out"]),
+        ("[[view]]\nname = 'q'\n", ["1: view: is not built yet; take it out"]),
         ("[[sow]]\nname = 's'\n", ["1: sow: is not built yet; take it out"]),
         ("\n[view]\n", ["2: view: is not built yet; take it out"]),
         (

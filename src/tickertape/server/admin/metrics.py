@@ -20,6 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tickertape.base.timestamps import parse_timestamp
+from tickertape.server.admin.queue_metrics import queue_metrics
 from tickertape.server.admin.report import SlowClientsState, Stats, Totals
 
 _P: Final = "tickertape_"
@@ -119,6 +120,7 @@ class _Report(Collector):
         for name, text, slow_of in _SLOW_TOTALS:
             yield CounterMetricFamily(_P + name, text, value=slow_of(stats.slow_clients))
         yield from self._topics()
+        yield from queue_metrics(stats.queues, _P)
 
     def _syncs(self) -> Metric:
         syncs = self._stats.journal.syncs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from tickertape.base.version import __version__
+from tickertape.server.admin.queues_look import QueueState
 
 
 class Syncs(msgspec.Struct, kw_only=True):
@@ -243,3 +244,4 @@ class Stats(msgspec.Struct, kw_only=True):
     topics: list[TopicState]
     memory: Memory
     slow_clients: SlowClientsState
+    queues: list[QueueState] = msgspec.field(default_factory=list)

@@ -1,0 +1,99 @@
+"""Owns the dead letters of one queue: what has expired is published to the topic that the queue names, and
+the log is told that it was.
+
+A message waits as doomed from its expiry until its letter is in the log, through any crash. Must never lose
+one; a crash between the two may publish one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.ports import Buffer, Now
+from tickertape.base.queue_limits import dead_letter_label_bytes_max, queue_frame_messages_max
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.batch.format import I8
+from tickertape.engine.queue.fetching import Fetched, Fetching
+from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.ledger import Ledger
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.records import Outcome, What, bitmap_of, ranges_of
+from tickertape.engine.queue.state import Doom
+
+
+class Burying:
+    """Publishes dead letters. `came` is called when what was read is there."""
+
+    def __init__(self, queue: Queue, access: LogAccess, ledger: Ledger, came: Callable[[], None]) -> None:
+        self._queue = queue
+        self._ledger = ledger
+        self._topic = queue.definition.dead_letter
+        self._fetching = Fetching(access, None, came)
+
+    @property
+    def failure(self) -> TickertapeError | None:
+        """What cannot be read."""
+        return self._fetching.failure
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._queue.state.doomed) and not self._fetching.waiting and self._ledger.can_write()
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return self._fetching.read_done(token, data)
+
+    def step(self, now: Now) -> None:
+        """Publish the oldest letters, as many as are in memory."""
+        doomed = self._queue.state.doomed
+        wanted = np.sort(np.fromiter(doomed, I8, len(doomed)))[:queue_frame_messages_max]
+        if self._topic is None:
+            # The queue had dead letters before and has none now: there is nowhere to publish them.
+            self._bury(bitmap_of(wanted), None, now)
+            return
+        fetched = self._fetching.get(wanted)
+        if fetched is not None and self._ledger.can_write(2 * fetched.batch.nbytes):
+            self._bury(bitmap_of(fetched.positions), self._letters(fetched, self._topic), now)
+            if not doomed:
+                self._fetching.let_go()
+
+    def _bury(self, positions: BitMap64, letters: MessageBatch | None, now: Now) -> None:
+        if letters is not None:
+            self._ledger.append(letters, now)
+        outcome = Outcome(What.BURIED, ranges_of(positions))
+        self._queue.apply(outcome)
+        self._ledger.write(self._queue.name, [outcome], now)
+
+    def _letters(self, fetched: Fetched, topic: str) -> MessageBatch:
+        builder = BatchBuilder()
+        batch, doomed = fetched.batch, self._queue.state.doomed
+        for index, position in enumerate(fetched.positions.tolist()):
+            builder.add(
+                topic,
+                bytes(batch.body(index)),
+                correlation_id=self._label(batch, index, doomed[position]),
+                key=batch.key(index) or "",
+            )
+        return builder.build()
+
+    def _label(self, batch: MessageBatch, index: int, doom: Doom) -> str:
+        label = {
+            "queue": self._queue.name,
+            "topic": batch.topic(index),
+            "bookmark": batch.bookmark(index),
+            "reason": doom.reason.text,
+            "deliveries": doom.tries.deliveries,
+            "cancels": doom.tries.cancels,
+        }
+        original = batch.correlation_id(index)
+        if original:
+            while len(msgspec.json.encode(original)) > dead_letter_label_bytes_max:
+                original = original[: len(original) * 3 // 4]
+            label["correlation_id"] = original
+        return msgspec.json.encode(label).decode()

@@ -1,0 +1,222 @@
+"""Owns handing the messages of one queue to its consumers: who gets what comes next.
+
+What is ready together is shared out in stretches: each consumer gets as many as if the messages had been given
+out one by one by the fairness of the queue, and they follow one another in the log. Must never give a message
+to two, or to one without room, or beyond a credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.ports import Buffer, Now
+from tickertape.base.queue_limits import queue_frame_messages_max, queue_step_messages_max
+from tickertape.batch import MessageBatch, select, slice_batch
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.effects import Effect, Send
+from tickertape.engine.queue.consumer import Consumer
+from tickertape.engine.queue.fairness import Load, next_one, share
+from tickertape.engine.queue.fetching import Fetched, Fetching
+from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.ledger import Ledger
+from tickertape.engine.queue.narrowing import Narrowing
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.records import Outcome, What, bitmap_of, ranges_of
+from tickertape.wire.commands import Deliver
+from tickertape.wire.frames import encode_frame
+
+_MICROS: Final = 1_000_000
+_NO_ROOM: Final = Load(1, 1)
+
+
+class Due(NamedTuple):
+    """A delivery that waits until the log is persisted up to `end`."""
+
+    end: int
+    send: Send
+
+
+class Delivering:
+    """Deliveries of one queue. `later(due)` keeps those that must wait; `came` is called when messages that
+    were read are there."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        access: LogAccess,
+        topic: str | None,
+        ledger: Ledger,
+        later: Callable[[Due], None],
+        came: Callable[[], None],
+    ) -> None:
+        self._queue = queue
+        self._access = access
+        self._topic = topic
+        self._ledger = ledger
+        self._later = later
+        self._came = came
+        self._effects: list[Effect] = access.effects
+        self._fetching = Fetching(access, topic, came)
+        self.narrowed: dict[object, Narrowing] = {}
+        """By the filter of consumers."""
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer came."""
+        content = consumer.content
+        if content is None or content.filter is None:
+            return
+        narrowing = self.narrowed.get(content.key)
+        if narrowing is None:
+            narrowing = Narrowing(self._queue, content, self._access, self._topic, self._came)
+            self.narrowed[content.key] = narrowing
+        narrowing.users += 1
+
+    def discard(self, consumer: Consumer) -> None:
+        """A consumer has gone."""
+        narrowing = self._narrowing(consumer)
+        if narrowing is not None and consumer.content is not None:
+            narrowing.users -= 1
+            if not narrowing.users:
+                narrowing.stop()
+                del self.narrowed[consumer.content.key]
+
+    @property
+    def failure(self) -> TickertapeError | None:
+        """What cannot be read, and is needed."""
+        failures = [self._fetching.failure, *(narrowing.failure for narrowing in self.narrowed.values())]
+        return next((failure for failure in failures if failure is not None), None)
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return self._fetching.read_done(token, data) or any(
+            narrowing.read_done(token, data) for narrowing in [*self.narrowed.values()]
+        )
+
+    # -- one delivery -----------------------------------------------------------------------------------
+
+    def deliver(self, now: Now) -> bool:
+        """Hand out what is next; whether anything was."""
+        queue = self._queue
+        wanted = self._wanted()
+        if not len(wanted):
+            return False
+        if queue.definition.at_most_once and not self._ledger.can_write():
+            return False
+        fetched = self._fetching.get(wanted)
+        if fetched is None:
+            return False
+        given = self._by_filter(fetched) if self.narrowed else self._in_stretches(fetched)
+        if not given:
+            return False
+        self._give(given, fetched, now)
+        return True
+
+    def _wanted(self) -> Int64s:
+        queue = self._queue
+        total = queue.room()
+        total = queue_step_messages_max if total is None else min(total, queue_step_messages_max)
+        rooms = 0
+        among: BitMap64 | None = BitMap64()
+        for consumer in queue.consumers:
+            room = consumer.room
+            if not room:
+                continue
+            rooms += room
+            narrowing = self._narrowing(consumer)
+            if narrowing is None:
+                among = None
+            elif among is not None:
+                among |= narrowing.matching
+        total = min(total, rooms)
+        return queue.order.next(total, among) if total else np.empty(0, I8)
+
+    def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
+        """Consumers, and which of the messages each gets."""
+        queue, batch = self._queue, fetched.batch
+        counts, queue.turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        given: list[tuple[Consumer, Int64s]] = []
+        low = 0
+        for consumer, count in zip(queue.consumers, counts, strict=True):
+            if count:
+                fit = consumer.fitting(batch, low, min(low + count, low + queue_frame_messages_max))
+                if fit:
+                    given.append((consumer, np.arange(low, low + fit, dtype=I8)))
+                    low += fit
+        return given
+
+    def _by_filter(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
+        """As `_in_stretches`, one message after the other: not everybody may have each."""
+        queue = self._queue
+        consumers, loads = queue.consumers, self._loads()
+        places = fetched.positions.tolist()
+        passing = {
+            key: [place in narrowing.matching for place in places] for key, narrowing in self.narrowed.items()
+        }
+        masks = [self._mask(consumer, passing) for consumer in consumers]
+        chosen: dict[int, list[int]] = {}
+        for index in range(fetched.batch.count):
+            eligible = [i for i, mask in enumerate(masks) if mask is None or mask[index]]
+            who, queue.turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            if who is not None:
+                loads[who] = Load(loads[who].unacknowledged + 1, loads[who].limit)
+                chosen.setdefault(who, []).append(index)
+        given = []
+        for who, indices in chosen.items():
+            consumer, taken = consumers[who], np.array(indices[:queue_frame_messages_max], I8)
+            fit = consumer.fitting(select(fetched.batch, taken), 0, len(taken))
+            if fit:
+                given.append((consumer, taken[:fit]))
+        return given
+
+    @staticmethod
+    def _mask(consumer: Consumer, passing: dict[object, list[bool]]) -> list[bool] | None:
+        content = consumer.content
+        return None if content is None or content.filter is None else passing[content.key]
+
+    def _loads(self) -> list[Load]:
+        return [Load(c.unsettled, c.limit) if c.room else _NO_ROOM for c in self._queue.consumers]
+
+    def _narrowing(self, consumer: Consumer) -> Narrowing | None:
+        content = consumer.content
+        return None if content is None or content.filter is None else self.narrowed[content.key]
+
+    # -- sending ----------------------------------------------------------------------------------------
+
+    def _give(self, given: list[tuple[Consumer, Int64s]], fetched: Fetched, now: Now) -> None:
+        queue, once = self._queue, self._queue.definition.at_most_once
+        positions = fetched.positions
+        end = 0
+        if once:
+            # What is delivered at most once has left the queue before it is sent.
+            chosen = bitmap_of(np.sort(np.concatenate([positions[which] for _, which in given])))
+            outcome = Outcome(What.TAKEN, ranges_of(chosen))
+            queue.apply(outcome)
+            end = self._ledger.write(queue.name, [outcome], now)
+        for consumer, which in given:
+            batch = _some(fetched.batch, which)
+            lease = queue.grant(consumer, batch, positions[which], now)
+            content = consumer.content
+            shown = batch if content is None else content.project(batch)
+            consumer.spend(shown)
+            period = None if once or lease.deadline is None else queue.definition.lease_period
+            expires = 0 if period is None else now.wall + int(period * _MICROS)
+            command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
+            send = Send(consumer.session.conn, encode_frame(command, shown))
+            if once:
+                self._later(Due(end, send))
+            else:
+                self._effects.append(send)
+
+
+def _some(batch: MessageBatch, which: Int64s) -> MessageBatch:
+    low, high = int(which[0]), int(which[-1]) + 1
+    if high - low == batch.count:
+        return batch
+    return slice_batch(batch, low, high) if high - low == len(which) else select(batch, which)

@@ -1,0 +1,171 @@
+"""Owns getting the messages of a queue out of the log: from its end in memory, or by reading.
+
+One reader a queue, which goes forward as long as what is wanted lies ahead of it. Must never hold more than
+one read of the log for a queue, or hand out a message that is not persisted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tickertape.base.errors import JournalCorrupt, TickertapeError
+from tickertape.base.ports import Buffer
+from tickertape.base.queue_limits import delivery_bytes_max
+from tickertape.batch import MessageBatch, merge, select, slice_batch
+from tickertape.batch.format import Int64s
+from tickertape.engine.effects import Read
+from tickertape.engine.queue.forward import LogAccess
+from tickertape.journal.reader import LogReader
+from tickertape.journal.reading import Part, ReadRequest
+
+_NEAR: Final = 4_096
+"""Positions that a reader passes over rather than that another begins."""
+
+
+class Fetched(NamedTuple):
+    """Messages and where they stand."""
+
+    batch: MessageBatch
+    positions: Int64s
+
+
+class Fetching:
+    """The messages of one queue. `came` is called when something that was waited for is there."""
+
+    def __init__(
+        self,
+        access: LogAccess,
+        topic: str | None,
+        came: Callable[[], None],
+    ) -> None:
+        """`topic`: the only one that is wanted; None: there are several."""
+        self._access = access
+        self._topic = topic
+        self._budget = access.budget
+        self._came = came
+        self._reader: LogReader | None = None
+        self._parts: list[Part] = []
+        """What the last read brought."""
+        self._token: int | None = None
+        self._queued = False
+        self.failure: TickertapeError | None = None
+        """What was wanted cannot be read."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a read is under way."""
+        return self._token is not None or self._queued
+
+    def get(self, wanted: Int64s) -> Fetched | None:
+        """Of the messages `wanted` (positions, rising, at least one) those at the front that are in memory,
+        about `delivery_bytes_max` of them; None: they are being read, or cannot be (`failure`)."""
+        if self.waiting or self.failure is not None:
+            return None
+        first = int(wanted[0])
+        view = self._access.journal.view
+        at = view.tail_at(first)
+        if at is not None:
+            if self._parts:
+                self.let_go()
+            return _of_parts(view.tail, at, wanted)
+        index = _part_with(self._parts, first)
+        if index is not None:
+            return _of_parts(self._parts, index, wanted)
+        self._read_on(first)
+        return None if self.waiting or self.failure is not None else self.get(wanted)
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        if token != self._token:
+            return False
+        self._token = None
+        assert self._reader is not None
+        try:
+            if isinstance(data, TickertapeError):
+                raise data
+            self._parts = self._reader.answer(data)
+        except TickertapeError as error:
+            self.failure = error
+            self.let_go()
+        self._budget.idle(self, self._dropped)
+        self._came()
+        return True
+
+    def let_go(self) -> None:
+        """Nothing of what was read is needed now."""
+        self._parts, self._reader = [], None
+        if not self.waiting:
+            self._budget.forget(self)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _dropped(self) -> None:
+        """What was read is needed elsewhere."""
+        self._parts, self._reader = [], None
+
+    def _read_on(self, first: int) -> None:
+        reader = self._reader
+        if reader is None or not reader.position <= first < reader.position + _NEAR:
+            reader = self._reader = LogReader(self._access.journal.view, first, self._topic)
+        self._parts = []
+        try:
+            step = reader.poll()
+        except JournalCorrupt as error:
+            self.failure = error
+            return
+        if step is None:
+            self.failure = JournalCorrupt(f"position {first} is not in the log, and a queue needs it")
+        elif isinstance(step, ReadRequest):
+            self._budget.busy(self)
+            if self._budget.reserve(self, step.size, lambda: self._granted(step)):
+                self._send(step)
+            else:
+                self._queued = True
+        else:
+            self._parts = step
+
+    def _granted(self, request: ReadRequest) -> None:
+        self._queued = False
+        self._send(request)
+
+    def _send(self, request: ReadRequest) -> None:
+        self._token = self._access.new_token()
+        self._access.effects.append(Read(self._token, request))
+
+
+def _part_with(parts: list[Part], position: int) -> int | None:
+    for index, part in enumerate(parts):
+        if part.first_position <= position < part.end_position:
+            return index
+    return None
+
+
+def _of_parts(parts: list[Part], at: int, wanted: Int64s) -> Fetched:
+    """What of `wanted`, whose first lies in `parts[at]`, these and the following parts hold, from the front."""
+    batches: list[MessageBatch] = []
+    taken = size = 0
+    while at < len(parts) and taken < len(wanted) and size < delivery_bytes_max:
+        part = parts[at]
+        stop = int(wanted.searchsorted(part.end_position))
+        if stop > taken:
+            batch = _some(part, wanted[taken:stop])
+            batches.append(batch)
+            size += batch.nbytes
+            taken = stop
+        elif int(wanted[taken]) < part.first_position:
+            break
+        at += 1
+    return Fetched(batches[0] if len(batches) == 1 else merge(batches), wanted[:taken])
+
+
+def _some(part: Part, wanted: Int64s) -> MessageBatch:
+    batch = part.batch
+    if part.positions is None:
+        low, count = int(wanted[0]) - part.first_position, len(wanted)
+        if int(wanted[-1]) - int(wanted[0]) == count - 1:
+            return batch if count == batch.count else slice_batch(batch, low, low + count)
+        return select(batch, wanted - part.first_position)
+    return select(batch, np.searchsorted(part.positions, wanted))

@@ -1,0 +1,393 @@
+"""Owns what consumers of a queue hold: leases, and which lease a bookmark or a position is in.
+
+Must never keep a word of a message that is settled, or answer for it: what is kept is bounded by what is
+leased.
+
+Positions are kept in blocks of 64. A piece says which positions of one block belong to one lease and are of
+one publisher, as far as position and sequence rise together; it stands under its block, and under the blocks
+of its sequences. So nothing is sorted or searched, and a batch of a thousand messages costs sixteen pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import Int64s
+from tickertape.wire.settling import Runs
+
+Holder = TypeVar("Holder", bound=Hashable)
+
+_SHIFT: Final = 6
+_BLOCK: Final = 1 << _SHIFT
+_LOW: Final = _BLOCK - 1
+_SWEEP_MIN: Final = 64
+
+_Bits = tuple[int, int]
+"""A first position, and a bit for each of those from it on."""
+
+
+@dataclass(eq=False, slots=True)
+class Lease(Generic[Holder]):
+    """Messages that one consumer holds until one time. Only `Leases` changes it."""
+
+    holder: Holder
+    deadline: float | None
+    """Monotonic seconds at which it ends; None: never."""
+    granted_at: float
+    """Monotonic seconds at which its messages were handed out."""
+    positions: BitMap64
+    """Those of its messages that are not settled."""
+    number: int
+    """No other lease of the queue has it; later ones have higher ones."""
+
+
+class _Piece(Generic[Holder]):
+    """Positions of one block in one lease, whose sequences are theirs less `offset`."""
+
+    __slots__ = ("begin", "bits", "block", "end", "lease", "offset", "publisher")
+
+    def __init__(self, lease: Lease[Holder], publisher: int, offset: int, block: int, bits: int) -> None:
+        self.lease = lease
+        self.publisher = publisher
+        self.offset = offset
+        self.block = block
+        self.bits = bits
+        origin = (block << _SHIFT) - offset
+        self.begin = origin + (bits & -bits).bit_length() - 1
+        """Its first sequence; it stays though that is settled."""
+        self.end = origin + bits.bit_length()
+        """The sequence after its last."""
+
+
+class Leases(Generic[Holder]):
+    """All leases of one queue. `now` and deadlines are monotonic seconds."""
+
+    count: int
+    """Messages that are leased."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._number = 0
+        self._leases: dict[int, Lease[Holder]] = {}
+        self._held: dict[Holder, dict[int, Lease[Holder]]] = {}
+        self._blocks: dict[int, list[_Piece[Holder]]] = {}
+        self._publishers: dict[int, dict[int, list[_Piece[Holder]]]] = {}
+        self._deadlines = _Times(self._is_deadline)
+        self._grants = _Times(self._is_grant)
+
+    def __len__(self) -> int:
+        """How many leases there are."""
+        return len(self._leases)
+
+    # -- handing out and taking back --------------------------------------------------------------------
+
+    def grant(
+        self, holder: Holder, batch: MessageBatch, positions: Int64s, now: float, deadline: float | None
+    ) -> Lease[Holder]:
+        """`holder` gets the messages of `batch`, which stand at `positions`; none of them is leased."""
+        lease = self._lease(holder, deadline, now, BitMap64())
+        for publisher, sequence, count, position in _spans(batch, positions):
+            lease.positions.add_range(position, position + count)
+            offset = position - sequence
+            end = position + count
+            for block in range(position >> _SHIFT, (end + _LOW) >> _SHIFT):
+                base = block << _SHIFT
+                bits = (1 << min(_BLOCK, end - base)) - 1
+                if base < position:
+                    bits &= -1 << position - base
+                self._place(_Piece(lease, publisher, offset, block, bits))
+        self.count += batch.count
+        return lease
+
+    def release(self, lease: Lease[Holder], positions: BitMap64) -> None:
+        """Of `lease` these are not leased any more; it is forgotten when nothing is left of it."""
+        ours = lease.positions & positions
+        for piece, bits in self._pieces(lease, ours):
+            piece.bits ^= bits
+            if not piece.bits:
+                self._drop(piece)
+        self._took(lease, ours)
+        self.count -= len(ours)
+
+    def extend(self, lease: Lease[Holder], positions: BitMap64, deadline: float | None) -> Lease[Holder]:
+        """Of `lease` these end at `deadline`, as a lease of their own: `lease` itself when they are all of it.
+
+        Nothing happens when none of them is in it."""
+        ours = lease.positions & positions
+        if not ours:
+            return lease
+        if len(ours) == len(lease.positions):
+            lease.deadline = deadline
+            if deadline is not None:
+                self._deadlines.put(deadline, lease.number)
+                self._deadlines.sweep(len(self._leases))
+            return lease
+        other = self._lease(lease.holder, deadline, lease.granted_at, ours)
+        for piece, bits in list(self._pieces(lease, ours)):
+            if bits == piece.bits:
+                piece.lease = other
+            else:
+                # The rest keeps its place under blocks in which it may have no sequence any more: harmless.
+                piece.bits ^= bits
+                self._place(_Piece(other, piece.publisher, piece.offset, piece.block, bits))
+        self._took(lease, ours)
+        return other
+
+    def _lease(
+        self, holder: Holder, deadline: float | None, granted_at: float, positions: BitMap64
+    ) -> Lease[Holder]:
+        self._number = number = self._number + 1
+        lease = Lease(holder, deadline, granted_at, positions, number)
+        self._leases[number] = lease
+        self._held.setdefault(holder, {})[number] = lease
+        self._grants.put(granted_at, number)
+        if deadline is not None:
+            self._deadlines.put(deadline, number)
+        return lease
+
+    def _took(self, lease: Lease[Holder], positions: BitMap64) -> None:
+        """They are not in it any more."""
+        lease.positions -= positions
+        if lease.positions or self._leases.pop(lease.number, None) is None:
+            return
+        theirs = self._held[lease.holder]
+        del theirs[lease.number]
+        if not theirs:
+            del self._held[lease.holder]
+        living = len(self._leases)
+        self._deadlines.sweep(living)
+        self._grants.sweep(living)
+
+    # -- what is where ------------------------------------------------------------------------------------
+
+    def find(self, runs: Runs) -> tuple[list[tuple[Lease[Holder], BitMap64]], Runs]:
+        """Which leased positions `runs` name (rows of publisher, first sequence, count), by lease; and what
+        of `runs` is not leased, as runs."""
+        found: dict[Lease[Holder], list[_Bits]] = {}
+        free: list[Runs] = []
+        for row, (publisher, first, count) in enumerate(runs.tolist()):
+            met: list[_Bits] = []  # sequences of this run
+            for piece, bits in self._of_run(publisher, first, count):
+                base = piece.block << _SHIFT
+                found.setdefault(piece.lease, []).append((base, bits))
+                met.append((base - piece.offset, bits))
+            named = sum([bits.bit_count() for _, bits in met])
+            if not named:
+                free.append(runs[row : row + 1])
+            elif named < count:
+                free.append(_rest(publisher, first, count, met))
+        return _gathered(found), np.concatenate(free) if free else runs[:0]
+
+    def of_positions(self, positions: BitMap64) -> list[tuple[Lease[Holder], BitMap64]]:
+        """Which of `positions` are leased, by lease."""
+        found: dict[Lease[Holder], list[_Bits]] = {}
+        for block, wanted in _in_blocks(positions):
+            for piece in self._blocks.get(block, ()):
+                if bits := piece.bits & wanted:
+                    found.setdefault(piece.lease, []).append((block << _SHIFT, bits))
+        return _gathered(found)
+
+    def of_holder(self, holder: Holder) -> list[Lease[Holder]]:
+        """All that `holder` has, oldest first."""
+        return list(self._held.get(holder, {}).values())
+
+    def due(self, now: float) -> list[Lease[Holder]]:
+        """Whose deadline is at or before `now`, earliest first: they stay until they are released."""
+        return [self._leases[number] for number in self._deadlines.reached(now)]
+
+    def next_deadline(self) -> float | None:
+        """The earliest deadline, or None."""
+        return self._deadlines.first()
+
+    def oldest_granted(self) -> float | None:
+        """When the lease was granted that has been held for longest, or None."""
+        return self._grants.first()
+
+    def _of_run(self, publisher: int, first: int, count: int) -> Iterator[tuple[_Piece[Holder], int]]:
+        """The pieces with sequences of a run, each once, and which of their bits are of it."""
+        held = self._publishers.get(publisher)
+        if held is None:
+            return
+        end = first + count
+        low, high = first >> _SHIFT, end - 1 >> _SHIFT
+        blocks: Iterable[int] = range(low, high + 1)
+        if high - low > 2 * len(held):
+            blocks = sorted([block for block in held if low <= block <= high])
+        for block in blocks:
+            for piece in held.get(block, ()):
+                if piece.end <= first or piece.begin >= end:
+                    continue
+                if piece.begin >> _SHIFT != block != low:
+                    continue  # met in the block before
+                bits = piece.bits
+                origin = (piece.block << _SHIFT) - piece.offset
+                if piece.begin < first:
+                    bits &= -1 << first - origin
+                if piece.end > end:
+                    bits &= (1 << end - origin) - 1
+                if bits:
+                    yield piece, bits
+
+    def _pieces(self, lease: Lease[Holder], positions: BitMap64) -> Iterator[tuple[_Piece[Holder], int]]:
+        """The pieces of `lease` with some of `positions`, and which of their bits those are."""
+        for block, wanted in _in_blocks(positions):
+            for piece in tuple(self._blocks.get(block, ())):
+                if piece.lease is lease and (bits := piece.bits & wanted):
+                    yield piece, bits
+
+    def _place(self, piece: _Piece[Holder]) -> None:
+        held = self._publishers.get(piece.publisher)
+        if held is None:
+            held = self._publishers[piece.publisher] = {}
+        _put(self._blocks, piece.block, piece)
+        first, last = piece.begin >> _SHIFT, piece.end - 1 >> _SHIFT
+        _put(held, first, piece)
+        if last != first:
+            _put(held, last, piece)
+
+    def _drop(self, piece: _Piece[Holder]) -> None:
+        held = self._publishers[piece.publisher]
+        _remove(self._blocks, piece.block, piece)
+        first, last = piece.begin >> _SHIFT, piece.end - 1 >> _SHIFT
+        _remove(held, first, piece)
+        if last != first:
+            _remove(held, last, piece)
+        if not held:
+            del self._publishers[piece.publisher]
+
+    def _is_deadline(self, at: float, number: int) -> bool:
+        lease = self._leases.get(number)
+        return lease is not None and lease.deadline == at
+
+    def _is_grant(self, _at: float, number: int) -> bool:
+        return number in self._leases
+
+
+class _Times:
+    """Leases by a time, earliest first; `holds` says whether an entry still is true. What is dead is swept
+    out before it is as much as what lives."""
+
+    def __init__(self, holds: Callable[[float, int], bool]) -> None:
+        self._heap: list[tuple[float, int]] = []
+        self._holds = holds
+
+    def put(self, at: float, number: int) -> None:
+        heappush(self._heap, (at, number))
+
+    def first(self) -> float | None:
+        heap = self._heap
+        while heap and not self._holds(*heap[0]):
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def reached(self, now: float) -> list[int]:
+        """Those at or before `now`; nothing is taken out."""
+        if (first := self.first()) is None or first > now:
+            return []
+        heap, found, places = self._heap, set[tuple[float, int]](), [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= now:
+                if self._holds(*heap[place]):
+                    found.add(heap[place])
+                places += (2 * place + 1, 2 * place + 2)
+        return [number for _, number in sorted(found)]
+
+    def sweep(self, living: int) -> None:
+        """There are `living` leases."""
+        if len(self._heap) > _SWEEP_MIN and len(self._heap) > 2 * living:
+            self._heap = list({entry for entry in self._heap if self._holds(*entry)})
+            heapify(self._heap)
+
+
+def _spans(batch: MessageBatch, positions: Int64s) -> list[list[int]]:
+    """Publisher, first sequence, count and first position of stretches in which both rise by one."""
+    count = batch.count
+    first = int(positions[0])
+    if batch.run_count == 1 and not batch.has_sequences:
+        run = batch.run(0)
+        if count == 1 or positions.tobytes() == np.arange(first, first + count).tobytes():
+            return [[run.publisher, run.first_sequence, count, first]]
+    publishers, sequences = batch.publishers, batch.sequences
+    new = np.ones(count, bool)
+    new[1:] = positions[1:] != positions[:-1] + 1
+    new[1:] |= publishers[1:] != publishers[:-1]
+    new[1:] |= sequences[1:] != sequences[:-1] + np.uint64(1)
+    starts = np.flatnonzero(new)
+    counts = np.diff(starts, append=count)
+    columns = (publishers[starts], sequences[starts], counts, positions[starts])
+    return [list(span) for span in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _put(lists: dict[int, list[_Piece[Holder]]], key: int, piece: _Piece[Holder]) -> None:
+    pieces = lists.get(key)
+    if pieces is None:
+        lists[key] = [piece]
+    else:
+        pieces.append(piece)
+
+
+def _remove(lists: dict[int, list[_Piece[Holder]]], key: int, piece: _Piece[Holder]) -> None:
+    pieces = lists[key]
+    if len(pieces) == 1:
+        del lists[key]
+    else:
+        pieces.remove(piece)
+
+
+def _in_blocks(positions: BitMap64) -> Iterator[_Bits]:
+    """The blocks in which there are some of `positions`, and the bits of those."""
+    if not positions:
+        return
+    low, high = positions.min(), positions.max()
+    if high - low + 1 == len(positions):
+        for block in range(low >> _SHIFT, (high >> _SHIFT) + 1):
+            base = block << _SHIFT
+            bits = (1 << min(_BLOCK, high + 1 - base)) - 1
+            yield block, bits & -1 << low - base if low > base else bits
+        return
+    block, bits = low >> _SHIFT, 0
+    for position in positions.to_array():
+        if position >> _SHIFT != block:
+            yield block, bits
+            block, bits = position >> _SHIFT, 0
+        bits |= 1 << (position & _LOW)
+    yield block, bits
+
+
+def _gathered(found: dict[Lease[Holder], list[_Bits]]) -> list[tuple[Lease[Holder], BitMap64]]:
+    return [(lease, _set_of(stretches)) for lease, stretches in found.items()]
+
+
+def _set_of(stretches: Iterable[_Bits]) -> BitMap64:
+    numbers = BitMap64()
+    for base, bits in stretches:
+        while bits:
+            low = (bits & -bits).bit_length() - 1
+            bits >>= low
+            count = (~bits & bits + 1).bit_length() - 1  # the ones at its end
+            base += low
+            numbers.add_range(base, base + count)
+            bits >>= count
+            base += count
+    return numbers
+
+
+def _rest(publisher: int, first: int, count: int, met: list[_Bits]) -> Runs:
+    """What of a run is not in `met`, as runs."""
+    missing = BitMap64()
+    missing.add_range(first, first + count)
+    missing -= _set_of(met)
+    sequences = np.asarray(missing.to_array(), np.uint64)
+    starts = np.flatnonzero(np.concatenate(([True], sequences[1:] != sequences[:-1] + np.uint64(1))))
+    runs = np.empty((len(starts), 3), "<u8")
+    runs[:, 0], runs[:, 1] = publisher, sequences[starts]
+    runs[:, 2] = np.diff(starts, append=len(sequences))
+    return runs

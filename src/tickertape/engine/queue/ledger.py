@@ -1,0 +1,47 @@
+"""Owns writing to the log what queues say: outcomes, and dead letters.
+
+Must never write while the journal has no room for it, has failed or is being closed: `can_write` says so
+before anything is decided.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.ports import Now
+from tickertape.batch import BatchBuilder, MessageBatch, Stamp
+from tickertape.engine.publishing import Publishing
+from tickertape.engine.queue.records import Outcome, QueueRecord, encode_record
+from tickertape.engine.registry import CONTROL_PUBLISHER
+from tickertape.journal.journal import Journal
+from tickertape.wire.settling import QUEUE_TOPIC
+
+_RESERVE_BYTES: Final = 1 << 16
+"""What a record may take, about."""
+
+
+class Ledger:
+    """The end of the log, for queues."""
+
+    def __init__(self, journal: Journal, publishing: Publishing) -> None:
+        self._journal = journal
+        self._publishing = publishing
+
+    def can_write(self, size: int = _RESERVE_BYTES) -> bool:
+        """Whether so many bytes can be written now."""
+        journal = self._journal
+        return journal.failure is None and not journal.closing and journal.can_accept(size)
+
+    def write(self, queue: str, outcomes: list[Outcome], now: Now) -> int:
+        """Append what became of messages; returns the position below which the log must be persisted for it
+        to be."""
+        builder = BatchBuilder()
+        builder.add(QUEUE_TOPIC, encode_record(QueueRecord(queue, outcomes)), kind=1)
+        return self.append(builder.build(), now)
+
+    def append(self, batch: MessageBatch, now: Now) -> int:
+        """Append messages of the server's own; returns as `write`."""
+        first = self._publishing.next_sequence(CONTROL_PUBLISHER, now)
+        stamp = Stamp(CONTROL_PUBLISHER, first, self._journal.log_time(now))
+        self._publishing.append(batch, stamp, first + batch.count - 1, now)
+        return self._journal.accepted_end

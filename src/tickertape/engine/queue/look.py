@@ -1,0 +1,54 @@
+"""Owns what a look at a queue sees: plain numbers, for whoever watches the server.
+
+Must never hold anything of the queue itself, which goes on changing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class QueueLook(NamedTuple):
+    """A queue at a moment. Counts of what entered, left and went back begin with this run of the server."""
+
+    name: str
+    underlying: str
+    """Name or pattern of its topics."""
+    semantics: str
+    ready: int
+    """Messages that the next consumer with room may get."""
+    leased: int
+    """Messages that a consumer has."""
+    inactive: int
+    """Messages beyond `target_queue_depth`, which wait in the log."""
+    dooming: int
+    """Messages that expired and leave as soon as that is persisted."""
+    consumers: int
+    """Subscriptions that consume."""
+    backlog: int
+    """Messages delivered and not acknowledged."""
+    oldest_position: int | None
+    """Of the oldest message in the log; None when the queue is empty."""
+    oldest_seconds: float | None
+    """Age of that message."""
+    oldest_lease_seconds: float | None
+    """Age of the oldest lease; None when nothing is leased."""
+    entered: int
+    acknowledged: int
+    taken: int
+    """Left as they were sent: at most once."""
+    returned: Mapping[str, int]
+    """Went back, by reason: `cancelled`, `lease_expired`, `holder_gone`."""
+    expired: Mapping[str, int]
+    """Left undone, by reason: `expiration`, `max_deliveries`, `max_cancels`, `expire`."""
+    deferred: int
+    """Acknowledgements of messages that were not active yet."""
+    unrecorded: int
+    """Messages of topics that its pattern fits and the log does not record: they do not enter."""
+    filtered: int
+    """Messages that did not pass the filter."""
+    seconds_behind: float
+    """How long ago the last message that the queue has looked at was persisted, when there are more."""
+    target_queue_depth: int | None
+    max_backlog: int | None

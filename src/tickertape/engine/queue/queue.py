@@ -1,0 +1,144 @@
+"""Owns one queue: the fold of its messages, what its consumers hold of them, and the one rule by which a
+delivery that failed ends.
+
+Every change that the log must know is an outcome, which `decide` makes and `apply` carries out, in memory at
+once; whoever asks for it writes it to the log. Must never read a clock or the log, or send anything.
+"""
+
+from __future__ import annotations
+
+from pyroaring import BitMap64
+
+from tickertape.engine.queue.consumer import Consumer
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.entering import Entered
+from tickertape.engine.queue.expiry import Expiry
+from tickertape.engine.queue.leases import Lease, Leases
+from tickertape.engine.queue.order import Order
+from tickertape.engine.queue.records import Outcome, Reason, What, bitmap_of, ranges_of
+from tickertape.engine.queue.state import QueueState
+from tickertape.base.ports import Now
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import Int64s
+
+Held = list[tuple[Lease[Consumer], BitMap64]]
+"""Leased messages, by lease."""
+
+
+class Queue:
+    """One queue, but for how it reads and who is served next."""
+
+    def __init__(self, definition: QueueDefinition) -> None:
+        self.definition = definition
+        self.name = definition.name
+        self.state = QueueState(definition.target_queue_depth)
+        self.order = Order(self.state, prioritised=definition.priority is not None)
+        self.leases: Leases[Consumer] = Leases()
+        self.expiry = Expiry(definition.expiration, definition.expiration_model)
+        self.consumers: list[Consumer] = []
+        self.turn = 0
+        """With whom round-robin goes on."""
+        self.considered = 0
+        """What enters below this position has entered."""
+        self.filtered = 0
+        self.unrecorded = 0
+        self.deferred = 0
+        """Acknowledgements of messages that were not active yet."""
+
+    # -- the fold ---------------------------------------------------------------------------------------
+
+    def enter(self, entered: Entered) -> None:
+        """Messages came."""
+        self.filtered += entered.filtered
+        if not len(entered.positions):
+            return
+        self.state.enter(entered.bitmap)
+        self.order.enter(entered.positions, entered.priorities, entered.barriers)
+        if self.expiry.active:
+            self.expiry.enter(entered.positions, entered.timestamps, entered.expirations)
+
+    def apply(self, outcome: Outcome) -> BitMap64:
+        """Something became of messages; returns those of them for which it did."""
+        if self.state.inactive and outcome.what is What.DONE:
+            self.deferred += (outcome.positions & self.state.inactive).__len__()
+        affected = self.state.apply(outcome)
+        if outcome.what is not What.RETURNED:
+            if outcome.what is not What.BURIED:
+                self.order.left(affected)
+        return affected
+
+    # -- what consumers hold ----------------------------------------------------------------------------
+
+    def grant(self, consumer: Consumer, batch: MessageBatch, positions: Int64s, now: Now) -> Lease[Consumer]:
+        """Messages are about to be delivered to a consumer."""
+        chosen = bitmap_of(positions)
+        period = self.definition.lease_period
+        deadline = None if period is None or self.definition.at_most_once else now.mono + period
+        lease = self.leases.grant(consumer, batch, positions, now.mono, deadline)
+        consumer.unsettled += len(positions)
+        if self.definition.at_most_once:
+            self.state.owed |= chosen
+        else:
+            self.state.lease(chosen)
+        self.order.delivered(chosen)
+        return lease
+
+    def release(self, lease: Lease[Consumer], positions: BitMap64) -> None:
+        """A consumer holds them no longer; what becomes of them is said by an outcome."""
+        self.leases.release(lease, positions)
+        lease.holder.unsettled -= len(positions)
+        if self.definition.at_most_once:
+            self.state.owed -= positions
+
+    def room(self) -> int | None:
+        """How many more messages may be delivered and not acknowledged; None: any number."""
+        limit = self.definition.max_backlog
+        return None if limit is None else max(limit - self.leases.count, 0)
+
+    # -- decisions --------------------------------------------------------------------------------------
+
+    def done(self, positions: BitMap64) -> Outcome:
+        """They were acknowledged."""
+        return Outcome(What.DONE, ranges_of(positions))
+
+    def expired(self, positions: BitMap64, reason: Reason, *, delivered: bool) -> Outcome:
+        """They leave the queue undone."""
+        doomed = self.definition.dead_letter is not None
+        return Outcome(What.EXPIRED, ranges_of(positions), reason, doomed, delivered)
+
+    def given_back(self, positions: BitMap64, reason: Reason, wall: int) -> list[Outcome]:
+        """A delivery of messages ended without success: those that are too old, or were tried often enough,
+        expire, the others return. One rule for lease end, cancel, disconnect and unsubscribe."""
+        outcomes: list[Outcome] = []
+        left = positions
+        if self.expiry.active:
+            overdue = self.expiry.overdue(positions, wall)
+            if overdue:
+                outcomes.append(self.expired(overdue, Reason.EXPIRATION, delivered=True))
+                left = left - overdue
+        for spent, why in self._spent(left, reason):
+            outcomes.append(self.expired(spent, why, delivered=True))
+            left = left - spent
+        if left:
+            outcomes.append(Outcome(What.RETURNED, ranges_of(left), reason))
+        return outcomes
+
+    def _spent(self, positions: BitMap64, reason: Reason) -> list[tuple[BitMap64, Reason]]:
+        """Those that were tried as often as they may be, this time included, and why."""
+        deliveries_max, cancels_max = self.definition.max_deliveries, self.definition.max_cancels
+        cancelled = reason is Reason.CANCELLED
+        spent: dict[Reason, list[int]] = {}
+        if deliveries_max is not None or (cancels_max is not None and cancelled):
+            for position in positions:
+                deliveries, cancels = self.state.tries_of(position)
+                if deliveries_max is not None and deliveries + 1 >= deliveries_max:
+                    spent.setdefault(Reason.MAX_DELIVERIES, []).append(position)
+                elif cancelled and cancels_max is not None and cancels + 1 > cancels_max:
+                    spent.setdefault(Reason.MAX_CANCELS, []).append(position)
+        return [(BitMap64(found), why) for why, found in spent.items()]
+
+    def too_old(self, wall: int) -> Outcome | None:
+        """What waits in the queue and has become too old; what is leased is judged at the end of its lease."""
+        due = self.expiry.due(wall)
+        waiting = due & (self.state.ready | self.state.inactive) if due else due
+        return self.expired(waiting, Reason.EXPIRATION, delivered=False) if waiting else None

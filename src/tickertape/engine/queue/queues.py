@@ -1,0 +1,279 @@
+"""Owns the queues of an instance: which names are queues, their consumers, and whose turn it is to work.
+
+What one queue does is the business of work.py. Must never let a connection read or acknowledge where `permit`
+does not allow it, or leave a lease behind of one that is gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from pyroaring import BitMap64
+
+from tickertape.base.errors import BadOption, NotAQueue, TickertapeError
+from tickertape.base.names import is_pattern
+from tickertape.base.ports import Buffer, Now
+from tickertape.base.queue_limits import queue_backlog_max
+from tickertape.base.texts import shown
+from tickertape.batch import MessageBatch
+from tickertape.engine.answers import Answers
+from tickertape.engine.contents import Contents
+from tickertape.engine.cover import Cover
+from tickertape.engine.publishing import Publishing
+from tickertape.engine.queue.consumer import Consumer
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.delivering import Due
+from tickertape.engine.queue.entering import Entrance
+from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.ledger import Ledger
+from tickertape.engine.queue.look import QueueLook
+from tickertape.engine.queue.looking import look
+from tickertape.engine.queue.priorities import Priorities
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.settling import Found, look_up, settle
+from tickertape.engine.queue.work import Hands, Work
+from tickertape.engine.retaining import Pin
+from tickertape.engine.session import Session
+from tickertape.wire.settling import Runs, Settlement
+
+
+class Queues:
+    """All queues. Begins to work with `begin`, once they were recovered (`recovering.py`)."""
+
+    def __init__(
+        self,
+        definitions: Sequence[QueueDefinition],
+        access: LogAccess,
+        publishing: Publishing,
+        contents: Contents,
+        answers: Answers,
+        ended: Callable[[Consumer], None],
+    ) -> None:
+        """`ended` is told of consumers that a failure ended."""
+        self._access = access
+        self._ended = ended
+        self._journal = access.journal
+        self._contents = contents
+        self._answers = answers
+        self.ledger = Ledger(access.journal, publishing)
+        self._due: deque[Due] = deque()
+        """Deliveries that wait for the disk, in order."""
+        self._active: dict[Work, None] = {}
+        """Those that may have something to do, in turn."""
+        hands = Hands(access, self.ledger, self._due.append, self._stirred, self._failed)
+        self._works: dict[str, Work] = {}
+        for definition in definitions:
+            priority = None
+            if definition.priority is not None:
+                priority = Priorities(definition.priority, contents.surroundings)
+            entrance = Entrance(definition, contents, priority)
+            self._works[definition.name] = Work(Queue(definition), entrance, hands)
+        self._patterned = [work for work in self._works.values() if work.entrance.cover.literal is None]
+        self._begun = False
+
+    def begin(self) -> None:
+        """They are recovered: work."""
+        self._begun = True
+        for work in self._works.values():
+            work.begin()
+            self._active[work] = None
+
+    # -- names ------------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._works)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Names of all queues."""
+        return self._works.keys()
+
+    @property
+    def works(self) -> Iterable[Work]:
+        """All queues at work."""
+        return self._works.values()
+
+    def is_queue(self, topic: str) -> bool:
+        """Whether a topic is the name of a queue."""
+        return topic in self._works
+
+    def named(self, cover: Cover) -> list[Work]:
+        """The queues that a subscription without a bookmark is to."""
+        if cover.literal is not None:
+            work = self._works.get(cover.literal)
+            return [] if work is None else [work]
+        return [work for name, work in self._works.items() if cover.covers(name)]
+
+    def replayed(self, topic: str) -> str:
+        """What a replay of `topic` reads: of a queue its underlying topics."""
+        work = self._works.get(topic)
+        return topic if work is None else work.queue.definition.topic
+
+    def target(self, topic: str) -> str | None:
+        """Where a message published to `topic` goes; None where it is a queue that nothing is published
+        to."""
+        work = self._works.get(topic)
+        if work is None:
+            return topic
+        definition = work.queue.definition
+        if definition.default_publish_target is not None:
+            return definition.default_publish_target
+        return None if is_pattern(definition.topic) else definition.topic
+
+    @staticmethod
+    def permit(session: Session, work: Work) -> None:
+        """Raise unless `session` may read a queue, which includes acknowledging: the one place that says so."""
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def subscribe(self, consumer: Consumer, works: list[Work], asked: int) -> None:
+        """A consumer begins, or begins anew with what it holds."""
+        for work in works:
+            self.permit(consumer.session, work)
+            if work.failure is not None:
+                raise work.failure
+        kept = [work for work in consumer.works if work in works]
+        consumer.former += [work for work in consumer.works if work not in works]
+        consumer.works = works
+        consumer.limit = self.granted(works, asked)
+        for work in works:
+            if work not in kept:
+                work.add(consumer)
+
+    @staticmethod
+    def granted(works: list[Work], asked: int) -> int:
+        """The backlog of a subscription: the least of its queues' limits and its own."""
+        if not 1 <= asked <= queue_backlog_max:
+            raise BadOption(f"max_backlog={asked}: 1 to {queue_backlog_max:,} are allowed")
+        limits = [work.queue.definition.max_per_subscription_backlog for work in works]
+        return min([asked, *(limit for limit in limits if limit is not None)])
+
+    @staticmethod
+    def leave(consumer: Consumer) -> None:
+        """A consumer is about to be replaced: it is served no more, and keeps what it holds."""
+        for work in consumer.works:
+            work.leave(consumer)
+
+    @staticmethod
+    def drop(consumer: Consumer, now: Now) -> None:
+        """A consumer is over: what it holds goes back."""
+        for work in consumer.works:
+            work.leave(consumer)
+        for work in {*consumer.works, *consumer.former}:
+            work.take_back(consumer, now)
+        consumer.works, consumer.former = [], []
+
+    @staticmethod
+    def stir(consumer: Consumer) -> None:
+        """It has more room."""
+        for work in consumer.works:
+            work.stir()
+
+    # -- settlements ------------------------------------------------------------------------------------
+
+    def work_of(self, session: Session, settlement: Settlement) -> Work:
+        """The queue of a settlement. Raises `NotAQueue`."""
+        work = self._works.get(settlement.queue)
+        if work is None:
+            raise NotAQueue(
+                f"{shown(settlement.queue)} is no queue: acknowledge under the name of the queue, "
+                "which is the topic of the messages that it delivers"
+            )
+        self.permit(session, work)
+        return work
+
+    def look_up(self, session: Session, settlement: Settlement, runs: Runs) -> Found:
+        """The messages that a settlement names, but for those that a lease names. Raises `NotAQueue`,
+        `BadFilter`."""
+        work = self.work_of(session, settlement)
+        content = None
+        if settlement.filter is not None:
+            topic = work.queue.definition.topic
+            content = self._contents.cover(topic, settlement.filter, None, session.subscriber).content
+        return look_up(work.queue, self._journal.view, settlement, runs, content)
+
+    def settle(
+        self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
+    ) -> bytes:
+        """Carry a settlement out; the body of its record. Raises `NotAQueue`."""
+        work = self.work_of(session, settlement)
+        body = settle(work.queue, session, settlement, runs, found, now)
+        work.stir()
+        return body
+
+    # -- time and disk ----------------------------------------------------------------------------------
+
+    def unrecorded(self, batch: MessageBatch) -> None:
+        """Messages were published to topics that are not recorded."""
+        for work in self._patterned:
+            own = [work.entrance.cover.covers(topic) for topic in batch.topics]
+            if any(own):
+                index = batch.topic_index
+                count = batch.count if index is None else sum(own[number] for number in index.tolist())
+                work.queue.unrecorded += count
+
+    def persisted(self) -> None:
+        """The log has grown."""
+        end = self._journal.persisted_end
+        while self._due and self._due[0].end <= end:
+            self._access.effects.append(self._due.popleft().send)
+        if self._begun:
+            for work in self._works.values():
+                self._active[work] = None
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return any(work.read_done(token, data) for work in self._works.values())
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._active)
+
+    def step(self, now: Now) -> None:
+        """Let one queue work."""
+        if self._active:
+            work = next(iter(self._active))
+            del self._active[work]
+            work.step(now)
+            if work.has_work:
+                self._active[work] = None
+
+    def wake(self, now: Now) -> None:
+        """Leases and messages whose time has come."""
+        if self._begun and self._journal.failure is None and not self._journal.closing:
+            for work in self._works.values():
+                work.wake(now)
+
+    def next_deadline(self, now: Now) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        if not self._begun or self._journal.failure is not None or self._journal.closing:
+            return None
+        deadlines = [work.next_deadline(now) for work in self._works.values()]
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+    def oldest_needed(self) -> Pin | None:
+        """What of the log queues still need."""
+        pins = []
+        for name, work in self._works.items():
+            oldest = work.queue.state.oldest()
+            at = work.queue.considered if oldest is None else min(oldest, work.queue.considered)
+            pins.append(Pin(at, f"queue {shown(name)}", brief=oldest is None))
+        return min(pins, default=None)
+
+    def looks(self, now: Now) -> list[QueueLook]:
+        """All queues as they are now."""
+        return [look(work, self._journal, now) for work in self._works.values()]
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _stirred(self, work: Work) -> None:
+        if self._begun:
+            self._active[work] = None
+
+    def _failed(self, work: Work, error: TickertapeError) -> None:
+        """A queue cannot read what it needs: nobody is served by it any more."""
+        for consumer in [*work.queue.consumers]:
+            self._answers.end_subscription(consumer.session.conn, consumer.sub_id, consumer.topic, error)
+            self._ended(consumer)

@@ -1,0 +1,176 @@
+"""Owns what the log says of queues: outcomes, the bodies of control records on the topic `$queue`, and the
+record of a queue's beginning.
+
+An outcome names messages by position, so that a fold is work on arrays; what a client named it by stays beside
+it as runs of bookmarks. Must never hold a decision that needs more than the log to be repeated.
+docs/formats/queue-records.md shows the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.texts import shown
+from tickertape.batch.format import Int64s
+
+_I8: Final = np.dtype("<i8")
+
+
+class What(IntEnum):
+    """What became of messages."""
+
+    DONE = 1
+    """A consumer acknowledged them."""
+    RETURNED = 2
+    """A delivery ended without success: they may be delivered again."""
+    EXPIRED = 3
+    """They left the queue undone."""
+    TAKEN = 4
+    """They left the queue by being delivered, at most once."""
+    BURIED = 5
+    """Their dead letters are in the log."""
+
+
+class Reason(IntEnum):
+    """Why messages were returned, or expired."""
+
+    NONE = 0
+    CANCELLED = 1
+    LEASE_EXPIRED = 2
+    HOLDER_GONE = 3
+    EXPIRATION = 4
+    MAX_DELIVERIES = 5
+    MAX_CANCELS = 6
+    EXPIRE = 7
+
+    @property
+    def text(self) -> str:
+        """For people and dead letters."""
+        return self.name.lower()
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of the messages at `ranges` (little-endian i64: first, count; rising)."""
+
+    what: What
+    ranges: bytes
+    reason: Reason = Reason.NONE
+    doomed: bool = False
+    """They are to be published as dead letters: they need their place in the log until they are buried."""
+    delivered: bool = False
+    """A consumer held them when it happened."""
+
+    @property
+    def positions(self) -> BitMap64:
+        """Where the messages stand."""
+        return positions_in(self.ranges)
+
+
+class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Outcomes of one queue that take effect together."""
+
+    queue: str
+    outcomes: list[Outcome]
+    runs: bytes = b""
+    """The bookmarks by which a client named messages, as it did (see `wire/settling.py`)."""
+
+
+class QueueBegun(msgspec.Struct, frozen=True, kw_only=True, tag="queue"):
+    """Control record of the log's own topic: what is published from `position` on enters the queue."""
+
+    queue: str
+    recovery_point: str
+    position: int
+
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_RECORD: Final = msgspec.msgpack.Decoder(QueueRecord).decode
+_BEGUN: Final = msgspec.msgpack.Decoder(QueueBegun).decode
+_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+def encode_record(record: QueueRecord | QueueBegun) -> bytes:
+    """The body of a control record."""
+    return _ENCODE(record)
+
+
+def decode_record(body: bytes) -> QueueRecord:
+    """An outcome record. Raises `JournalCorrupt`, without its place, for what is none."""
+    try:
+        record = _RECORD(body)
+        for outcome in record.outcomes:
+            _check(outcome.ranges)
+    except _ERRORS as error:
+        raise JournalCorrupt(f"a queue record that cannot be read: {shown(str(error))}") from None
+    return record
+
+
+def begun_in(bodies: Sequence[bytes]) -> list[QueueBegun]:
+    """The beginnings among control records; what is none is for others."""
+    found = []
+    for body in bodies:
+        try:
+            found.append(_BEGUN(body))
+        except _ERRORS:
+            continue
+    return found
+
+
+def ranges_of(positions: BitMap64) -> bytes:
+    """Positions as ranges."""
+    count = len(positions)
+    if not count:
+        return b""
+    low, high = positions.min(), positions.max()
+    if high - low == count - 1:  # what most are
+        return np.array([low, count], _I8).tobytes()
+    at = array_of(positions)
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(at) != 1)))
+    ranges = np.empty((len(starts), 2), _I8)
+    ranges[:, 0] = at[starts]
+    ranges[:, 1] = np.diff(starts, append=count)
+    return ranges.tobytes()
+
+
+def positions_in(ranges: bytes) -> BitMap64:
+    """Ranges as positions."""
+    found = BitMap64()
+    for first, count in np.frombuffer(ranges, _I8).reshape(-1, 2).tolist():
+        found.add_range(first, first + count)
+    return found
+
+
+def array_of(positions: BitMap64) -> Int64s:
+    """Positions as an array, rising."""
+    return np.array(positions.to_array(), np.uint64).astype(np.int64)
+
+
+def bitmap_of(positions: Int64s) -> BitMap64:
+    """An array, rising, as a set."""
+    count = len(positions)
+    if not count:
+        return BitMap64()
+    first, last = int(positions[0]), int(positions[-1])
+    if last - first == count - 1:
+        found = BitMap64()
+        found.add_range(first, last + 1)
+        return found
+    return BitMap64(positions.astype(np.uint64))
+
+
+def _check(ranges: bytes) -> None:
+    if len(ranges) % 16:
+        raise ValueError("ranges of positions are incomplete")
+    table = np.frombuffer(ranges, _I8).reshape(-1, 2)
+    ends = table[:, 0] + table[:, 1]
+    if (table[:, 0] < 0).any() or (table[:, 1] < 1).any() or (ends < 0).any():
+        raise ValueError("ranges of positions are none")
+    if (table[1:, 0] < ends[:-1]).any():
+        raise ValueError("ranges of positions do not rise")

@@ -1,0 +1,165 @@
+"""Owns bringing the queues of an instance back when it starts: from what the log says, with a checkpoint where
+there is one that fits.
+
+One pass over the log for all queues, from the lowest position that one of them needs. Must never take a
+checkpoint for the truth: one that is missing, damaged or of another definition costs time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.bookmarks import AtTime, FromNow, parse_bookmark
+from tickertape.base.errors import BadBookmark, JournalCorrupt
+from tickertape.base.ports import Buffer, Now
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.points import resolve
+from tickertape.engine.queue.checkpoint import Covered
+from tickertape.engine.queue.queues import Queues
+from tickertape.engine.queue.records import QueueBegun, begun_in, decode_record, encode_record
+from tickertape.engine.queue.work import Work
+from tickertape.engine.registry import CONTROL_TOPIC
+from tickertape.journal.journal import Journal
+from tickertape.journal.reader import LogReader
+from tickertape.journal.reading import Part, ReadRequest
+from tickertape.wire.settling import QUEUE_TOPIC
+
+Recovery = Generator[ReadRequest, Buffer, "Recovered"]
+
+
+class Recovered(NamedTuple):
+    """What a recovery came to."""
+
+    read_from: int
+    """The position from which the log was read."""
+    begun: list[QueueBegun]
+    """Queues that are new, or whose recovery point is."""
+    report: list[str]
+    """What was met, a line each."""
+
+
+class _Fold(NamedTuple):
+    """One queue in the pass."""
+
+    work: Work
+    messages_from: int
+    records_from: int
+
+
+def recover(
+    queues: Queues,
+    journal: Journal,
+    control: Sequence[bytes],
+    covered: Mapping[str, Covered],
+    now: Now,
+) -> Recovery:
+    """Bring all queues to the state that the log says. `control` are the control records of other kinds,
+    `covered` what a checkpoint says. Raises `BookmarkUnknown` for a recovery point that the log does not
+    have, `JournalCorrupt` for what cannot be read."""
+    beginnings = begun_in(control)
+    known = {(begun.queue, begun.recovery_point): begun for begun in beginnings}
+    latest = {begun.queue: begun for begun in beginnings}
+    folds: list[_Fold] = []
+    new: list[QueueBegun] = []
+    report: list[str] = []
+    for work in queues.works:
+        definition = work.queue.definition
+        begun = known.get((definition.name, definition.recovery_point))
+        checkpoint = covered.get(definition.name)
+        if begun is None or latest[definition.name] is not begun:
+            position = yield from _position(journal, definition.recovery_point, now)
+            begun = QueueBegun(
+                queue=definition.name, recovery_point=definition.recovery_point, position=position
+            )
+            new.append(begun)
+            checkpoint = None
+        folds.append(_begin(work, begun, checkpoint, journal.view.first_position))
+    read_from = min([min(fold.messages_from, fold.records_from) for fold in folds], default=journal.persisted_end)
+    yield from _read(folds, journal, read_from)
+    for fold in folds:
+        fold.work.queue.considered = max(fold.work.queue.considered, journal.persisted_end)
+    return Recovered(read_from, new, report)
+
+
+def beginnings(begun: Sequence[QueueBegun]) -> MessageBatch:
+    """The control records of queues that begin."""
+    builder = BatchBuilder()
+    for record in begun:
+        builder.add(CONTROL_TOPIC, encode_record(record), kind=1)
+    return builder.build()
+
+
+def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -> _Fold:
+    queue = work.queue
+    if covered is None:
+        queue.considered = max(begun.position, first)
+        return _Fold(work, queue.considered, queue.considered)
+    if covered.state is not None:
+        queue.restore(covered.state)
+    queue.considered = max(covered.messages, begun.position, first)
+    return _Fold(work, queue.considered, max(covered.records, first))
+
+
+def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, Buffer, int]:
+    """Where a recovery point lies."""
+    point = parse_bookmark(text)
+    if isinstance(point, FromNow):
+        return journal.accepted_end
+    if isinstance(point, AtTime) and point.micros >= journal.log_time(now):
+        return journal.accepted_end
+    search = resolve(journal, point, journal.persisted_end, "fail", journal.log_time(now))
+    try:
+        request = next(search)
+        while True:
+            request = search.send(b"" if request is None else (yield request))
+    except StopIteration as done:
+        extent = done.value
+    if extent.not_before is not None:
+        raise BadBookmark(f"recovery_point {text}: a time, a bookmark, epoch or now")
+    start: int = extent.start
+    return start
+
+
+def _read(folds: list[_Fold], journal: Journal, position: int) -> Generator[ReadRequest, Buffer, None]:
+    reader = LogReader(journal.view, position, _only_topic(folds))
+    while (step := reader.poll()) is not None:
+        parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+        for part in parts:
+            _take(folds, part)
+
+
+def _only_topic(folds: list[_Fold]) -> str | None:
+    return None  # records and messages are of different topics
+
+
+def _take(folds: list[_Fold], part: Part) -> None:
+    for fold in folds:
+        if part.end_position > fold.messages_from and fold.work.entrance.wants(part.batch):
+            _enter(fold, part)
+    kinds = part.batch.kinds
+    if kinds is None or QUEUE_TOPIC not in part.batch.topics:
+        return
+    by_name = {fold.work.queue.name: fold for fold in folds}
+    for index in np.flatnonzero(kinds).tolist():
+        if part.batch.topic(index) != QUEUE_TOPIC:
+            continue
+        position = part.first_position + index if part.positions is None else int(part.positions[index])
+        try:
+            record = decode_record(bytes(part.batch.body(index)))
+        except JournalCorrupt as error:
+            raise JournalCorrupt(f"position {position}: {error}") from None
+        fold = by_name.get(record.queue)
+        if fold is not None and position >= fold.records_from:
+            for outcome in record.outcomes:
+                fold.work.queue.apply(outcome)
+
+
+def _enter(fold: _Fold, part: Part) -> None:
+    low = part.index_at(fold.messages_from)
+    while low < part.batch.count:
+        entered, low = fold.work.entrance.look(part, low)
+        if entered is not None:
+            fold.work.queue.enter(entered)

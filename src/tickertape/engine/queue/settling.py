@@ -1,0 +1,147 @@
+"""Owns what a settlement does to a queue: whose leases it may end, and what becomes of the messages.
+
+In two phases. `look_up` finds the messages that no lease names, which may take reads; `settle` decides and
+carries out, at once. docs/reference/queues.md has the table of outcomes. Must never let one connection end
+the lease of another by bookmark, or touch a message twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+from pyroaring import BitMap64
+
+from tickertape.base.limits import step_bytes_max
+from tickertape.base.ports import Buffer, Now
+from tickertape.batch.format import I8
+from tickertape.engine.content import Content
+from tickertape.engine.queue.queue import Held, Queue
+from tickertape.engine.queue.records import Outcome, QueueRecord, Reason, array_of, bitmap_of, encode_record
+from tickertape.engine.session import Session
+from tickertape.journal.lookup import positions_of_run
+from tickertape.journal.reader import LogReader
+from tickertape.journal.reading import LogView, ReadRequest
+from tickertape.wire.settling import Runs, Settlement
+
+Found = Generator[ReadRequest | None, Buffer, BitMap64]
+"""Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
+
+_MILLIS: Final = 1000
+
+
+def look_up(
+    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: Content | None
+) -> Found:
+    """The messages of the queue that a settlement names, but for those that a lease names."""
+    if content is not None:
+        return (yield from _passing(queue, view, content))
+    if queue.definition.leasing == "strict" or queue.definition.at_most_once:
+        return BitMap64()
+    if settlement.action not in ("ack", "expire") or not (queue.state.ready or queue.state.inactive):
+        return BitMap64()
+    _, unknown = queue.leases.find(runs)
+    found = BitMap64()
+    for publisher, first, count in unknown.tolist():
+        found |= bitmap_of((yield from positions_of_run(view, publisher, first, count)))
+    return found
+
+
+def settle(
+    queue: Queue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
+) -> bytes:
+    """Carry a settlement out; the body of the record that says what it did. `found` is from `look_up`."""
+    held, waiting = _named(queue, session, settlement, runs, found)
+    if queue.definition.at_most_once:
+        if settlement.action == "ack":
+            _release(queue, held)
+        outcomes: list[Outcome] = []
+    elif settlement.action == "extend":
+        _extend(queue, held, now.mono + settlement.extend_ms / _MILLIS)
+        outcomes = []
+    else:
+        outcomes = _outcomes(queue, settlement, _release(queue, held), waiting, now)
+    for outcome in outcomes:
+        queue.apply(outcome)
+    return encode_record(QueueRecord(queue.name, outcomes, settlement.runs))
+
+
+def _outcomes(
+    queue: Queue, settlement: Settlement, held: BitMap64, waiting: BitMap64, now: Now
+) -> list[Outcome]:
+    if settlement.action == "ack":
+        done = held | waiting
+        return [queue.done(done)] if done else []
+    if settlement.action == "cancel":
+        return queue.given_back(held, Reason.CANCELLED, now.wall) if held else []
+    outcomes = []
+    if held:
+        outcomes.append(queue.expired(held, Reason.EXPIRE, delivered=True))
+    if waiting:
+        outcomes.append(queue.expired(waiting, Reason.EXPIRE, delivered=False))
+    return outcomes
+
+
+def _named(
+    queue: Queue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64
+) -> tuple[Held, BitMap64]:
+    """The leased messages that a settlement may settle, and those that wait."""
+    lenient = queue.definition.leasing == "lenient"
+    by_filter = settlement.filter is not None
+    held = queue.leases.of_positions(found) if found else []
+    if not by_filter:
+        held += queue.leases.find(runs)[0]
+    if not (by_filter and lenient):
+        held = [(lease, positions) for lease, positions in held if lease.holder.session is session]
+    waiting = BitMap64()
+    if lenient and found:
+        waiting = (found & queue.state.ready) | (found & queue.state.inactive)
+    return held, waiting
+
+
+def _release(queue: Queue, held: Held) -> BitMap64:
+    released = BitMap64()
+    for lease, positions in held:
+        queue.release(lease, positions)
+        released |= positions
+    return released
+
+
+def _extend(queue: Queue, held: Held, deadline: float) -> None:
+    if queue.definition.lease_period is not None:
+        for lease, positions in held:
+            queue.leases.extend(lease, positions, deadline)
+
+
+def _passing(queue: Queue, view: LogView, content: Content) -> Found:
+    """Messages of the queue that pass a filter; those of at-most-once queues that are owed, too."""
+    state = queue.state
+    inside = state.ready | state.inactive | state.leased | state.owed
+    found = BitMap64()
+    if not inside:
+        return found
+    end, looked_at = int(inside.max()) + 1, 0
+    reader = LogReader(view, int(inside.min()))
+    while reader.position < end and (step := reader.poll()) is not None:
+        parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+        for part in parts:
+            span = BitMap64()
+            span.add_range(max(part.first_position, 0), part.end_position)
+            positions = array_of(inside & span)
+            at = positions - part.first_position
+            indices = at if part.positions is None else part.positions.searchsorted(positions).astype(I8)
+            low = 0
+            while low < len(indices):
+                high = content.reach(part.batch, int(indices[low]))
+                stop = int(indices.searchsorted(high))
+                passed = content.passing(part.batch, indices[low:stop])
+                if len(passed):
+                    chosen = passed + part.first_position if part.positions is None else part.positions[passed]
+                    found |= bitmap_of(chosen)
+                low = stop
+                yield None
+            looked_at += part.batch.nbytes
+            if looked_at > step_bytes_max:
+                looked_at = 0
+                yield None
+    return found

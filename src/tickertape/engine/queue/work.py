@@ -1,0 +1,221 @@
+"""Owns one queue at work: what enters it, what is delivered, what lapses, and its dead letters.
+
+Each `step` is bounded. Must never skip a message that it cannot read: then the queue stops, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.limits import step_bytes_max
+from tickertape.base.ports import Buffer, Now
+from tickertape.base.queue_limits import queue_step_messages_max
+from tickertape.engine.queue.burying import Burying
+from tickertape.engine.queue.consumer import Consumer
+from tickertape.engine.queue.delivering import Delivering, Due
+from tickertape.engine.queue.entering import Entrance
+from tickertape.engine.queue.forward import Forward, LogAccess
+from tickertape.engine.queue.ledger import Ledger
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.records import Outcome, Reason
+from tickertape.journal.reading import Part
+
+_RETRY_SECONDS: Final = 1.0
+"""How long what cannot be written to the log waits."""
+_MICROS: Final = 1_000_000
+_CLOCK_CHECK_SECONDS: Final = 1.0
+"""The wall clock may be set forward: what depends on it is looked at so often."""
+
+
+class Hands(NamedTuple):
+    """What a queue at work needs of the others."""
+
+    access: LogAccess
+    ledger: Ledger
+    later: Callable[[Due], None]
+    stirred: Callable[[Work], None]
+    """There is something to do."""
+    failed: Callable[[Work, TickertapeError], None]
+    """It cannot go on."""
+
+
+class Work:
+    """One queue at work."""
+
+    def __init__(self, queue: Queue, entrance: Entrance, hands: Hands) -> None:
+        self.queue = queue
+        self.entrance = entrance
+        self._hands = hands
+        access = hands.access
+        self._journal = access.journal
+        self._topic = entrance.cover.literal
+        self.delivering = Delivering(queue, access, self._topic, hands.ledger, hands.later, self.stir)
+        self._burying = Burying(queue, access, hands.ledger, self.stir)
+        self._log = Forward(access, queue.considered, self._topic, self.stir)
+        self._parts: list[Part] = []
+        self._low = 0
+        self._stirred = True
+        self._retry_at: float | None = None
+        self.failure: TickertapeError | None = None
+
+    def begin(self) -> None:
+        """The queue was recovered: go on from where it is."""
+        self._log = Forward(self._hands.access, self.queue.considered, self._topic, self.stir)
+
+    # -- inputs -----------------------------------------------------------------------------------------
+
+    def stir(self) -> None:
+        """Something changed: there may be something to deliver."""
+        self._stirred = True
+        self._hands.stirred(self)
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer came."""
+        self.queue.consumers.append(consumer)
+        self.delivering.add(consumer)
+        self.stir()
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer is served no more; what it holds it still holds."""
+        queue = self.queue
+        index = queue.consumers.index(consumer)
+        del queue.consumers[index]
+        if index < queue.turn:
+            queue.turn -= 1
+        self.delivering.discard(consumer)
+
+    def take_back(self, consumer: Consumer, now: Now) -> None:
+        """A consumer has gone: what it holds goes back."""
+        queue = self.queue
+        outcomes: list[Outcome] = []
+        for lease in queue.leases.of_holder(consumer):
+            positions = lease.positions.copy()
+            queue.release(lease, positions)
+            if queue.definition.at_most_once:
+                continue  # it has left the queue
+            if self._hands.ledger.can_write():
+                outcomes += queue.given_back(positions, Reason.HOLDER_GONE, now.wall)
+            else:
+                queue.state.give_back(positions)  # as a crash would: it counts nowhere
+        self._write(outcomes, now)
+        self.stir()
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return (
+            self.delivering.read_done(token, data)
+            or self._log.read_done(token, data)
+            or self._burying.read_done(token, data)
+        )
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def wake(self, now: Now) -> None:
+        """Leases that have ended, and messages that are too old."""
+        if self._retry_at is not None and now.mono < self._retry_at:
+            return
+        self._retry_at = None
+        queue = self.queue
+        due = queue.leases.due(now.mono)
+        expires = queue.expiry.active and (at := queue.expiry.next_due()) is not None and at <= now.wall
+        if not due and not expires:
+            return
+        if not self._hands.ledger.can_write():
+            self._retry_at = now.mono + _RETRY_SECONDS
+            return
+        outcomes: list[Outcome] = []
+        for lease in due:
+            positions = lease.positions.copy()
+            queue.release(lease, positions)
+            outcomes += queue.given_back(positions, Reason.LEASE_EXPIRED, now.wall)
+        self._write(outcomes, now)
+        old = queue.too_old(now.wall)
+        if old is not None:
+            self._write([old], now)
+        self.stir()
+
+    def next_deadline(self, now: Now) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        if self._retry_at is not None:
+            return self._retry_at
+        deadline = self.queue.leases.next_deadline()
+        if self.queue.expiry.active and (due := self.queue.expiry.next_due()) is not None:
+            wait = min(max((due - now.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
+            deadline = now.mono + wait if deadline is None else min(deadline, now.mono + wait)
+        return deadline
+
+    # -- steps ------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        if self.failure is not None:
+            return False
+        return (
+            self._stirred
+            or self._entering
+            or self._burying.has_work
+            or any(narrowing.has_work for narrowing in self.delivering.narrowed.values())
+        )
+
+    @property
+    def _entering(self) -> bool:
+        return bool(self._parts) or (
+            self.queue.considered < self._journal.persisted_end and not self._log.waiting
+        )
+
+    def step(self, now: Now) -> None:
+        """One bounded step."""
+        if self.failure is not None:
+            return
+        if self._entering:
+            self._enter()
+        for narrowing in [*self.delivering.narrowed.values()]:
+            if narrowing.has_work and narrowing.step():
+                self._stirred = True
+        if self._burying.has_work:
+            self._burying.step(now)
+        if self._stirred:
+            self._stirred = self.delivering.deliver(now)
+        failure = self._log.failure or self.delivering.failure or self._burying.failure
+        if failure is not None:
+            self.failure = failure
+            self._hands.failed(self, failure)
+
+    def _enter(self) -> None:
+        """Take in what came to the log."""
+        queue = self.queue
+        parts = self._parts or self._log.parts()
+        budget, messages = step_bytes_max, queue_step_messages_max
+        at = 0
+        while at < len(parts) and budget > 0 and messages > 0:
+            part = parts[at]
+            if part.end_position <= queue.considered or not self.entrance.wants(part.batch):
+                high = part.batch.count
+            else:
+                entered, high = self.entrance.look(part, self._low)
+                if entered is not None:
+                    queue.enter(entered)
+                    self._stirred = True
+                    if not self.entrance.plain:
+                        messages -= high - self._low
+            if high < part.batch.count:
+                self._low = high
+                budget -= step_bytes_max // 8
+                continue
+            self._low = 0
+            queue.considered = max(queue.considered, part.end_position)
+            budget -= part.batch.nbytes // 16 if self.entrance.plain else part.batch.nbytes
+            at += 1
+        self._parts = parts[at:]
+        if not parts and not self._log.waiting:
+            queue.considered = max(queue.considered, min(self._log.position, self._journal.persisted_end))
+
+    def _write(self, outcomes: list[Outcome], now: Now) -> None:
+        if not outcomes:
+            return
+        for outcome in outcomes:
+            self.queue.apply(outcome)
+        self._hands.ledger.write(self.queue.name, outcomes, now)
