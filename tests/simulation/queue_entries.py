@@ -87,6 +87,11 @@ class Entry:
         """Still in the queue for certain."""
         return self.state in ("ready", "leased") and not self.unsure
 
+    def stays(self, now: int) -> bool:
+        """Here for certain, and with no reason to leave just now."""
+        end = self.ends[0] if self.state == "leased" else self.expires
+        return self.here and now < end
+
     @property
     def rank(self) -> tuple[int, int]:
         """The lowest is delivered first."""
@@ -185,14 +190,14 @@ class QueueState:
         here = [entry.key for entry in self.entries.values() if entry.state != "done"]
         return set(here[:depth])
 
-    def barred(self, entry: Entry) -> bool:
+    def barred(self, entry: Entry, now: int) -> bool:
         """Whether a barrier keeps a message from being delivered, for certain."""
         for other in self.entries.values():
             if other.position >= entry.position:
                 return False
-            if entry.barrier and (other.here or self._held_once(other)):
+            if entry.barrier and (other.stays(now) or self._held_once(other)):
                 return True
-            if other.barrier and other.here and other.delivered == "no":
+            if other.barrier and other.stays(now) and other.delivered == "no":
                 return True
         return False
 

@@ -134,7 +134,7 @@ def _check_turn(model: QueueModel, state: QueueState, chosen: Consumer, others: 
 def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
     """A consumer with room does not wait while there is a message for it."""
     most = state.definition.max_backlog
-    if most is not None and model._held(state.name) >= most:
+    if most is not None and sum(h[0] == state.name for c in model.consumers.values() for h in c.held) >= most:
         return
     active = state.active()
     for consumer in model.consumers.values():

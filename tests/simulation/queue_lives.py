@@ -118,6 +118,11 @@ class Life:
         topic = self.choose((*TOPICS, *(d.name for d in self.world.definitions)))
         peer.put(topic, bodies, sequenced=self.choose((True, True, False)), life_ms=self.choose((0, 0, 0, 2_000)))
 
+    def publish_one(self) -> None:
+        """One message that fits most."""
+        self.numbers += 1
+        self.peers["p"].put(self.choose(TOPICS), [make_body(self.numbers)])
+
     def consume(self) -> None:
         """A subscription to one queue, or to all that fit."""
         peer, sub_id = self.peer(), self.choose(("x", "y"))

@@ -52,6 +52,10 @@ class QueueModel:
         """What of the log was told."""
         self.interval = 0
         """Rises when the world is at rest: then everything is known."""
+        self.moved = False
+        """Deliveries and records may be under way that nobody outside has seen."""
+        self.disturbed = True
+        """Something else than to publish was done since the world last was at rest."""
         self._orders = 0
 
     # -- what enters, and what was settled, as it becomes persisted -------------------------------------
@@ -163,11 +167,6 @@ class QueueModel:
             if state.definition.at_most_once:
                 entry.unsure = True
 
-    disturbed = True
-    """Something else than one publish was done since the world last was at rest."""
-    moved = False
-    """Something was done since the world last was at rest, so that deliveries may be under way."""
-
     # -- deliveries -----------------------------------------------------------------------------------
 
     def delivered(
@@ -184,10 +183,10 @@ class QueueModel:
             entry = state.entries[key]
             self._check_deliverable(state, entry, now)
             assert consumer.takes(entry.body), f"{entry} does not pass {consumer.condition}"
-            room = consumer.backlog - len(consumer.held)
+            room = consumer.backlog - self.holds(consumer, now)
             assert room > 0, f"beyond its backlog of {consumer.backlog}: {entry}"
             if told.max_backlog is not None:
-                assert self._held(queue) < told.max_backlog, f"beyond the backlog of the queue: {entry}"
+                assert self.held(queue, now) < told.max_backlog, f"beyond the backlog of the queue: {entry}"
             consumer.held.add((queue, key))
             consumer.maybe.discard((queue, key))
             entry.holder, entry.unsure = consumer, False
@@ -219,14 +218,23 @@ class QueueModel:
         assert entry.state == "ready" or entry.unsure, f"what has left comes again: {entry}"
         entry.state = "ready"
         assert now < entry.expires + SLACK, f"it is too old to be delivered: {entry}"
-        assert not state.barred(entry), f"a barrier is in between: {entry}"
+        assert not state.barred(entry, now), f"a barrier is in between: {entry}"
         depth = state.definition.target_queue_depth
         if depth is not None:
-            before = sum(e.here and e.position < entry.position for e in state.entries.values())
+            before = sum(e.stays(now) and e.position < entry.position for e in state.entries.values())
             assert before < depth, f"more active messages than there should be: {entry}"
 
-    def _held(self, queue: str) -> int:
-        return sum(held[0] == queue for c in self.consumers.values() for held in c.held)
+    def holds(self, consumer: Consumer, now: int, queue: str | None = None) -> int:
+        """How many messages (of one queue) a consumer surely holds: leases that may have ended are not."""
+        found = 0
+        for name, key in consumer.held:
+            entry = self.queues[name].entries[key]
+            found += (entry.state != "leased" or now < entry.ends[0]) and queue in (None, name)
+        return found
+
+    def held(self, queue: str, now: int) -> int:
+        """How many messages of a queue all consumers hold."""
+        return sum(self.holds(consumer, now, queue) for consumer in self.consumers.values())
 
     # -- settlements, judged when the engine takes them -------------------------------------------------
 
@@ -370,7 +378,6 @@ class QueueModel:
             for entry in state.entries.values():
                 self._restart(state, entry, durable, now)
         self.consumers.clear()
-        self.moved = True
 
     def _restart(self, state: QueueState, entry: Entry, durable: set[Key], now: int) -> None:
         if entry.state in ("leaving", "returning"):

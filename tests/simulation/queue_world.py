@@ -164,7 +164,7 @@ class QueuePeer(Peer):
         batch = MessageBatch.parse(builder.build(publisher, first_sequence=first).encode())
         if sequenced:
             self.next_sequence += batch.count
-        self.world.model.moved = True
+        self.world.about_to()
         self.send(Publish(frame=self.frames, sequenced=sequenced), batch)
         return [(publisher, first + i) for i in range(batch.count)] if sequenced else []
 
@@ -187,7 +187,7 @@ class QueuePeer(Peer):
         options += ["browse"] if browse else []
         options += ["replace"] if replace else []
         self.asked[self.ids] = Asked(sub_id, topic, max_backlog, filter, browse)
-        self.world.model.moved = self.world.model.disturbed = True
+        self.world.about_to(disturb=True)
         self.send(
             Subscribe(
                 id=self.ids, sub_id=sub_id, topic=topic, filter=filter, options=",".join(options), credit=CREDIT
@@ -198,9 +198,9 @@ class QueuePeer(Peer):
     def leave(self, sub_id: str) -> None:
         """Unsubscribe."""
         self.ids += 1
+        self.world.about_to(disturb=True)
         if (self.conn, sub_id) in self.world.model.consumers:
             self.world.model.unsubscribed(self.conn, sub_id)
-        self.world.model.moved = self.world.model.disturbed = True
         self.send(Unsubscribe(id=self.ids, sub_ids=(sub_id,)))
 
     def settle(
@@ -217,6 +217,7 @@ class QueuePeer(Peer):
         assert self.logged_on is not None
         self.next_sequence = settling.sequence
         known = self.world.last_sequence.get(self.name, 0)
+        self.world.about_to(disturb=True)
         if settling.sequence > known and settling.queue in self.world.model.queues:
             self.world.last_sequence[self.name] = settling.sequence
             self.world.model.settle(
@@ -231,7 +232,6 @@ class QueuePeer(Peer):
             )
         builder = BatchBuilder()
         builder.add(QUEUE_TOPIC, settling.body())
-        self.world.model.disturbed = True
         self._publish(builder)
 
     def keep_unacknowledged(self) -> list[Settling]:
@@ -275,6 +275,7 @@ class QueueWorld(EngineWorld):
         return QueuePeer(self, conn, name)
 
     def connect(self, name: str, **logon: object) -> QueuePeer:
+        self.about_to(disturb=True)
         for other in [p for p in self.peers.values() if p.name == name]:
             self.model.gone(other.conn)
             del self.peers[other.conn]
@@ -292,7 +293,8 @@ class QueueWorld(EngineWorld):
     def acknowledged(self, peer: Peer) -> None:
         """That what is acknowledged is kept is held against the log at the next start."""
         assert peer.logged_on is not None
-        self.promised.add((peer.logged_on.publisher, peer.acked_sequence))
+        if peer.acked_sequence:
+            self.promised.add((peer.logged_on.publisher, peer.acked_sequence))
 
     def fitting(self, topic: str) -> list[str]:
         """The queues to which a topic or pattern subscribes."""
@@ -317,7 +319,6 @@ class QueueWorld(EngineWorld):
                     self.model.settled(message.key)
             else:
                 self.model.persisted(message)
-        self.model.moved = True
 
     def collect(self) -> None:
         super().collect()
@@ -325,11 +326,16 @@ class QueueWorld(EngineWorld):
             for look in self.broker.queues.looks(self.moment):
                 adds_up(look)
 
+    def about_to(self, *, disturb: bool = False) -> None:
+        """Before something is asked of the engine: is there something under way that nobody has seen?"""
+        self.model.moved = bool(self.jobs or self.reads or self.broker.has_work)
+        self.model.disturbed |= disturb
+
     def hang_up(self, peer: QueuePeer) -> None:
         """The connection is lost."""
         self.peers.pop(peer.conn, None)
+        self.about_to(disturb=True)
         self.model.gone(peer.conn)
-        self.model.moved = self.model.disturbed = True
         self.broker.disconnected(peer.conn)
         self.collect()
 
@@ -341,7 +347,7 @@ class QueueWorld(EngineWorld):
 
     def advance(self, seconds: float) -> None:
         """Time passes; the engine is woken when it asked to be, as a driver does."""
-        self.model.moved = self.model.disturbed = True
+        self.about_to(disturb=True)
         end = self.wall + int(seconds * MICROS)
         while self.wall < end:
             self.settle()
@@ -363,6 +369,7 @@ class QueueWorld(EngineWorld):
 
     def crash(self, *, power: bool = True) -> None:
         """The machine stops, or only the process; the engine starts again."""
+        self.about_to(disturb=True)
         self.disk = self.disk.crash_clone(self.rng) if power else self.disk.kill_clone(self.rng)
         self.fatal = None
         self.open()
@@ -370,7 +377,7 @@ class QueueWorld(EngineWorld):
 
     def stop(self) -> None:
         """A clean stop and a start."""
-        self.model.moved = True
+        self.about_to(disturb=True)
         self.broker.close(self.now())
         self.collect()
         self.settle()
