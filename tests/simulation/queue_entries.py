@@ -137,6 +137,8 @@ class QueueState:
         """Dead letters in the log, by the message they were."""
         self.recent: list[tuple[Consumer, Entry]] = []
         """Deliveries since the world last was at rest."""
+        self.open_before: set[Key] = set()
+        """What could have been delivered when the world last was at rest."""
         self.last_served = -1
         """Order of the consumer that got the last message."""
 
@@ -212,6 +214,15 @@ class QueueState:
             if other.barrier and there and other.delivered != "yes":
                 return False
         return True
+
+    def open_now(self) -> set[Key]:
+        """What could be delivered for certain, if somebody had room for it."""
+        active = self.active()
+        return {
+            entry.key
+            for entry in self.of("ready")
+            if entry.here and (active is None or entry.key in active) and self.free(entry)
+        }
 
     def _held_once(self, entry: Entry) -> bool:
         """An at-most-once message whose holder is there and has not acknowledged it."""

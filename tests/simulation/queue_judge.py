@@ -54,6 +54,7 @@ def at_rest(model: QueueModel, looks: Iterable[Any], now: int) -> None:
     for state in model.queues.values():
         _nothing_waits(model, state, now)
         _letters(state)
+        state.open_before = state.open_now()
         state.recent.clear()
     for entry in (entry for state in model.queues.values() for entry in state.entries.values()):
         entry.soft = 0
@@ -86,15 +87,14 @@ def _come_of_age(model: QueueModel, state: QueueState, now: int) -> None:
 
 def _in_order(model: QueueModel, state: QueueState) -> None:
     """Nothing that could have been delivered was passed over for something later or of less priority."""
-    active = state.active()
     waiting = [
         entry
         for entry in state.of("ready")
-        if entry.here and entry.since < model.interval and (active is None or entry.key in active)
+        if entry.here and entry.since < model.interval and entry.key in state.open_before
     ]
     for consumer, entry in state.recent:
         for other in waiting:
-            if other.rank < entry.rank and consumer.surely_takes(other.body) and state.free(other):
+            if other.rank < entry.rank and consumer.surely_takes(other.body):
                 raise AssertionError(f"{entry} was delivered, {other} was passed over")
         model.counts["judged for order"] += bool(waiting)
 
@@ -136,14 +136,12 @@ def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
     most = state.definition.max_backlog
     if most is not None and sum(h[0] == state.name for c in model.consumers.values() for h in c.held) >= most:
         return
-    active = state.active()
+    open_now = state.open_now()
     for consumer in model.consumers.values():
         if state.name not in consumer.queues or len(consumer.held) >= consumer.backlog:
             continue
         for entry in state.of("ready"):
-            if not entry.here or now >= entry.expires or (active is not None and entry.key not in active):
-                continue
-            if consumer.surely_takes(entry.body) and state.free(entry):
+            if entry.key in open_now and now < entry.expires and consumer.surely_takes(entry.body):
                 raise AssertionError(f"{entry} waits, and {consumer} has room")
 
 

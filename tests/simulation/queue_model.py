@@ -299,9 +299,9 @@ class QueueModel:
             if entry.state == "leased":
                 end = now + extend_ms * 1000
                 low, high = entry.ends
-                entry.ends = min(low, end), max(high, end + SLACK)
-                if not perhaps:
-                    entry.ends = max(low, end) if low < NEVER else end, entry.ends[1]
+                # Whether an extension may shorten is not said; one that lengthens does.
+                low = end if not perhaps and low < end else min(low, end)
+                entry.ends = low, max(high, end + SLACK)
             return
         if action == "cancel" and (perhaps or entry.state == "ready"):
             # One that nobody holds has nothing to give back; whether it is counted nobody can see.

@@ -340,8 +340,16 @@ class QueueWorld(EngineWorld):
         self.collect()
 
     def rest(self) -> None:
-        """Everything comes to rest; then everything must hold."""
+        """Everything comes to rest, what is due with it; then everything must hold."""
         self.settle()
+        for _ in range(100):
+            wanted = self.broker.next_deadline(Now(self.mono, self.wall))
+            if wanted is None or wanted > self.mono:
+                break
+            self.wake()
+            self.settle()
+        else:
+            raise AssertionError("the engine wants to be woken again and again")
         at_rest(self.model, self.broker.queues.looks(self.moment), self.moment.wall)
         self.model.disturbed = False
 
