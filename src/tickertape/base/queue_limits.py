@@ -29,8 +29,8 @@ settlement_messages_max: Final = 1_000_000
 """Messages that one settlement names by runs: a run counts every sequence in it."""
 settlement_bytes_max: Final = 1 * MIB
 """Largest body of a settlement."""
-record_positions_max: Final = 65_536
-"""Messages that one outcome record speaks of at most, but for those of one settlement."""
+record_ranges_bytes_max: Final = 512 * KIB
+"""What ranges of positions one record has at most: what is scattered more takes several."""
 queue_step_messages_max: Final = 4_096
 """Messages of a queue that are looked at, or shared out, in one step."""
 queue_read_bytes: Final = 256 * KIB
@@ -45,4 +45,6 @@ dead_letter_label_bytes_max: Final = 700
 """What a dead letter keeps of the correlation id of the message it was."""
 
 assert settlement_runs_max * 24 < settlement_bytes_max < message_bytes_max < frame_bytes_max
+assert record_ranges_bytes_max % 16 == 0
+assert record_ranges_bytes_max + settlement_bytes_max < message_bytes_max
 assert queue_frame_messages_max <= queue_step_messages_max

@@ -6,7 +6,7 @@ Must never read a clock, open a file or know a peer. The names below are the pac
 from __future__ import annotations
 
 from tickertape.batch.arrow import COLUMNS_DEFAULT, batch_from_arrow
-from tickertape.batch.bodies import with_bodies
+from tickertape.batch.bodies import with_bodies, with_topics
 from tickertape.batch.builder import BatchBuilder, batch_from_bodies
 from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
 from tickertape.batch.head import BatchHead
@@ -46,4 +46,5 @@ __all__ = [
     "slice_batch",
     "split_topics",
     "with_bodies",
+    "with_topics",
 ]

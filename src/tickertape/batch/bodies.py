@@ -5,7 +5,7 @@ Must never change anything else of a message, or leave the checksum of bodies th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,15 +14,18 @@ from tickertape.batch.assemble import assemble, check_body_bytes
 from tickertape.batch.format import (
     I4,
     RUN_BY_SERVER,
+    Bytes8,
     Columns,
+    Int32s,
     offsets_from,
     run_crc,
 )
 from tickertape.batch.layout import MessageBatch
 
 
-def with_bodies(batch: MessageBatch, bodies: Sequence[bytes]) -> MessageBatch:
-    """The messages of `batch` with other bodies, one for each; every run is flagged as the server's.
+def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None) -> MessageBatch:
+    """The messages of `batch` with other bodies, one for each; every run is flagged as the server's. With
+    `kinds` they have these instead of their own.
 
     Raises `UsageError` when there are not as many, `MessageTooLarge` when all have 2 GiB or more.
     """
@@ -41,22 +44,44 @@ def with_bodies(batch: MessageBatch, bodies: Sequence[bytes]) -> MessageBatch:
         run_crc(encoded[4 * a : 4 * b], view[c:d])
         for a, b, c, d in zip(edges[:-1], edges[1:], at[:-1], at[1:], strict=True)
     ]
-    optional = None
-    if batch.columns or batch.topic_index is not None:
-        optional = Columns(
-            batch.topic_index,
-            batch.sequences if batch.has_sequences else None,
-            batch.expirations,
-            batch.correlation_ids,
-            batch.keys,
-            batch.kinds,
-        )
     made = assemble(
         runs=runs.tobytes(),
         offsets=offsets.tobytes(),
         bodies=joined,
         topics=batch.topics,
-        optional=optional,
+        optional=_columns(batch, batch.topic_index, batch.kinds if kinds is None else kinds),
     )
     made.context = batch.context
     return made
+
+
+def with_topics(batch: MessageBatch, names: Mapping[str, str]) -> MessageBatch:
+    """The messages of `batch`, those to a topic in `names` to the one that it gives."""
+    renamed = [names.get(topic, topic) for topic in batch.topics]
+    topics = tuple(dict.fromkeys(renamed))
+    index = batch.topic_index
+    if index is not None:
+        places = np.array([topics.index(topic) for topic in renamed], I4)
+        index = places[index] if len(topics) > 1 else None
+    made = assemble(
+        runs=batch.runs.tobytes(),
+        offsets=batch.offsets.tobytes(),
+        bodies=batch.bodies,
+        topics=topics,
+        optional=_columns(batch, index, batch.kinds),
+    )
+    made.context = batch.context
+    return made
+
+
+def _columns(batch: MessageBatch, index: Int32s | None, kinds: Bytes8 | None) -> Columns | None:
+    if not batch.columns and index is None and kinds is None:
+        return None
+    return Columns(
+        index,
+        batch.sequences if batch.has_sequences else None,
+        batch.expirations,
+        batch.correlation_ids,
+        batch.keys,
+        kinds,
+    )

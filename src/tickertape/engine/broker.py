@@ -6,16 +6,11 @@ touch a socket or file; a misbehaving peer is a `Goodbye` and a close, never an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tickertape.base.errors import (
     AlreadyLoggedOn,
-    BadBatch,
-    BadBody,
     BadCommand,
-    BadTopic,
-    CorruptBatch,
-    JournalFull,
     LogonRequired,
     NameInUse,
     NotReady,
@@ -37,8 +32,11 @@ from tickertape.engine.effects import (
     Fatal,
     LoggedOnNow,
 )
+from tickertape.engine.errands import Errands
+from tickertape.engine.intake import Intake
 from tickertape.engine.pauses import Pauses
-from tickertape.engine.publishing import Publishing, last_sequence
+from tickertape.engine.publishing import Publishing
+from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.registry import Registry
 from tickertape.engine.retaining import Pin, Retaining
 from tickertape.engine.session import Session
@@ -62,9 +60,7 @@ from tickertape.wire.commands import (
     LoggedOn,
     Logon,
     Pause,
-    Processed,
     Publish,
-    Rejected,
     Resolve,
     Resume,
     Subscribe,
@@ -89,6 +85,7 @@ class Broker:
         message_types: Mapping[str, str] | None = None,
         retention: RetentionPolicy | None = None,
         slow_clients: SlowLimits | None = None,
+        queues: Sequence[QueueDefinition] = (),
     ) -> None:
         self.journal = journal
         self.statistics = Statistics()
@@ -114,10 +111,29 @@ class Broker:
             self.contents,
             slow_clients or SlowLimits(),
             self._too_slow,
+            queues,
         )
+        self.queues = self.subscribing.queues
+        self._publishing.also_recorded |= frozenset(self.queues.names)
         self._delivery = self.subscribing.delivery
         self._publishing.accepted = self._delivery.live.accepted
-        self._pins: list[Callable[[], Pin | None]] = [self.subscribing.oldest_needed]
+        self._errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
+        self._intake = Intake(
+            journal,
+            self._publishing,
+            self._validation,
+            self.queues,
+            self.subscribing.unrecorded,
+            self._answers,
+            self._pauses,
+            self.statistics,
+            self._errands,
+            self._goodbye,
+        )
+        self._pins: list[Callable[[], Pin | None]] = [
+            self.subscribing.oldest_needed,
+            self.queues.oldest_needed,
+        ]
         self.retaining = Retaining(
             journal,
             retention or RetentionPolicy(),
@@ -145,6 +161,7 @@ class Broker:
         self.beats.drop(conn)
         session = self._sessions.remove(conn)
         if session is not None:
+            self._intake.drop(session)
             self.subscribing.drop(session)
 
     def violated(self, conn: int, error: TickertapeError) -> None:
@@ -165,9 +182,8 @@ class Broker:
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """A command of the connection."""
-        self.contents.surroundings.moment(now)
+        self._moment(now)
         session = self._sessions.by_conn.get(conn)
-        self.subscribing.unrecorded.moment(now)
         try:
             if self.journal.failure is not None:
                 raise self.journal.failure
@@ -190,20 +206,27 @@ class Broker:
 
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
         """The answer to a `Read`."""
-        if not self._delivery.read_done(token, data) and not self.retaining.read_done(token, data, now):
+        self._moment(now)
+        if not (
+            self._delivery.read_done(token, data)
+            or self.queues.read_done(token, data)
+            or self._errands.read_done(token, data)
+            or self.retaining.read_done(token, data, now)
+        ):
             self.subscribing.searches.read_done(token, data)
         self._journal_moved(now)
 
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
-        self.subscribing.unrecorded.moment(now)
+        self._moment(now)
         self.subscribing.unrecorded.spill_done(token, data)
         self._journal_moved(now)
 
     def wake(self, now: Now) -> None:
         """A deadline has come."""
-        self.subscribing.unrecorded.moment(now)
+        self._moment(now)
         self.subscribing.unrecorded.settle()
+        self.queues.wake(now)
         self.journal.wake(now)
         self._delivery.settle(now)
         self.retaining.wake(now)
@@ -212,9 +235,9 @@ class Broker:
 
     def work(self, now: Now) -> None:
         """One bounded step of delivery, and of what let others go first."""
-        self.contents.surroundings.moment(now)
-        self.subscribing.unrecorded.moment(now)
+        self._moment(now)
         self.subscribing.step(now)
+        self._errands.step()
         self.retaining.step(now)
         self._journal_moved(now)
 
@@ -238,7 +261,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
-        return self.subscribing.has_work or self.retaining.has_work
+        return self.subscribing.has_work or self.retaining.has_work or self._errands.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -248,6 +271,7 @@ class Broker:
             self.retaining.next_deadline(),
             self.subscribing.unrecorded.next_deadline(),
             self.beats.next_deadline(),
+            self.queues.next_deadline(now),
         )
         return min([t for t in deadlines if t is not None], default=None)
 
@@ -293,9 +317,10 @@ class Broker:
             self.retaining.persisted(part)
         self.retaining.moved(now)
         if commits:
+            self.queues.persisted()
             self._delivery.dispatch()
             self._delivery.settle(now)
-        if self._pauses.of("journal") and not self._crowded:
+        if self._pauses.of("journal") and not self._intake.crowded:
             self._pauses.lift("journal")
         if self._pauses.of("unrecorded") and not self.subscribing.unrecorded.congested:
             self._pauses.lift("unrecorded")
@@ -338,7 +363,7 @@ class Broker:
                 epoch=self.journal.epoch,
                 publisher=session.publisher,
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
-                recorded=None if self._recorded is None else tuple(sorted(self._recorded)),
+                recorded=self._recorded_names,
                 validated=self._validation.topics,
             )
 
@@ -358,7 +383,7 @@ class Broker:
         if isinstance(command, Publish):
             if batch is None:
                 raise BadCommand("a publish without its batch")
-            self._publish(session, command, batch, now)
+            self._publish(session, command, batch)
         elif isinstance(command, Credit):
             self.subscribing.credit(session, command.sub_id, command.bytes)
         elif isinstance(command, Credits):
@@ -389,69 +414,23 @@ class Broker:
         except TickertapeError as error:
             self._answers.refuse_command(session.conn, command_id, error)
 
-    def _publish(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
+    def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         if self.draining:
             # Nothing more of it may be taken, lest a later frame or a flush overtakes this one. What it is to
             # get, acknowledgements of earlier frames among them, still goes out before its goodbye.
             session.turned_away = True
             return
-        try:
-            recorded = self._publishing.inspect(session, command, batch)
-            if recorded and not self.journal.can_accept(batch.nbytes):
-                why = self.journal.full_reason
-                raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
-        except (BadBatch, CorruptBatch, BadCommand):
-            raise
-        except (BadTopic, JournalFull) as error:
-            if command.sequenced and isinstance(error, JournalFull):
-                # A refusal for now must not drop what a store keeps, nor let later sequences overtake it.
-                raise
-            last = last_sequence(batch) if command.sequenced else 0
-            rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
-            self._answers.refuse(session.conn, rejected, error)
-            return
-        split = self._validation.split(command, batch)
-        if split is not None:
-            first, *others = split.rejections
-            self._answers.refuse(session.conn, first, BadBody(first.text))
-            for rejection in others:
-                self._answers.send(session.conn, rejection)
-            if split.rest is None:
-                return
-            batch = split.rest
-        session.published(batch)
-        if not recorded:
-            self.statistics.unrecorded(batch)
-            processed = Processed(frame=command.frame)
-            self.subscribing.unrecorded.publish(batch, lambda: self._answers.send(session.conn, processed))
-            self._pause_when_congested(session)
-            return
-        self._publishing.accept(session, command, batch, now)
-        self._pause_when_crowded(session)
-
-    def _pause_when_crowded(self, session: Session) -> None:
-        """Who brings more than the disk takes is not read from until it has caught up."""
-        if self._crowded:
-            self._pauses.pause(session.conn, "journal")
-
-    def _pause_when_congested(self, session: Session) -> None:
-        """Who publishes more than can be handed on is not read from until it has been."""
-        if self.subscribing.unrecorded.congested:
-            self._pauses.pause(session.conn, "unrecorded")
+        self._intake.publish(session, command, batch)
 
     def _too_slow(self, session: Session, why: str) -> None:
         self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
-
-    @property
-    def _crowded(self) -> bool:
-        return self.journal.congested or self._publishing.crowded
 
     def _flush(self, session: Session, command: Flush) -> None:
         answer = Ack(id=command.id)
 
         def persisted() -> None:
             self._publishing.owe(session, lambda: answer)
-            self._pause_when_crowded(session)
+            self._intake.pause_when_crowded(session)
 
         def processed() -> None:
             self._answers.send(session.conn, answer)
@@ -460,9 +439,10 @@ class Broker:
             text = f"no flush level {shown(command.level)}"
             self._answers.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
             return
+        act = persisted if command.level == "persisted" else processed
         # What was published to unrecorded topics before may still have to be handed on.
-        self.subscribing.unrecorded.after(persisted if command.level == "persisted" else processed)
-        self._pause_when_congested(session)
+        self._intake.after(session, lambda: self.subscribing.unrecorded.after(act))
+        self._intake.pause_when_congested(session)
 
     def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
         self._check_not_stopping()
@@ -477,6 +457,17 @@ class Broker:
             raise NotReady("the server is stopping: subscribe again after reconnecting")
 
     # -- helpers --------------------------------------------------------------------------------------
+
+    @property
+    def _recorded_names(self) -> tuple[str, ...] | None:
+        """As clients are told: what is published to a queue goes into the log, too."""
+        return None if self._recorded is None else tuple(sorted(self._recorded.union(self.queues.names)))
+
+    def _moment(self, now: Now) -> None:
+        self.contents.surroundings.moment(now)
+        self.subscribing.unrecorded.moment(now)
+        self.queues.moment(now)
+        self._intake.moment(now)
 
     def _goodbye(self, conn: int, error: TickertapeError) -> None:
         """Say why, close, and forget the connection now: nothing more is taken from it."""

@@ -21,6 +21,7 @@ from tickertape.engine.pattern_topics import PatternTopics
 from tickertape.engine.rates import Conflation
 from tickertape.engine.surroundings import DEFAULT_TYPE, Subscriber, Surroundings
 from tickertape.journal.format import CONTROL_TOPIC
+from tickertape.wire.settling import QUEUE_TOPIC
 
 Made = TypeVar("Made", Content, Keys)
 
@@ -72,7 +73,7 @@ class Contents:
 
     def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Cover:
         fits = None
-        if topic == CONTROL_TOPIC:
+        if topic in (CONTROL_TOPIC, QUEUE_TOPIC):
             raise BadTopic(f"{shown(topic)} is the server's own: nobody subscribes to it")
         self.compiled += filter is not None or select is not None or is_pattern(topic)
         if is_pattern(topic):

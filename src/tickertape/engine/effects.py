@@ -56,8 +56,9 @@ class SubscriptionEnded(NamedTuple):
     error: TickertapeError
 
 
-PauseReason = Literal["journal", "unrecorded", "searches"]
-"""Why a connection is not read from: ahead of the disk, of what is handed on, or of what is looked up."""
+PauseReason = Literal["journal", "unrecorded", "searches", "settling"]
+"""Why a connection is not read from: ahead of the disk, of what is handed on, of what is looked up, or of a
+settlement that is."""
 
 
 class PauseReading(NamedTuple):

@@ -28,6 +28,7 @@ from tickertape.engine.session import Session
 from tickertape.filter import TopicSet
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Command, Persisted, Publish
+from tickertape.wire.settling import QUEUE_TOPIC
 
 _NAME_BYTES = 128
 """What a name that is remembered counts beside its text: its place in the set, which has room to grow."""
@@ -54,6 +55,8 @@ class Publishing:
         self._recorded = None if recorded is None else TopicSet(recorded)
         self.accepted: Callable[[int, MessageBatch, Stamp], None] = _nobody
         """Told of each batch that the log accepted: its first position, and what it is stamped with."""
+        self.also_recorded: frozenset[str] = frozenset((QUEUE_TOPIC,))
+        """Names beside them of what goes into the log: settlements, and what is published to queues."""
         self._owed: deque[_Owed] = deque()
         self._good_topics: set[str] = set()
         self._good_topics_bytes = 0
@@ -63,6 +66,8 @@ class Publishing:
 
     def is_recorded(self, topic: str) -> bool:
         """Whether the log records `topic`."""
+        if topic in self.also_recorded:
+            return True
         return topic != CONTROL_TOPIC and (self._recorded is None or topic in self._recorded)
 
     @property
@@ -125,7 +130,7 @@ class Publishing:
         else:
             first = self.next_sequence(publisher, now)
             stamp = Stamp(publisher, first, self._journal.log_time(now))
-            self._append(batch, stamp, first + batch.count - 1, now)
+            self.append(batch, stamp, first + batch.count - 1, now)
         self._owed.append(_Owed(self._journal.accepted_end, session, command.frame, last, None))
 
     def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int, now: Now) -> None:
@@ -139,9 +144,17 @@ class Publishing:
             # A copy: a slice would keep the whole frame in memory for as long as the log's end stays there.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
         stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(now))
-        self._append(batch, stamp, last, now)
+        self.append(batch, stamp, last, now)
 
-    def _append(self, batch: MessageBatch, stamp: Stamp, last: int, now: Now) -> None:
+    def known(self, session: Session, command: Publish, batch: MessageBatch) -> int:
+        """How many messages of a recorded frame, from the front, the log has already."""
+        if not command.sequenced:
+            return 0
+        highest = self._journal.highest.get(session.publisher, 0)
+        return int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
+
+    def append(self, batch: MessageBatch, stamp: Stamp, last: int, now: Now) -> None:
+        """Take a batch of one run into the log."""
         self.accepted(self._journal.append(batch, stamp, last, now), batch, stamp)
 
     def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:

@@ -6,15 +6,17 @@ reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import BadOption
 from tickertape.base.options import parse_options
+from tickertape.base.queue_limits import queue_backlog_max
 from tickertape.base.texts import shown
 from tickertape.engine.points import NOT_FOUND_POLICIES
 from tickertape.engine.rates import Conflation, Pace, read_conflation, read_pace
 
-_FLAGS: Final = frozenset({"bookmark", "fully_durable", "live", "pause", "replace", "timestamp"})
+_FLAGS: Final = frozenset({"bookmark", "browse", "fully_durable", "live", "pause", "replace", "timestamp"})
 _REPLAY_ONLY: Final = frozenset(
     {"bookmark_not_found", "fully_durable", "live", "pause", "rate", "rate_max_gap"}
 )
@@ -29,8 +31,9 @@ _NOT_LIVE: Final = {
     "conflation": "what is held back is not sent as it comes",
     "fully_durable": "one asks for what is not persisted yet, the other for what is persisted everywhere",
 }
+_QUEUE_ONLY: Final = ("browse", "max_backlog")
 _VALUES: Final = frozenset(
-    {"bookmark_not_found", "conflation", "conflation_key", "rate", "rate_max_gap", "select"}
+    {"bookmark_not_found", "conflation", "conflation_key", "max_backlog", "rate", "rate_max_gap", "select"}
 )
 
 
@@ -49,6 +52,10 @@ class SubscribeOptions(NamedTuple):
     """Once it has caught up it is sent what is not persisted yet."""
     replace: bool = False
     """It takes the place of the subscription with its id, if there is one."""
+    max_backlog: int | None = None
+    """Of queues: how many unacknowledged messages it wants at most."""
+    browse: bool = False
+    """Of queues: what is available is read, and nothing is taken."""
 
 
 def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
@@ -63,6 +70,8 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
             raise BadOption(f"option {name} takes no value, not {shown(value)}")
         if name in _VALUES and value is None:
             raise BadOption(f"option {name} needs a value: {name}=...")
+        if name in _QUEUE_ONLY and replay:
+            raise BadOption(f"option {name} excludes a bookmark, which replays and takes nothing")
         if name in _REPLAY_ONLY and not replay:
             raise BadOption(f"option {name} needs a bookmark{_WITHOUT_BOOKMARK.get(name, '')}")
     if "live" in options:
@@ -80,4 +89,27 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
         "pause" in options,
         "live" in options,
         "replace" in options,
+        _backlog(options),
+        "browse" in options,
     )
+
+
+def of_queue(options: SubscribeOptions, *, queue: bool) -> None:
+    """Raise `BadOption` for what a subscription to queues cannot have, or only one to queues can."""
+    if not queue:
+        for name, given in (("browse", options.browse), ("max_backlog", options.max_backlog is not None)):
+            if given:
+                raise BadOption(f"option {name} is for queues, and what is subscribed to is none")
+    elif options.conflation is not None:
+        raise BadOption("conflation: each message of a queue is delivered, and acknowledged, by itself")
+    elif options.browse and (options.max_backlog is not None or options.replace):
+        raise BadOption("browse takes no max_backlog and replaces nothing: it reads, once")
+
+
+def _backlog(options: Mapping[str, str | None]) -> int | None:
+    text = options.get("max_backlog")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= queue_backlog_max):
+        raise BadOption(f"max_backlog={shown(text)}: a whole number, 1 to {queue_backlog_max:,}")
+    return int(text)

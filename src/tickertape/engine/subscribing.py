@@ -7,7 +7,9 @@ is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
 
 from tickertape.base.errors import (
     BadCommand,
@@ -30,59 +32,28 @@ from tickertape.engine.backlog import LiveSubscription
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.conflating import Conflating
 from tickertape.engine.contents import Contents
-from tickertape.engine.cover import Cover
+from tickertape.engine.cover import NOTHING, Cover
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.effects import Effect
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.points import Extent, ExtentSearch, close_extent
 from tickertape.engine.publishing import Publishing
+from tickertape.engine.queue.browsing import Browsing
+from tickertape.engine.queue.consumer import Consumer
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.queues import Queues
+from tickertape.engine.queue.work import Work
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
 from tickertape.engine.retaining import Pin
 from tickertape.engine.searches import Searches
 from tickertape.engine.session import Session
-from tickertape.engine.subscribe_options import SubscribeOptions
+from tickertape.engine.subscribe_options import SubscribeOptions, of_queue, subscribe_options
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
-
-
-class Held:
-    """What one connection subscribed to, by id."""
-
-    def __init__(self) -> None:
-        self.recorded: dict[str, Subscription] = {}
-        self.live: dict[str, LiveSubscription] = {}
-        """Subscriptions to unrecorded topics."""
-        self.coming: dict[str, Subscription] = {}
-        """Those that take the place of one of the others once their start was found."""
-
-    def __len__(self) -> int:
-        """Subscriptions: one by a pattern may be in both places."""
-        count = len(self.recorded) + len(self.live)
-        if not self.recorded or not self.live:
-            return count
-        return count - len(self.recorded.keys() & self.live.keys())
-
-    def __bool__(self) -> bool:
-        return bool(self.recorded or self.live)
-
-    def __contains__(self, sub_id: object) -> bool:
-        return sub_id in self.recorded or sub_id in self.live
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.recorded
-        for sub_id in self.live:
-            if sub_id not in self.recorded:
-                yield sub_id
-
-    @property
-    def owed(self) -> bool:
-        """Whether something is still to be sent."""
-        return any(sub.owed for sub in self.recorded.values()) or any(
-            live.waiting for live in self.live.values()
-        )
 
 
 _NOTHING = Held()
@@ -102,6 +73,7 @@ class Subscribing:
         contents: Contents,
         limits: SlowLimits,
         slow: Callable[[Session, str], None],
+        queues: Sequence[QueueDefinition] = (),
     ) -> None:
         self._journal = journal
         self._contents = contents
@@ -123,6 +95,8 @@ class Subscribing:
         )
         self.unrecorded = Unrecorded(effects, limits, slow)
         self.searches = Searches(effects, self.new_token, self.budget, pauses)
+        access = LogAccess(journal, effects, self.new_token, self.budget)
+        self.queues = Queues(queues, access, publishing, contents, answers, self._queue_ended)
 
     def of(self, conn: int) -> Held:
         """What a connection subscribed to; not to be changed."""
@@ -164,20 +138,31 @@ class Subscribing:
     def subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
         """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
         `extent_search` raise."""
-        cover, options = self._check(session, command)
         replay = command.bookmark is not None or command.positions is not None
-        of_log, of_rest = self._parts(cover, replay)
+        command = self._of_underlying(command) if replay else command
+        cover, options = self._check(session, command)
+        works = [] if replay else self.queues.named(cover)
+        of_queue(options, queue=bool(works))
+        if options.browse:
+            self._browse(session, command, cover, works)
+            return
+        backlog = self.queues.check(session, works, options.max_backlog)
+        cover = _beside_queues(cover, works)
+        of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
         conflating = self._conflating(cover, options, of_log)
         conflating_rest = self._conflating(cover, options, of_rest)
         search = extent_search(self._journal, command, options, now)  # what it refuses leaves no trace
         held = self.of(session.conn)
         old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
         _check_replaces(old, old_rest)
+        before = old or old_rest or held.of_queues.get(command.sub_id)
         allowance = Allowance(command.credit)
-        if (old or old_rest) and not replay:
+        if before is not None and not replay:
             # What the old one still has to report of its consumption is not reported any more.
-            allowance = old.allowance if old is not None else old_rest.allowance  # type: ignore[union-attr]
+            allowance = before.allowance
             allowance.renew(command.credit)
+        if not replay:
+            self._consume(session, command, works, backlog, allowance)
         if of_rest:
             self._begin_rest(session, command, cover, allowance, conflating_rest, old_rest)
         elif old_rest is not None and not replay:
@@ -193,9 +178,14 @@ class Subscribing:
             sub.paused, sub.live = options.pause, options.live
             sub.set_pace(options.pace)
             sub.conflating = conflating
-            self._begin(sub, command, search)
+            self._begin(sub, command, search, backlog)
             return
-        self._answers.send(session.conn, Ack(id=command.id))
+        self._answers.send(session.conn, Ack(id=command.id, backlog=backlog))
+
+    def _of_underlying(self, command: Subscribe) -> Subscribe:
+        """A replay of a queue is one of its topics."""
+        topic = self.queues.replayed(command.topic)
+        return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
 
     def _conflating(self, cover: Cover, options: SubscribeOptions, wanted: bool) -> Conflating | None:
         """What conflates, where that is asked for and `wanted`. Raises `BadOption`."""
@@ -233,7 +223,7 @@ class Subscribing:
             self.unrecorded.replace(old, live)
             self.unrecorded.credit(live)
 
-    def _begin(self, sub: Subscription, command: Subscribe, search: ExtentSearch) -> None:
+    def _begin(self, sub: Subscription, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
         """Hold it, and deliver once its start was found. What has its id goes on until then."""
         conn = sub.session.conn
         held = self._hold(sub.session)
@@ -251,7 +241,9 @@ class Subscribing:
                 self._hold(sub.session).recorded[sub.sub_id] = sub
             if command.until_caught_up:
                 extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
-            answer = Ack(id=command.id, start=extent.start, found=extent.found, after=extent.after)
+            answer = Ack(
+                id=command.id, start=extent.start, found=extent.found, after=extent.after, backlog=backlog
+            )
             self._answers.send(conn, answer)
             sub.begin(extent, target)
             self.delivery.begin(sub)
@@ -311,6 +303,8 @@ class Subscribing:
     def resolve(self, session: Session, command: Resolve, now: Now) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `extent_search`
         raise."""
+        topic = self.queues.replayed(command.topic)
+        command = command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
         _, options = self._check(session, command)
 
         def found(extent: Extent) -> None:
@@ -332,14 +326,16 @@ class Subscribing:
         if not 0 < size <= credit_bytes_max:
             raise BadCommand(f"a credit of {size} bytes; 1 to {credit_bytes_max} may be given back")
         held = self.of(session.conn)
-        sub, live = held.recorded.get(sub_id), held.live.get(sub_id)
+        sub, live, queued = held.recorded.get(sub_id), held.live.get(sub_id), held.of_queues.get(sub_id)
+        first = sub or live or queued
+        if first is not None:
+            first.allowance.credit += size
         if sub is not None:
-            sub.allowance.credit += size
             self.delivery.credit(sub)
         if live is not None:
-            if sub is None:
-                live.allowance.credit += size
             self.unrecorded.credit(live)
+        if queued is not None:
+            self.queues.stir(queued)
 
     def credits(self, session: Session, command: Credits) -> None:
         """As `credit`, for several. Raises `BadCommand`."""
@@ -351,7 +347,8 @@ class Subscribing:
         held = self.of(session.conn)
         for sub_id, size in zip(command.sub_ids, command.bytes, strict=True):
             sub = held.recorded.get(sub_id)
-            if sub is None or sub.place is None or sub_id in held.live or not 0 < size <= credit_bytes_max:
+            several = sub_id in held.live or sub_id in held.of_queues
+            if sub is None or sub.place is None or several or not 0 < size <= credit_bytes_max:
                 self.credit(session, sub_id, size)
             else:  # what most are: it waits for nothing, there may be hundreds
                 sub.allowance.credit += size
@@ -362,6 +359,8 @@ class Subscribing:
         """A connection has room for more."""
         self.delivery.writable(session)
         self.unrecorded.writable(session)
+        for queued in self.of(session.conn).of_queues.values():
+            self.queues.stir(queued)
 
     def drop(self, session: Session) -> None:
         """A connection is gone."""
@@ -375,11 +374,17 @@ class Subscribing:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return self.delivery.has_work or self.unrecorded.has_work or self.searches.has_work
+        return (
+            self.delivery.has_work
+            or self.queues.has_work
+            or self.unrecorded.has_work
+            or self.searches.has_work
+        )
 
     def step(self, now: Now) -> None:
         """One bounded step of delivery, and of a search that let others go first."""
         self.delivery.step(now)
+        self.queues.step(now)
         self.unrecorded.step()
         self.searches.step()
 
@@ -406,6 +411,10 @@ class Subscribing:
 
     def _end(self, held: Held, sub_id: str) -> None:
         held.coming.pop(sub_id, None)
+        if sub_id in held.of_queues:
+            conn = held.of_queues[sub_id].session.conn
+            self._end_of_queue(held, sub_id)
+            self._forget_if_empty(conn)
         sub = held.recorded.get(sub_id)
         if sub is not None:
             self.delivery.remove(sub)
@@ -429,6 +438,16 @@ class Subscribing:
         """A token that no read of this server had before."""
         self._token += 1
         return self._token
+
+
+def _beside_queues(cover: Cover, works: list[Work]) -> Cover:
+    """What a subscription covers beside the queues that it is to."""
+    if not works:
+        return cover
+    if cover.literal is not None:
+        return NOTHING
+    names = frozenset(work.queue.name for work in works)
+    return Cover(cover.topic, lambda topic: cover.covers(topic) and topic not in names, cover.content)
 
 
 def _check_replaces(old: Subscription | None, rest: LiveSubscription | None) -> None:

@@ -24,11 +24,11 @@ from tickertape.engine.backlogs import Backlogs, SlowLimits
 from tickertape.engine.conflating import Conflating
 from tickertape.engine.cover import Cover
 from tickertape.engine.effects import Effect, Send
+from tickertape.engine.fitting import affordable
 from tickertape.engine.holding_back import HoldingBack, micros
 from tickertape.engine.pieces import Piece, Pieces, owned
 from tickertape.engine.session import Session
 from tickertape.engine.standing import Group, Offer, Standing
-from tickertape.engine.fitting import affordable
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tickertape.base.errors import BadBody
+from tickertape.base.errors import BadBody, TickertapeError
 from tickertape.base.limits import refused_per_command_messages_max
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, merge, select
@@ -25,6 +25,9 @@ class Split(NamedTuple):
     rejections: list[Rejected]
     rest: MessageBatch | None
     """The good messages, with memory of their own; None when there are none."""
+    numbers: Sequence[int]
+    """Which messages of the frame these are."""
+    error: TickertapeError
 
 
 class Validation:
@@ -37,32 +40,19 @@ class Validation:
         self.topics: tuple[str, ...] = tuple(sorted(self._types))
         """Names of the topics that can refuse a message for its body."""
 
-    def split(self, command: Publish, batch: MessageBatch) -> Split | None:
-        """The bad messages of a frame told apart from the good ones; None, the usual case, without any."""
+    def split(
+        self, command: Publish, batch: MessageBatch, numbers: Sequence[int] | None = None
+    ) -> Split | None:
+        """The bad messages of a frame told apart from the good ones; None, the usual case, without any.
+
+        `numbers` says which messages of the frame are in `batch`; None: all."""
         if not self._types or self._types.keys().isdisjoint(batch.topics):
             return None
         bad, reason = self._bad(batch)
         if not bad:
             return None
         text = _text(command, batch, bad, f"{self._types[batch.topic(bad[0])].name}: {reason}")
-        code = BadBody.code
-        last = int(batch.sequences[bad[-1]]) if command.sequenced else 0
-        if len(bad) == batch.count:
-            return Split([Rejected(frame=command.frame, sequence=last, code=code, text=text)], None)
-        names = batch.sequences[bad].tolist() if command.sequenced else bad
-        step = refused_per_command_messages_max
-        rejections = [
-            Rejected(frame=command.frame, sequence=last, code=code, text=text, refused=tuple(part))
-            for part in (names[at : at + step] for at in range(0, len(names), step))
-        ]
-        good = np.ones(batch.count, np.bool_)
-        good[bad] = False
-        rest = select(batch, good)
-        if not command.sequenced and rest.has_sequences:
-            # The server numbers these without gaps: numbers by which nobody knows them are not kept.
-            run = rest.run(0)
-            rest = merge([rest], [Stamp(run.publisher ^ 1, run.first_sequence, run.timestamp)])
-        return Split(rejections, MessageBatch.parse(rest.encode()))
+        return refusing(command, batch, bad, BadBody(text), numbers)
 
     def _bad(self, batch: MessageBatch) -> tuple[list[int], str]:
         """Indexes of the messages that are not of their topic's type, and why the first of them is not."""
@@ -96,3 +86,36 @@ def _text(command: Publish, batch: MessageBatch, bad: list[int], reason: str) ->
         f"{which}: a body of {int(batch.offsets[first + 1] - batch.offsets[first])} bytes to "
         f"{shown(batch.topic(first))} is not {reason}"
     )
+
+
+def refusing(
+    command: Publish,
+    batch: MessageBatch,
+    bad: list[int],
+    error: TickertapeError,
+    numbers: Sequence[int] | None = None,
+) -> Split:
+    """The messages `bad` (indices, rising, at least one) refused, and the others. `numbers` says which
+    messages of the frame are in `batch`; None: all."""
+    last = int(batch.sequences[bad[-1]]) if command.sequenced else 0
+    code, text = error.code, str(error)
+    known = range(batch.count) if numbers is None else numbers
+    if len(bad) == len(known) and numbers is None:
+        return Split([Rejected(frame=command.frame, sequence=last, code=code, text=text)], None, (), error)
+    names = batch.sequences[bad].tolist() if command.sequenced else [known[index] for index in bad]
+    step = refused_per_command_messages_max
+    rejections = [
+        Rejected(frame=command.frame, sequence=last, code=code, text=text, refused=tuple(part))
+        for part in (names[at : at + step] for at in range(0, len(names), step))
+    ]
+    if len(bad) == batch.count:
+        return Split(rejections, None, (), error)
+    good = np.ones(batch.count, np.bool_)
+    good[bad] = False
+    rest = select(batch, good)
+    if not command.sequenced and rest.has_sequences:
+        # The server numbers these without gaps: numbers by which nobody knows them are not kept.
+        run = rest.run(0)
+        rest = merge([rest], [Stamp(run.publisher ^ 1, run.first_sequence, run.timestamp)])
+    left = [known[index] for index in good.nonzero()[0].tolist()]
+    return Split(rejections, MessageBatch.parse(rest.encode()), left, error)

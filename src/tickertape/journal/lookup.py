@@ -244,8 +244,9 @@ def _after_damage(view: LogView, position: int, offset: int) -> int:
 def positions_of_run(
     view: LogView, publisher: int, first: int, count: int
 ) -> Generator[ReadRequest | None, Buffer, Int64s]:
-    """Positions of the persisted messages of a publisher with the sequences `[first, first + count)`, from the
-    first of them on that the log has, as far as they follow one another there without another gap.
+    """Positions of the persisted messages of a publisher with the sequences `[first, first + count)`, from
+    the first of them on that the log has: none when it does not have the first, and retention did not take
+    it.
 
     None lets others go first, and is answered with nothing."""
     found: list[Int64s] = [np.empty(0, np.int64)]

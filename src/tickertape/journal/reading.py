@@ -61,6 +61,10 @@ class Part(NamedTuple):
         """Position after the last message."""
         return self.first_position + self.batch.count if self.end is None else self.end
 
+    def positions_of(self, indices: Int64s) -> Int64s:
+        """Where the messages `indices` stand."""
+        return indices + self.first_position if self.positions is None else self.positions[indices]
+
     def index_at(self, position: int) -> int:
         """Index of the first message at or above `position`."""
         if self.positions is None:

@@ -1,5 +1,5 @@
-"""Owns what is known of one subscription to queues: how many messages it may hold, how many it holds, and what
-it may still be sent.
+"""Owns what is known of one subscription to queues: how many messages it may hold, how many it holds, and
+what it may still be sent.
 
 Must never know what it holds: that is leases.py.
 """
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 class Consumer:
     """One subscription to one or several queues, as far as they are concerned."""
 
-    __slots__ = ("allowance", "content", "former", "limit", "session", "sub_id", "topic", "unsettled", "works")
-
     def __init__(
         self,
         session: Session,
@@ -31,7 +29,6 @@ class Consumer:
         topic: str,
         content: Content | None,
         allowance: Allowance,
-        works: list[Work],
         limit: int,
     ) -> None:
         self.session = session
@@ -40,7 +37,7 @@ class Consumer:
         """As it was asked for: a name, or a pattern."""
         self.content = content
         self.allowance = allowance
-        self.works = works
+        self.works: list[Work] = []
         """The queues that it is served by."""
         self.former: list[Work] = []
         """Those of which it may hold messages from before it was replaced."""

@@ -1,8 +1,8 @@
 """Owns handing the messages of one queue to its consumers: who gets what comes next.
 
-What is ready together is shared out in stretches: each consumer gets as many as if the messages had been given
-out one by one by the fairness of the queue, and they follow one another in the log. Must never give a message
-to two, or to one without room, or beyond a credit.
+What is ready together is shared out in stretches: each consumer gets as many as if the messages had been
+given out one by one by the fairness of the queue, and they follow one another in the log. Must never give a
+message to two, or to one without room, or beyond a credit.
 """
 
 from __future__ import annotations

@@ -76,8 +76,7 @@ class Entrance:
             return None, high
         passed = indices if self._filter is None else self._filter.passing(batch, indices)
         filtered = len(indices) - len(passed)
-        positions = passed + part.first_position if part.positions is None else part.positions[passed]
-        barriers = None
+        positions = part.positions_of(passed)barriers = None
         if self._barrier is not None and len(passed):
             at = np.searchsorted(passed, self._barrier.passing(batch, passed))
             barriers = bitmap_of(positions[at])

@@ -71,11 +71,16 @@ class Fetching:
             if self._parts:
                 self.let_go()
             return _of_parts(view.tail, at, wanted)
-        index = _part_with(self._parts, first)
-        if index is not None:
-            return _of_parts(self._parts, index, wanted)
-        self._read_on(first)
-        return None if self.waiting or self.failure is not None else self.get(wanted)
+        found = self._now(wanted)
+        if found is None:
+            self._read_on(first)
+            found = self._now(wanted)
+        return found
+
+    def _now(self, wanted: Int64s) -> Fetched | None:
+        """Of what a reader brought."""
+        index = _part_with(self._parts, int(wanted[0]))
+        return None if index is None else _of_parts(self._parts, index, wanted)
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
@@ -144,7 +149,7 @@ def _part_with(parts: list[Part], position: int) -> int | None:
 
 
 def _of_parts(parts: list[Part], at: int, wanted: Int64s) -> Fetched:
-    """What of `wanted`, whose first lies in `parts[at]`, these and the following parts hold, from the front."""
+    """What of `wanted`, whose first is in `parts[at]`, these and the following parts hold, from the front."""
     batches: list[MessageBatch] = []
     taken = size = 0
     while at < len(parts) and taken < len(wanted) and size < delivery_bytes_max:

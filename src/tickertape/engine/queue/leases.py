@@ -53,17 +53,18 @@ class _Piece(Generic[Holder]):
 
     __slots__ = ("begin", "bits", "block", "end", "lease", "offset", "publisher")
 
-    def __init__(self, lease: Lease[Holder], publisher: int, offset: int, block: int, bits: int) -> None:
+    def __init__(
+        self, lease: Lease[Holder], publisher: int, offset: int, block: int, bits: int, begin: int, end: int
+    ) -> None:
         self.lease = lease
         self.publisher = publisher
         self.offset = offset
         self.block = block
         self.bits = bits
-        origin = (block << _SHIFT) - offset
-        self.begin = origin + (bits & -bits).bit_length() - 1
+        self.begin = begin
         """Its first sequence; it stays though that is settled."""
-        self.end = origin + bits.bit_length()
-        """The sequence after its last."""
+        self.end = end
+        """The sequence after its last; this too."""
 
 
 class Leases(Generic[Holder]):
@@ -97,12 +98,13 @@ class Leases(Generic[Holder]):
             lease.positions.add_range(position, position + count)
             offset = position - sequence
             end = position + count
-            for block in range(position >> _SHIFT, (end + _LOW) >> _SHIFT):
+            while position < end:
+                block = position >> _SHIFT
                 base = block << _SHIFT
-                bits = (1 << min(_BLOCK, end - base)) - 1
-                if base < position:
-                    bits &= -1 << position - base
-                self._place(_Piece(lease, publisher, offset, block, bits))
+                stop = min(end, base + _BLOCK)
+                bits = (1 << stop - position) - 1 << position - base
+                self._place(_Piece(lease, publisher, offset, block, bits, position - offset, stop - offset))
+                position = stop
         self.count += batch.count
         return lease
 
@@ -117,7 +119,7 @@ class Leases(Generic[Holder]):
         self.count -= len(ours)
 
     def extend(self, lease: Lease[Holder], positions: BitMap64, deadline: float | None) -> Lease[Holder]:
-        """Of `lease` these end at `deadline`, as a lease of their own: `lease` itself when they are all of it.
+        """Of `lease` these end at `deadline`, as a lease of their own, or as `lease` if they are all of it.
 
         Nothing happens when none of them is in it."""
         ours = lease.positions & positions
@@ -134,9 +136,10 @@ class Leases(Generic[Holder]):
             if bits == piece.bits:
                 piece.lease = other
             else:
-                # The rest keeps its place under blocks in which it may have no sequence any more: harmless.
                 piece.bits ^= bits
-                self._place(_Piece(other, piece.publisher, piece.offset, piece.block, bits))
+                self._place(
+                    _Piece(other, piece.publisher, piece.offset, piece.block, bits, piece.begin, piece.end)
+                )
         self._took(lease, ours)
         return other
 

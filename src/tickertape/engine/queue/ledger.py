@@ -11,7 +11,7 @@ from typing import Final
 from tickertape.base.ports import Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp
 from tickertape.engine.publishing import Publishing
-from tickertape.engine.queue.records import Outcome, QueueRecord, encode_record
+from tickertape.engine.queue.records import Outcome, record_bodies
 from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.journal.journal import Journal
 from tickertape.wire.settling import QUEUE_TOPIC
@@ -35,9 +35,15 @@ class Ledger:
     def write(self, queue: str, outcomes: list[Outcome], now: Now) -> int:
         """Append what became of messages; returns the position below which the log must be persisted for it
         to be."""
-        builder = BatchBuilder()
-        builder.add(QUEUE_TOPIC, encode_record(QueueRecord(queue, outcomes)), kind=1)
-        return self.append(builder.build(), now)
+        return self.write_bodies(record_bodies(queue, outcomes), now)
+
+    def write_bodies(self, bodies: list[bytes], now: Now) -> int:
+        """Append records that were made before; returns as `write`."""
+        for body in bodies:
+            builder = BatchBuilder()
+            builder.add(QUEUE_TOPIC, body, kind=1)
+            self.append(builder.build(), now)
+        return self._journal.accepted_end
 
     def append(self, batch: MessageBatch, now: Now) -> int:
         """Append messages of the server's own; returns as `write`."""

@@ -94,8 +94,7 @@ class Narrowing:
             passed = self._content.passing(batch, indices)
             if len(passed):
                 found = True
-                chosen = passed + part.first_position if part.positions is None else part.positions[passed]
-                self.matching |= bitmap_of(chosen)
+                chosen = part.positions_of(passed)self.matching |= bitmap_of(chosen)
         self._low = high
         self.reached = end
         if high == batch.count:

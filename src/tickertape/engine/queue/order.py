@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from pyroaring import BitMap64
 
 from tickertape.base.queue_limits import priorities_max
+from tickertape.batch.format import Int64s
 from tickertape.engine.queue.records import array_of, bitmap_of
 from tickertape.engine.queue.state import QueueState
-from tickertape.batch.format import Int64s
 
 _SWEEP_MIN = 65_536
 

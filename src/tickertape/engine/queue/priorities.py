@@ -43,7 +43,9 @@ class Priorities:
         kinds = np.array([names[number] for number in numbers])
         for name in dict.fromkeys(kinds.tolist()):
             at = (kinds == name).nonzero()[0]
-            for place, value in zip(at.tolist(), self._of_type(name)(bodies_of(batch, indices[at])), strict=True):
+            for place, value in zip(
+                at.tolist(), self._of_type(name)(bodies_of(batch, indices[at])), strict=True
+            ):
                 found[place] = value or 0
         return found
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
+from tickertape.base.ports import Now
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import Int64s
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.entering import Entered
@@ -17,9 +20,6 @@ from tickertape.engine.queue.leases import Lease, Leases
 from tickertape.engine.queue.order import Order
 from tickertape.engine.queue.records import Outcome, Reason, What, bitmap_of, ranges_of
 from tickertape.engine.queue.state import QueueState
-from tickertape.base.ports import Now
-from tickertape.batch import MessageBatch
-from tickertape.batch.format import Int64s
 
 Held = list[tuple[Lease[Consumer], BitMap64]]
 """Leased messages, by lease."""
@@ -60,11 +60,10 @@ class Queue:
     def apply(self, outcome: Outcome) -> BitMap64:
         """Something became of messages; returns those of them for which it did."""
         if self.state.inactive and outcome.what is What.DONE:
-            self.deferred += (outcome.positions & self.state.inactive).__len__()
+            self.deferred += len(outcome.positions & self.state.inactive)
         affected = self.state.apply(outcome)
-        if outcome.what is not What.RETURNED:
-            if outcome.what is not What.BURIED:
-                self.order.left(affected)
+        if outcome.what not in (What.RETURNED, What.BURIED):
+            self.order.left(affected)
         return affected
 
     # -- what consumers hold ----------------------------------------------------------------------------
@@ -138,7 +137,7 @@ class Queue:
         return [(BitMap64(found), why) for why, found in spent.items()]
 
     def too_old(self, wall: int) -> Outcome | None:
-        """What waits in the queue and has become too old; what is leased is judged at the end of its lease."""
+        """What waits and has become too old; what is leased is judged at the end of its lease."""
         due = self.expiry.due(wall)
         waiting = due & (self.state.ready | self.state.inactive) if due else due
         return self.expired(waiting, Reason.EXPIRATION, delivered=False) if waiting else None

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pyroaring import BitMap64
 
-from tickertape.base.errors import BadOption, NotAQueue, TickertapeError
+from tickertape.base.errors import NotAQueue, TickertapeError
 from tickertape.base.names import is_pattern
 from tickertape.base.ports import Buffer, Now
-from tickertape.base.queue_limits import queue_backlog_max
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
+from tickertape.engine.allowance import Allowance
 from tickertape.engine.answers import Answers
+from tickertape.engine.content import Content
 from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
 from tickertape.engine.publishing import Publishing
+from tickertape.engine.queue.browsing import Browsing
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.delivering import Due
@@ -35,6 +37,7 @@ from tickertape.engine.queue.settling import Found, look_up, settle
 from tickertape.engine.queue.work import Hands, Work
 from tickertape.engine.retaining import Pin
 from tickertape.engine.session import Session
+from tickertape.wire.commands import Completed, Ended
 from tickertape.wire.settling import Runs, Settlement
 
 
@@ -48,9 +51,9 @@ class Queues:
         publishing: Publishing,
         contents: Contents,
         answers: Answers,
-        ended: Callable[[Consumer], None],
+        ended: Callable[[Consumer | Browsing], None],
     ) -> None:
-        """`ended` is told of consumers that a failure ended."""
+        """`ended` is told of subscriptions that are over by themselves."""
         self._access = access
         self._ended = ended
         self._journal = access.journal
@@ -59,8 +62,10 @@ class Queues:
         self.ledger = Ledger(access.journal, publishing)
         self._due: deque[Due] = deque()
         """Deliveries that wait for the disk, in order."""
-        self._active: dict[Work, None] = {}
+        self._active: dict[Work | Browsing, None] = {}
         """Those that may have something to do, in turn."""
+        self._browsing: dict[Browsing, None] = {}
+        self._now = Now(0.0, 0)
         hands = Hands(access, self.ledger, self._due.append, self._stirred, self._failed)
         self._works: dict[str, Work] = {}
         for definition in definitions:
@@ -123,52 +128,84 @@ class Queues:
 
     @staticmethod
     def permit(session: Session, work: Work) -> None:
-        """Raise unless `session` may read a queue, which includes acknowledging: the one place that says so."""
+        """Raise unless `session` may read a queue, and so acknowledge: the one place that says so."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
-    def subscribe(self, consumer: Consumer, works: list[Work], asked: int) -> None:
-        """A consumer begins, or begins anew with what it holds."""
+    def check(self, session: Session, works: list[Work], asked: int | None) -> int:
+        """The backlog that a subscription to some queues is granted: the least of their limits and of what it
+        asks for, which is 1 when it does not; 0 without queues. Raises what speaks against it."""
         for work in works:
-            self.permit(consumer.session, work)
+            self.permit(session, work)
             if work.failure is not None:
                 raise work.failure
-        kept = [work for work in consumer.works if work in works]
-        consumer.former += [work for work in consumer.works if work not in works]
+        limits = [work.queue.definition.max_per_subscription_backlog for work in works]
+        return min([asked or 1, *(limit for limit in limits if limit is not None)]) if works else 0
+
+    @staticmethod
+    def subscribe(consumer: Consumer, works: list[Work]) -> None:
+        """A consumer begins."""
         consumer.works = works
-        consumer.limit = self.granted(works, asked)
         for work in works:
-            if work not in kept:
+            work.add(consumer)
+
+    @staticmethod
+    def replace(
+        consumer: Consumer, topic: str, content: Content | None, works: list[Work], limit: int
+    ) -> None:
+        """A consumer becomes another one; what it holds it still holds."""
+        for work in consumer.works:
+            if work in works:
+                work.delivering.discard(consumer)
+            else:
+                work.leave(consumer)
+                if work not in consumer.former:
+                    consumer.former.append(work)
+        kept, consumer.works = consumer.works, works
+        consumer.topic, consumer.content, consumer.limit = topic, content, limit
+        for work in works:
+            if work in kept:
+                work.delivering.add(consumer)
+                work.stir()
+            else:
                 work.add(consumer)
 
-    @staticmethod
-    def granted(works: list[Work], asked: int) -> int:
-        """The backlog of a subscription: the least of its queues' limits and its own."""
-        if not 1 <= asked <= queue_backlog_max:
-            raise BadOption(f"max_backlog={asked}: 1 to {queue_backlog_max:,} are allowed")
-        limits = [work.queue.definition.max_per_subscription_backlog for work in works]
-        return min([asked, *(limit for limit in limits if limit is not None)])
-
-    @staticmethod
-    def leave(consumer: Consumer) -> None:
-        """A consumer is about to be replaced: it is served no more, and keeps what it holds."""
-        for work in consumer.works:
-            work.leave(consumer)
-
-    @staticmethod
-    def drop(consumer: Consumer, now: Now) -> None:
+    def drop(self, consumer: Consumer) -> None:
         """A consumer is over: what it holds goes back."""
         for work in consumer.works:
             work.leave(consumer)
-        for work in {*consumer.works, *consumer.former}:
-            work.take_back(consumer, now)
+        for work in dict.fromkeys([*consumer.works, *consumer.former]):
+            work.take_back(consumer, self._now)
         consumer.works, consumer.former = [], []
 
-    @staticmethod
-    def stir(consumer: Consumer) -> None:
+    def browse(
+        self, session: Session, sub_id: str, work: Work, content: Content | None, allowance: Allowance
+    ) -> Browsing:
+        """Read what a queue has ready, and take nothing."""
+        browsing = Browsing(
+            session, sub_id, work.queue, content, allowance, self._access, self._stir_browsing
+        )
+        self._browsing[browsing] = None
+        self._stir_browsing(browsing)
+        return browsing
+
+    def stop_browsing(self, browsing: Browsing) -> None:
+        """Nobody wants it any more."""
+        self._browsing.pop(browsing, None)
+        self._active.pop(browsing, None)
+        browsing.stop()
+
+    def stir(self, sub: Consumer | Browsing) -> None:
         """It has more room."""
-        for work in consumer.works:
+        if isinstance(sub, Browsing):
+            self._stir_browsing(sub)
+            return
+        for work in sub.works:
             work.stir()
+
+    def moment(self, now: Now) -> None:
+        """It is now."""
+        self._now = now
 
     # -- settlements ------------------------------------------------------------------------------------
 
@@ -196,9 +233,10 @@ class Queues:
     def settle(
         self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
     ) -> bytes:
-        """Carry a settlement out; the body of its record. Raises `NotAQueue`."""
+        """Carry a settlement out; the body of its record, which is the last. Raises `NotAQueue`."""
         work = self.work_of(session, settlement)
-        body = settle(work.queue, session, settlement, runs, found, now)
+        *before, body = settle(work.queue, session, settlement, runs, found, now)
+        self.ledger.write_bodies(before, now)
         work.stir()
         return body
 
@@ -224,7 +262,8 @@ class Queues:
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
-        return any(work.read_done(token, data) for work in self._works.values())
+        readers: list[Work | Browsing] = [*self._works.values(), *self._browsing]
+        return any(reader.read_done(token, data) for reader in readers)
 
     @property
     def has_work(self) -> bool:
@@ -234,11 +273,14 @@ class Queues:
     def step(self, now: Now) -> None:
         """Let one queue work."""
         if self._active:
-            work = next(iter(self._active))
-            del self._active[work]
-            work.step(now)
-            if work.has_work:
-                self._active[work] = None
+            first = next(iter(self._active))
+            del self._active[first]
+            if isinstance(first, Browsing):
+                self._browse_on(first)
+            else:
+                first.step(now)
+                if first.has_work:
+                    self._active[first] = None
 
     def wake(self, now: Now) -> None:
         """Leases and messages whose time has come."""
@@ -267,6 +309,21 @@ class Queues:
         return [look(work, self._journal, now) for work in self._works.values()]
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _stir_browsing(self, browsing: Browsing) -> None:
+        self._active[browsing] = None
+
+    def _browse_on(self, browsing: Browsing) -> None:
+        if browsing.step():
+            self._active[browsing] = None
+        elif browsing.failure is not None:
+            topic = browsing.queue.name
+            self._answers.end_subscription(browsing.session.conn, browsing.sub_id, topic, browsing.failure)
+            self._ended(browsing)
+        elif browsing.over:
+            self._answers.send(browsing.session.conn, Completed(sub_id=browsing.sub_id, next=browsing.end))
+            self._answers.send(browsing.session.conn, Ended(sub_id=browsing.sub_id))
+            self._ended(browsing)
 
     def _stirred(self, work: Work) -> None:
         if self._begun:

@@ -1,8 +1,8 @@
 """Owns what the log says of queues: outcomes, the bodies of control records on the topic `$queue`, and the
 record of a queue's beginning.
 
-An outcome names messages by position, so that a fold is work on arrays; what a client named it by stays beside
-it as runs of bookmarks. Must never hold a decision that needs more than the log to be repeated.
+An outcome names messages by position, so that a fold is work on arrays; what a client named it by stays
+beside it as runs of bookmarks. Must never hold a decision that needs more than the log to be repeated.
 docs/formats/queue-records.md shows the bytes.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.queue_limits import record_ranges_bytes_max
 from tickertape.base.texts import shown
 from tickertape.batch.format import Int64s
 
@@ -99,6 +100,32 @@ _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Value
 def encode_record(record: QueueRecord | QueueBegun) -> bytes:
     """The body of a control record."""
     return _ENCODE(record)
+
+
+def record_bodies(queue: str, outcomes: Sequence[Outcome], runs: bytes = b"") -> list[bytes]:
+    """The bodies of the records that say what became of messages: one, unless they are scattered so that it
+    would be too large. `runs` goes into the last."""
+    pieces = [piece for outcome in outcomes for piece in _pieces(outcome)]
+    groups: list[list[Outcome]] = [[]]
+    size = 0
+    for piece in pieces:
+        if size and size + len(piece.ranges) > record_ranges_bytes_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
+        size += len(piece.ranges)
+    last = groups.pop()
+    bodies = [encode_record(QueueRecord(queue, group)) for group in groups]
+    return [*bodies, encode_record(QueueRecord(queue, last, runs))]
+
+
+def _pieces(outcome: Outcome) -> list[Outcome]:
+    ranges, step = outcome.ranges, record_ranges_bytes_max
+    if len(ranges) <= step:
+        return [outcome]
+    return [
+        msgspec.structs.replace(outcome, ranges=ranges[at : at + step]) for at in range(0, len(ranges), step)
+    ]
 
 
 def decode_record(body: bytes) -> QueueRecord:

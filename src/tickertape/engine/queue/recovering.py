@@ -1,5 +1,5 @@
-"""Owns bringing the queues of an instance back when it starts: from what the log says, with a checkpoint where
-there is one that fits.
+"""Owns bringing the queues of an instance back when it starts: from what the log says, with a checkpoint
+where there is one that fits.
 
 One pass over the log for all queues, from the lowest position that one of them needs. Must never take a
 checkpoint for the truth: one that is missing, damaged or of another definition costs time.
@@ -77,7 +77,8 @@ def recover(
             new.append(begun)
             checkpoint = None
         folds.append(_begin(work, begun, checkpoint, journal.view.first_position))
-    read_from = min([min(fold.messages_from, fold.records_from) for fold in folds], default=journal.persisted_end)
+    starts = [min(fold.messages_from, fold.records_from) for fold in folds]
+    read_from = min(starts, default=journal.persisted_end)
     yield from _read(folds, journal, read_from)
     for fold in folds:
         fold.work.queue.considered = max(fold.work.queue.considered, journal.persisted_end)
@@ -124,15 +125,11 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
 
 
 def _read(folds: list[_Fold], journal: Journal, position: int) -> Generator[ReadRequest, Buffer, None]:
-    reader = LogReader(journal.view, position, _only_topic(folds))
+    reader = LogReader(journal.view, position)
     while (step := reader.poll()) is not None:
         parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
         for part in parts:
             _take(folds, part)
-
-
-def _only_topic(folds: list[_Fold]) -> str | None:
-    return None  # records and messages are of different topics
 
 
 def _take(folds: list[_Fold], part: Part) -> None:
@@ -151,10 +148,10 @@ def _take(folds: list[_Fold], part: Part) -> None:
             record = decode_record(bytes(part.batch.body(index)))
         except JournalCorrupt as error:
             raise JournalCorrupt(f"position {position}: {error}") from None
-        fold = by_name.get(record.queue)
-        if fold is not None and position >= fold.records_from:
+        own = by_name.get(record.queue)
+        if own is not None and position >= own.records_from:
             for outcome in record.outcomes:
-                fold.work.queue.apply(outcome)
+                own.work.queue.apply(outcome)
 
 
 def _enter(fold: _Fold, part: Part) -> None:

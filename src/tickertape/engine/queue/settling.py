@@ -17,7 +17,7 @@ from tickertape.base.ports import Buffer, Now
 from tickertape.batch.format import I8
 from tickertape.engine.content import Content
 from tickertape.engine.queue.queue import Held, Queue
-from tickertape.engine.queue.records import Outcome, QueueRecord, Reason, array_of, bitmap_of, encode_record
+from tickertape.engine.queue.records import Outcome, Reason, array_of, bitmap_of, record_bodies
 from tickertape.engine.session import Session
 from tickertape.journal.lookup import positions_of_run
 from tickertape.journal.reader import LogReader
@@ -49,8 +49,8 @@ def look_up(
 
 def settle(
     queue: Queue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
-) -> bytes:
-    """Carry a settlement out; the body of the record that says what it did. `found` is from `look_up`."""
+) -> list[bytes]:
+    """Carry a settlement out; the bodies of the records that say what it did. `found` is from `look_up`."""
     held, waiting = _named(queue, session, settlement, runs, found)
     if queue.definition.at_most_once:
         if settlement.action == "ack":
@@ -63,7 +63,7 @@ def settle(
         outcomes = _outcomes(queue, settlement, _release(queue, held), waiting, now)
     for outcome in outcomes:
         queue.apply(outcome)
-    return encode_record(QueueRecord(queue.name, outcomes, settlement.runs))
+    return record_bodies(queue.name, outcomes, settlement.runs)
 
 
 def _outcomes(
@@ -136,7 +136,7 @@ def _passing(queue: Queue, view: LogView, content: Content) -> Found:
                 stop = int(indices.searchsorted(high))
                 passed = content.passing(part.batch, indices[low:stop])
                 if len(passed):
-                    chosen = passed + part.first_position if part.positions is None else part.positions[passed]
+                    chosen = part.positions_of(passed)
                     found |= bitmap_of(chosen)
                 low = stop
                 yield None

@@ -49,6 +49,7 @@ LOADS = st.lists(
 def test_the_one_with_the_lowest_share_of_its_backlog_is_next() -> None:
     assert next_one("proportional", [INKY, BLINKY, CLYDE], [0, 1, 2], 0) == (2, 0)
     assert share("proportional", [INKY, BLINKY, CLYDE], 1, 0) == ([0, 0, 1], 0)
+    assert next_one("proportional", [Load(4, 4), Load(2, 4), Load(1, 2)], [0, 1, 2], 0) == (1, 0)
     # 5/10 and 1/2 are equal: the first of them.
     assert share("proportional", [INKY, BLINKY, CLYDE], 2, 0) == ([1, 0, 1], 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -124,6 +125,22 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
     assert len(leases._deadlines._heap) <= 65
     assert len(leases._grants._heap) <= 65
     assert len(leases._blocks) == len(leases._publishers) == len(leases._held) == 1
+
+
+@pytest.mark.parametrize("shift", [0, 1, 37, 63])
+def test_every_run_wherever_sequences_and_positions_lie(shift: int) -> None:
+    """Messages 20 to 149, with a hole that was settled; positions begin elsewhere in their blocks."""
+    leases: Leases[str] = Leases()
+    there = 640 + shift
+    lease = leases.grant("inky", batch_of(7, 20, 130), np.arange(20, 150) + there, 0.0, None)
+    leases.release(lease, BitMap64(range(there + 90, there + 100)))
+    for first in range(1, 160, 3):
+        for count in range(1, 161 - first, 7):
+            wanted = set(range(first, first + count))
+            leased = wanted & (set(range(20, 150)) - set(range(90, 100)))
+            found, left = leases.find(runs((7, first, count)))
+            assert {place - there for _, places in found for place in places} == leased
+            assert {s for _, start, n in left.tolist() for s in range(start, start + n)} == wanted - leased
 
 
 def test_the_highest_sequence() -> None:

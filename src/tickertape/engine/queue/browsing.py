@@ -1,0 +1,117 @@
+"""Owns one look into a queue by a client: what was ready when it asked, in the order of the log.
+
+Must never take a message, or send beyond its credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.limits import outbox_bytes_max
+from tickertape.base.ports import Buffer
+from tickertape.base.queue_limits import queue_frame_messages_max
+from tickertape.batch import MessageBatch, select, slice_batch
+from tickertape.engine.allowance import Allowance
+from tickertape.engine.content import Content
+from tickertape.engine.effects import Effect, Send
+from tickertape.engine.fitting import affordable
+from tickertape.engine.queue.fetching import Fetching
+from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.records import array_of
+from tickertape.engine.session import Session
+from tickertape.wire.commands import Deliver
+from tickertape.wire.frames import encode_frame
+
+
+class Browsing:
+    """One look. `came(self)` is called when what was read is there."""
+
+    def __init__(
+        self,
+        session: Session,
+        sub_id: str,
+        queue: Queue,
+        content: Content | None,
+        allowance: Allowance,
+        access: LogAccess,
+        came: Callable[[Browsing], None],
+    ) -> None:
+        self.session = session
+        self.sub_id = sub_id
+        self.queue = queue
+        self.allowance = allowance
+        self._content = content
+        self._left: BitMap64 = queue.state.ready.copy()
+        self.end = int(self._left.max()) + 1 if self._left else 0
+        """Position after the last message that it reads."""
+        self._waiting: MessageBatch | None = None
+        """What passed and was not sent yet."""
+        self._fetching = Fetching(access, None, lambda: came(self))
+        self._effects: list[Effect] = access.effects
+
+    @property
+    def failure(self) -> TickertapeError | None:
+        """What cannot be read."""
+        return self._fetching.failure
+
+    @property
+    def over(self) -> bool:
+        """Everything was sent."""
+        return not self._left and self._waiting is None
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return self._fetching.read_done(token, data)
+
+    def stop(self) -> None:
+        """It is wanted no more."""
+        self._left.clear()
+        self._fetching.let_go()
+
+    def step(self) -> bool:
+        """One bounded step; whether another one would do something now."""
+        if self._waiting is not None:
+            return self._send(self._waiting)
+        if not self._left:
+            return False
+        # What has left the queue since then may have left the log, too.
+        self._left &= self.queue.state.has(self._left)
+        if not self._left:
+            return True
+        fetched = self._fetching.get(array_of(self._left[:queue_frame_messages_max]))
+        if fetched is None:
+            return False
+        batch = fetched.batch
+        high = batch.count
+        chosen: MessageBatch | None = batch
+        if self._content is not None:
+            high = self._content.reach(batch, 0)
+            passed = self._content.passing(batch, np.arange(high))
+            chosen = select(batch, passed) if len(passed) else None
+        for position in fetched.positions[:high].tolist():
+            self._left.discard(position)
+        if chosen is not None:
+            self._waiting = chosen if self._content is None else self._content.project(chosen)
+        return True
+
+    def _send(self, batch: MessageBatch) -> bool:
+        if not self.session.writable:
+            return False
+        allowance = self.allowance
+        count = affordable(batch, 0, batch.count, min(allowance.credit, outbox_bytes_max))
+        if not count and allowance.credit >= allowance.window:
+            count = 1
+        if not count:
+            return False
+        sent = slice_batch(batch, 0, count)
+        self._waiting = None if count == batch.count else slice_batch(batch, count, batch.count)
+        allowance.credit -= sent.cost
+        self.session.sent(sent.count, sent.body_bytes)
+        command = Deliver(sub_id=self.sub_id, queue=self.queue.name)
+        self._effects.append(Send(self.session.conn, encode_frame(command, sent)))
+        return True
