@@ -1,5 +1,5 @@
-"""Owns what the oracle of queues keeps: messages in a queue, consumers, and the words of filters with what they
-mean.
+"""Owns what the oracle of queues keeps: messages in a queue, consumers, and the words of filters with what
+they mean.
 
 Must never use anything of the engine: filters are Python functions beside their text, states are words.
 """
@@ -7,6 +7,7 @@ Must never use anything of the engine: filters are Python functions beside their
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,7 +27,7 @@ NEVER: Final = 1 << 62
 """Later than every moment of a test, microseconds."""
 
 CONDITIONS: Final[dict[str, Callable[[Body], bool]]] = {
-    "TRUE": lambda body: True,
+    "TRUE": lambda _: True,
     "/g = 'a'": lambda body: body["g"] == "a",
     "/g = 'b'": lambda body: body["g"] == "b",
     "/g != 'c'": lambda body: body["g"] != "c",
@@ -110,6 +111,10 @@ class Consumer:
     order: int
     earlier: list[str | None] = field(default_factory=list)
     """Filters it had since the world last was at rest."""
+    wider: int = 0
+    """The largest backlog that it had since then: what was on its way stays its own."""
+    before: set[str] = field(default_factory=set)
+    """The queues that it had since then."""
     held: set[tuple[str, Key]] = field(default_factory=set)
     """What it was given and has not settled, for certain."""
     maybe: set[tuple[str, Key]] = field(default_factory=set)
@@ -139,6 +144,8 @@ class QueueState:
         """Deliveries since the world last was at rest."""
         self.open_before: set[Key] = set()
         """What could have been delivered when the world last was at rest."""
+        self.left: Counter[str] = Counter()
+        """Why messages left in this life of the engine."""
         self.last_served = -1
         """Order of the consumer that got the last message."""
 

@@ -1,11 +1,11 @@
-"""Owns what must hold of queues when the engine is at rest: nothing under way on the disk, nothing left to do.
+"""Owns what must hold of queues when the engine is at rest: nothing under way on the disk, nothing left to
+do.
 
 Must never be asked earlier: in between, what the engine has decided and not yet shown cannot be known.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -60,6 +60,8 @@ def at_rest(model: QueueModel, looks: Iterable[Any], now: int) -> None:
         entry.soft = 0
     for consumer in model.consumers.values():
         consumer.earlier.clear()
+        consumer.before.clear()
+        consumer.wider = 0
     model.interval += 1
     model.moved = False
 
@@ -77,7 +79,7 @@ def _come_of_age(model: QueueModel, state: QueueState, now: int) -> None:
         if depth is not None and place >= depth:
             entry.unsure = True  # whether what is not active yet is looked at is not said
         elif now >= entry.expires + SLACK:
-            model.end(entry, "expiration")
+            model.end(state, entry, "expiration")
         else:
             entry.unsure = True
 
@@ -120,12 +122,15 @@ def _check_turn(model: QueueModel, state: QueueState, chosen: Consumer, others: 
         return len(consumer.held) - (consumer is chosen)
 
     able = [c for c in others if held(c) < c.backlog]
+    assert chosen in able
     sharing = state.definition.sharing
-    if sharing == "proportional":
+    if sharing == "fast":
+        model.counts["judged: fast"] += 1
+    elif sharing == "proportional":
         least = min(held(c) / c.backlog for c in able)
         assert held(chosen) / chosen.backlog == least, f"{chosen} was not the least busy of {able}"
         model.counts["judged: proportional"] += 1
-    elif sharing == "round-robin" and state.last_served > 0:
+    elif state.last_served > 0:
         after = [c for c in able if c.order > state.last_served] or able
         assert chosen.order == after[0].order, f"{chosen} had no turn after {state.last_served} in {able}"
         model.counts["judged: round-robin"] += 1
@@ -176,10 +181,15 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
     if not unsure_leased and not ending and unsure:
         if waiting == len(ready):
             for entry in unsure:
-                model.end(entry, "not sure")
+                model.end(state, entry, "not sure")
         elif waiting == len(ready) + len(unsure):
             for entry in unsure:
                 entry.unsure = False
+    if model.first_life and not loose and not state.left["not sure"]:
+        expired = sum(state.left[why] for why in EXPIRIES)
+        found = look.entered, look.acknowledged, look.taken, sum(look.expired.values())
+        expected = len(state.entries), state.left["acknowledged"], state.left["taken"], expired
+        assert found == expected, f"{look}: {state.left}"
     model.counts["compared exactly"] += not loose
     model.counts["compared"] += 1
 
@@ -187,8 +197,3 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
 def _surely(state: QueueState, name: str) -> tuple[list[Entry], list[Entry]]:
     found = state.of(name)
     return [e for e in found if not e.unsure], [e for e in found if e.unsure]
-
-
-def left(state: QueueState) -> Counter[str]:
-    """Why messages left, those of which it is known."""
-    return Counter(entry.why for entry in state.of("done"))

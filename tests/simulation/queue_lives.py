@@ -1,4 +1,5 @@
-"""Owns what clients of queues do by chance: which queues there are, who publishes, consumes, settles and leaves.
+"""Owns what clients of queues do by chance: which queues there are, who publishes, consumes, settles and
+leaves.
 
 Must never decide by itself: `choose` does, of a seeded generator or of Hypothesis.
 """
@@ -11,6 +12,7 @@ from typing import Any, TypeAlias
 from tests.simulation.queue_entries import CONDITIONS, Key, make_body
 from tests.simulation.queue_world import QueuePeer, QueueWorld, Settling
 from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.wire.settling import Action
 
 Choose: TypeAlias = Callable[[Sequence[Any]], Any]
 
@@ -116,12 +118,9 @@ class Life:
             bodies.append(make_body(self.numbers, group, priority, int(self.choose((0,) * 9 + (1,)))))
         peer = self.choose((self.peers["p"], self.peers["p"], self.peer()))
         topic = self.choose((*TOPICS, *(d.name for d in self.world.definitions)))
-        peer.put(topic, bodies, sequenced=self.choose((True, True, False)), life_ms=self.choose((0, 0, 0, 2_000)))
-
-    def publish_one(self) -> None:
-        """One message that fits most."""
-        self.numbers += 1
-        self.peers["p"].put(self.choose(TOPICS), [make_body(self.numbers)])
+        peer.put(
+            topic, bodies, sequenced=self.choose((True, True, False)), life_ms=self.choose((0, 0, 0, 2_000))
+        )
 
     def consume(self) -> None:
         """A subscription to one queue, or to all that fit."""
@@ -146,10 +145,14 @@ class Life:
             replace=replace,
         )
 
-    def settle(self) -> None:
+    def settle(
+        self, actions: Sequence[Action] = ("ack", "ack", "ack", "cancel", "cancel", "expire", "extend")
+    ) -> None:
         """One or some of what came, or what came to somebody else, or never came."""
         peer = self.peer()
-        known = [h for c in self.world.model.consumers.values() if c.conn == peer.conn for h in sorted(c.held)]
+        known = [
+            h for c in self.world.model.consumers.values() if c.conn == peer.conn for h in sorted(c.held)
+        ]
         if self.choose((False,) * 5 + (True,)):
             known = [(name, key) for name, s in self.world.model.queues.items() for key in s.entries]
         if not known:
@@ -163,7 +166,7 @@ class Life:
             return
         if self.choose((True, False)):
             keys = [self.choose(keys)]
-        action = self.choose(("ack", "ack", "ack", "cancel", "cancel", "expire", "extend"))
+        action = self.choose(actions)
         peer.settle(queue, action, keys, extend_ms=self.choose((100, 5_000)) if action == "extend" else 0)
 
     def settle_by_filter(self) -> None:

@@ -54,6 +54,7 @@ class QueueModel:
         """Rises when the world is at rest: then everything is known."""
         self.moved = False
         """Deliveries and records may be under way that nobody outside has seen."""
+        self.first_life = True
         self.disturbed = True
         """Something else than to publish was done since the world last was at rest."""
         self._orders = 0
@@ -84,14 +85,16 @@ class QueueModel:
         publisher, sequence, _ = label["bookmark"].split("|")
         key = int(publisher), int(sequence)
         entry = state.entries[key]
-        assert (entry.raw, entry.topic) == (message.raw, label["topic"]), "a dead letter is what the message was"
+        assert (entry.raw, entry.topic) == (message.raw, label["topic"]), (
+            "a dead letter is what the message was"
+        )
         assert label["reason"] in EXPIRIES
         assert not entry.here or self._may_expire(state, entry, message.stamp), f"{entry} lives, and is dead"
         assert entry.why in ("", *EXPIRIES), f"{entry} was no expiry, and has a dead letter"
         state.letters[key] = state.letters.get(key, 0) + 1
         assert state.letters[key] == 1, f"{entry} has two dead letters"
         if entry.state not in ("leaving", "returning"):
-            self.end(entry, entry.why or label["reason"])
+            self.end(state, entry, entry.why or label["reason"])
         self.counts["dead letters"] += 1
 
     def _may_expire(self, state: QueueState, entry: Entry, now: int) -> bool:
@@ -111,7 +114,7 @@ class QueueModel:
 
     def _carry_out(self, state: QueueState, entry: Entry) -> None:
         if entry.state == "leaving":
-            self.end(entry, entry.why)
+            self.end(state, entry, entry.why)
         else:
             self._return(state, entry, cancelled=True)
         entry.by = None
@@ -125,6 +128,8 @@ class QueueModel:
         old = self.consumers.get((conn, sub_id))
         if old is not None:
             old.earlier.append(old.condition)
+            old.wider = max(old.wider, old.backlog)
+            old.before.update(old.queues)
             gone = [name for name in old.queues if name not in queues]
             self._release(old, gone)
             old.queues, old.backlog, old.condition = tuple(queues), backlog, condition
@@ -176,24 +181,25 @@ class QueueModel:
         consumer = self.consumers[conn, sub_id]
         state = self.queues[queue]
         told = state.definition
-        assert queue in consumer.queues
+        assert queue in consumer.queues or queue in consumer.before
         assert once == told.at_most_once
         self._check_lease(told, lease, now)
         for key in keys:
             entry = state.entries[key]
             self._check_deliverable(state, entry, now)
             assert consumer.takes(entry.body), f"{entry} does not pass {consumer.condition}"
-            room = consumer.backlog - self.holds(consumer, now)
-            assert room > 0, f"beyond its backlog of {consumer.backlog}: {entry}"
+            held = consumer.held if queue in consumer.queues else consumer.maybe
+            room = max(consumer.backlog, consumer.wider) - self.holds(consumer, now)
+            assert room > 0 or held is consumer.maybe, f"beyond its backlog of {consumer.backlog}: {entry}"
             if told.max_backlog is not None:
                 assert self.held(queue, now) < told.max_backlog, f"beyond the backlog of the queue: {entry}"
-            consumer.held.add((queue, key))
             consumer.maybe.discard((queue, key))
+            held.add((queue, key))
             entry.holder, entry.unsure = consumer, False
             state.recent.append((consumer, entry))
             entry.delivered = "yes"
             if once:
-                self.end(entry, "taken")
+                self.end(state, entry, "taken")
             else:
                 entry.state = "leased"
                 entry.ends = (lease, lease) if lease else (NEVER, NEVER)
@@ -352,19 +358,21 @@ class QueueModel:
         ):
             if most is not None and high >= most:
                 if low >= most and entry.state == "ready":
-                    self.end(entry, why)
+                    self.end(state, entry, why)
                     return
                 entry.unsure = True
 
-    def end(self, entry: Entry, why: str) -> None:
+    def end(self, state: QueueState, entry: Entry, why: str) -> None:
         """It has left the queue."""
         if entry.state != "done":
             self.counts[f"done: {why}"] += 1
+            state.left[why] += 1
         entry.state, entry.why, entry.unsure, entry.since = "done", why, False, self.interval
         if why != "taken":
             holder, entry.holder = entry.holder, None
             if holder is not None:
-                for held in [h for h in holder.held if h[1] == entry.key]:
+                held = state.name, entry.key
+                if held in holder.held:
                     holder.held.discard(held)
                     holder.maybe.add(held)
 
@@ -378,6 +386,7 @@ class QueueModel:
             for entry in state.entries.values():
                 self._restart(state, entry, durable, now)
         self.consumers.clear()
+        self.first_life = False
 
     def _restart(self, state: QueueState, entry: Entry, durable: set[Key], now: int) -> None:
         if entry.state in ("leaving", "returning"):
@@ -389,10 +398,9 @@ class QueueModel:
             entry.state = "ready"
             if now >= entry.ends[0]:
                 entry.deliveries = entry.deliveries[0], entry.deliveries[1] + 1
-        elif entry.state == "done" and entry.since == self.interval and entry.why.startswith("max_"):
+        elif entry.since == self.interval and entry.why.startswith("max_") and entry.key not in state.letters:
             # It is not known whether the engine had it in the log.
-            if state.letters.get(entry.key, 0) == 0:
-                entry.state, entry.why, entry.unsure = "ready", "", True
+            entry.state, entry.why, entry.unsure = "ready", "", True
         if entry.state == "ready":
             entry.unsure |= state.definition.at_most_once and self.moved
             entry.deliveries = max(0, entry.deliveries[0] - entry.soft), entry.deliveries[1]

@@ -1,11 +1,13 @@
-"""Owns simulated lives of an engine with queues: clients publish, consume and settle, time passes, power fails.
+"""Owns simulated lives of an engine with queues: clients publish, consume and settle, time passes, power
+fails.
 
-Must never let the oracle see the engine's state: it hears what clients asked for, what the log holds, and what
-came over the wire.
+Must never let the oracle see the engine's state: it hears what clients asked for, what the log holds, and
+what came over the wire.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -140,9 +142,7 @@ class QueuePeer(Peer):
             assert (batch.topic(i), batch.body(i)) == (entry.topic, entry.raw), "as it was published"
         self.world.counts["frames of several messages"] += batch.count > 1
         now = self.world.moment.wall
-        self.world.model.delivered(
-            self.conn, sub_id, command.queue, command.lease, command.once, keys, now
-        )
+        self.world.model.delivered(self.conn, sub_id, command.queue, command.lease, command.once, keys, now)
         self.got += [(command.queue, key) for key in keys]
 
     # -- what is asked for ----------------------------------------------------------------------------
@@ -190,7 +190,12 @@ class QueuePeer(Peer):
         self.world.about_to(disturb=True)
         self.send(
             Subscribe(
-                id=self.ids, sub_id=sub_id, topic=topic, filter=filter, options=",".join(options), credit=CREDIT
+                id=self.ids,
+                sub_id=sub_id,
+                topic=topic,
+                filter=filter,
+                options=",".join(options),
+                credit=CREDIT,
             )
         )
         return self.ids
@@ -298,16 +303,9 @@ class QueueWorld(EngineWorld):
 
     def fitting(self, topic: str) -> list[str]:
         """The queues to which a topic or pattern subscribes."""
-        return [
-            name
-            for name, state in self.model.queues.items()
-            if name == topic or (is_pattern(topic) and state.name in self._matching(topic))
-        ]
-
-    def _matching(self, pattern: str) -> list[str]:
-        import re
-
-        return [name for name in self.model.queues if re.search(pattern, name)]
+        if is_pattern(topic):
+            return [name for name in self.model.queues if re.search(topic, name)]
+        return [topic] if topic in self.model.queues else []
 
     # -- what the oracle is told ------------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
-"""Queues through power losses, kills and clean stops: what was acknowledged never comes back, all else comes."""
+"""Queues through power losses, kills and clean stops: what was acknowledged never comes back, all else
+comes.
+"""
 
 from __future__ import annotations
 

@@ -73,9 +73,7 @@ class Told:
             "consumers": len(self.model.consumers),
         }
         done = len(state.of("done")) - gone - numbers["taken"]
-        return SimpleNamespace(
-            name="q", expired={"expiration": done}, returned={}, **{**numbers, **other}
-        )
+        return SimpleNamespace(name="q", expired={"expiration": done}, returned={}, **{**numbers, **other})
 
 
 def objects(told: Told, *keys: tuple[int, int], sub_id: str = "s", why: str) -> None:
