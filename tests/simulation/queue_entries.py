@@ -140,6 +140,10 @@ class QueueState:
         """In the order in which they entered."""
         self.letters: dict[Key, int] = {}
         """Dead letters in the log, by the message they were."""
+        self.letters_now: set[Key] = set()
+        """Those that came since the world last was at rest."""
+        self.letters_twice: set[Key] = set()
+        """Those that may come again, because there was a crash before the log said that they had come."""
         self.recent: list[tuple[Consumer, Entry]] = []
         """Deliveries since the world last was at rest."""
         self.open_before: set[Key] = set()

@@ -167,14 +167,16 @@ class Life:
         if self.choose((True, False)):
             keys = [self.choose(keys)]
         action = self.choose(actions)
-        peer.settle(queue, action, keys, extend_ms=self.choose((100, 5_000)) if action == "extend" else 0)
+        extend_ms = self.choose((100, 5_000)) if action == "extend" else 0
+        peer.settle(queue, action, keys, extend_ms=extend_ms, alone=self.choose((True, False)))
 
     def settle_by_filter(self) -> None:
         """All that pass a filter."""
         queue = self.queue()
         if not self.world.model.queues[queue].definition.at_most_once:
             action = self.choose(("ack", "ack", "cancel", "expire"))
-            self.peer().settle(queue, action, filter=self.choose(("TRUE", "/g = 'a'", "/p > 1")))
+            condition = self.choose(("TRUE", "/g = 'a'", "/p > 1"))
+            self.peer().settle(queue, action, filter=condition, alone=self.choose((True, True, False)))
 
     def leave(self) -> None:
         """One subscription ends."""

@@ -57,6 +57,8 @@ class QueueModel:
         self.first_life = True
         self.disturbed = True
         """Something else than to publish was done since the world last was at rest."""
+        self._late: dict[Key, list[tuple[QueueState, Entry, int, str]]] = {}
+        """What settlements may have moved that the engine decided on after they came."""
         self._orders = 0
 
     # -- what enters, and what was settled, as it becomes persisted -------------------------------------
@@ -92,7 +94,8 @@ class QueueModel:
         assert not entry.here or self._may_expire(state, entry, message.stamp), f"{entry} lives, and is dead"
         assert entry.why in ("", *EXPIRIES), f"{entry} was no expiry, and has a dead letter"
         state.letters[key] = state.letters.get(key, 0) + 1
-        assert state.letters[key] == 1, f"{entry} has two dead letters"
+        assert state.letters[key] == 1 or key in state.letters_twice, f"{entry} has two dead letters"
+        state.letters_now.add(key)
         if entry.state not in ("leaving", "returning"):
             self.end(state, entry, entry.why or label["reason"])
         self.counts["dead letters"] += 1
@@ -107,6 +110,10 @@ class QueueModel:
 
     def settled(self, by: Key) -> None:
         """A settlement is in the log."""
+        for state, entry, conn, action in self._late.pop(by, ()):
+            holder = entry.holder
+            if entry.state == "ready" or (entry.state == "leased" and holder and holder.conn == conn):
+                self._settle_one(state, entry, action, by, perhaps=True, extend_ms=0, now=entry.arrived)
         for state in self.queues.values():
             for entry in state.of("leaving", "returning"):
                 if entry.by == by:
@@ -246,9 +253,10 @@ class QueueModel:
 
     def settle(
         self, conn: int, queue: str, action: str, by: Key, now: int, *, extend_ms: int = 0,
-        keys: Sequence[Key] = (), condition: str | None = None,
+        keys: Sequence[Key] = (), condition: str | None = None, late: bool = False,
     ) -> None:  # fmt: skip
-        """A client says what became of messages. Each ends up as the table of leasing says."""
+        """A client says what became of messages. Each ends up as the table of leasing says. `late`: the
+        engine may decide later than now, when things are no longer as they are."""
         state = self.queues[queue]
         by_filter = condition is not None
         entries = list(state.entries.values())
@@ -261,6 +269,9 @@ class QueueModel:
                 self._settle_taken(state, entry, conn, action, by, by_filter)
             else:
                 effect = self._effect(state, entry, conn, by_filter, now)
+                if late and entry.state != "done":
+                    effect = effect and "perhaps"
+                    self._late.setdefault(by, []).append((state, entry, conn, action))
                 if effect:
                     self._settle_one(state, entry, action, by, effect == "perhaps", extend_ms, now)
 
@@ -270,14 +281,11 @@ class QueueModel:
         """At most once: who holds it gets room; what was not delivered yet leaves as any other does."""
         held = state.name, entry.key
         for consumer in self.consumers.values():
-            if held in consumer.held and (consumer.conn == conn or by_filter):
+            if held in consumer.held and action == "ack" and (consumer.conn == conn or by_filter):
                 consumer.held.discard(held)
                 consumer.maybe.add(held)
         if entry.state == "ready" and action == "ack" and state.definition.leasing == "lenient":
-            if self.moved or entry.unsure:
-                entry.unsure = True
-            else:
-                entry.state, entry.why, entry.by = "leaving", "acknowledged", by
+            entry.unsure = True
 
     def _effect(self, state: QueueState, entry: Entry, conn: int, by_filter: bool, now: int) -> str:
         """Whether a settlement moves a message: "surely", "perhaps", or "" for not at all."""
@@ -287,24 +295,24 @@ class QueueModel:
         if entry.state in ("leaving", "returning"):
             # What was settled before is settled; what was cancelled may be taken for one that is there.
             return "" if entry.state == "leaving" else "perhaps"
-        perhaps = "perhaps" if entry.unsure or self.moved else "surely"
+        perhaps = "perhaps" if entry.unsure else "surely"
         if entry.state == "ready":
-            return ("perhaps" if self.moved else "") if strict else perhaps
+            return "" if strict else perhaps
         assert entry.holder is not None
         if now >= entry.ends[0]:
             return "perhaps"  # it may have ended, and be anybody's
         if entry.holder.conn == conn:
-            return "surely"
-        return "surely" if by_filter and not strict else ""
+            return perhaps
+        return perhaps if by_filter and not strict else ""
 
     def _settle_one(
         self, state: QueueState, entry: Entry, action: str, by: Key, perhaps: bool, extend_ms: int, now: int
     ) -> None:
+        """`perhaps`: it moves it, or it does not."""
         self.counts[f"settled: {action}"] += 1
         if action == "extend":
-            if entry.state == "leased":
-                end = now + extend_ms * 1000
-                low, high = entry.ends
+            if entry.state == "leased" and state.definition.lease_period is not None:
+                end, (low, high) = now + extend_ms * 1000, entry.ends
                 # Whether an extension may shorten is not said; one that lengthens does.
                 low = end if not perhaps and low < end else min(low, end)
                 entry.ends = low, max(high, end + SLACK)
@@ -383,9 +391,11 @@ class QueueModel:
         for message in log:
             self.persisted(message)
         for state in self.queues.values():
+            state.letters_twice |= state.letters_now
             for entry in state.entries.values():
                 self._restart(state, entry, durable, now)
         self.consumers.clear()
+        self._late.clear()
         self.first_life = False
 
     def _restart(self, state: QueueState, entry: Entry, durable: set[Key], now: int) -> None:

@@ -86,6 +86,7 @@ class QueuePeer(Peer):
         """Queue and bookmark of everything that came, in its order."""
         self.browsed: dict[str, list[Key]] = {}
         self.unacknowledged: list[Settling] = []
+        self.alone = False
         self.rejected: list[Rejected] = []
         self.ended: dict[str, Ended] = {}
 
@@ -210,12 +211,18 @@ class QueuePeer(Peer):
 
     def settle(
         self, queue: str, action: Action, keys: Sequence[Key] = (), *, filter: str | None = None,
-        extend_ms: int = 0,
+        extend_ms: int = 0, alone: bool = False,
     ) -> None:  # fmt: skip
-        """Say what became of messages."""
+        """Say what became of messages. `alone`: nothing else is under way until that is done."""
+        if alone:
+            self.world.settle()
+        self.alone = alone
         settling = Settling(self.next_sequence, queue, action, tuple(keys), filter, extend_ms)
         self.unacknowledged.append(settling)
         self.send_settlement(settling)
+        if alone:
+            self.world.settle()
+        self.alone = False
 
     def send_settlement(self, settling: Settling) -> None:
         """Send one, for the first time or again after a connection was lost."""
@@ -234,10 +241,19 @@ class QueuePeer(Peer):
                 extend_ms=settling.extend_ms,
                 keys=settling.keys,
                 condition=settling.condition,
+                late=self._is_late(settling),
             )
         builder = BatchBuilder()
         builder.add(QUEUE_TOPIC, settling.body())
         self._publish(builder)
+
+    def _is_late(self, settling: Settling) -> bool:
+        """Whether the engine may have to read, or to wait for another settlement, before it decides."""
+        model = self.world.model
+        waits = model.moved or any(s.sequence > self.acked_sequence for s in self.unacknowledged[:-1])
+        mine = [c for c in model.consumers.values() if c.conn == self.conn]
+        held = all(any((settling.queue, key) in c.held for c in mine) for key in settling.keys)
+        return not self.alone and (waits or not held or settling.condition is not None)
 
     def keep_unacknowledged(self) -> list[Settling]:
         """What the server has not acknowledged: it is to be sent again."""
