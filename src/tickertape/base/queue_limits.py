@@ -31,6 +31,14 @@ settlement_bytes_max: Final = 1 * MIB
 """Largest body of a settlement."""
 record_ranges_bytes_max: Final = 512 * KIB
 """What ranges of positions one record has at most: what is scattered more takes several."""
+ack_timeout_seconds_default: Final = 1.0
+"""How long a client keeps acknowledgements that it gathers, when `ack_batch_size` is above 1."""
+acknowledger_idle_seconds: Final = 1.0
+"""How long the thread that sends what is gathered waits for more before it ends."""
+ack_batch_messages_max: Final = settlement_runs_max
+"""The largest `ack_batch_size`: one settlement holds it, whatever the bookmarks are."""
+settlement_mark_bytes: Final = 48
+"""What a publish store needs for each bookmark of a settlement, generously: a small one gets small ones."""
 queue_step_messages_max: Final = 4_096
 """Messages of a queue that are looked at, or shared out, in one step."""
 queue_read_bytes: Final = 256 * KIB

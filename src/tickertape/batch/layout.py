@@ -45,9 +45,12 @@ from tickertape.batch.format import (
     read_only,
     run_crc,
 )
+from tickertape.batch.lease import lease_of, marks_of
 from tickertape.batch.message import DeliveryContext, Message
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
 
 T = TypeVar("T")
@@ -336,6 +339,30 @@ class MessageBatch:
         if context is None or (store := context.store) is None:
             return False
         return store.discard(context.sub_id, self._publisher_numbers[i], self._sequence_numbers[i])
+
+    @property
+    def queue(self) -> str | None:
+        """The queue that it came out of, or None. Its messages keep the topics they were published to."""
+        lease = None if self.context is None else self.context.lease
+        return None if lease is None else lease.queue
+
+    @property
+    def lease_expires(self) -> datetime | None:
+        """As `Message.lease_expires`: the same for all its messages."""
+        lease = None if self.context is None else self.context.lease
+        return None if lease is None else lease.expires
+
+    def ack(self) -> None:
+        """As `Message.ack`, for all its messages at once: they travel together."""
+        lease_of(self, "acknowledge").settle("ack", marks_of(self))
+
+    def cancel(self) -> None:
+        """As `Message.cancel`, for all its messages at once."""
+        lease_of(self, "cancel").settle("cancel", marks_of(self))
+
+    def expire(self) -> None:
+        """As `Message.expire`, for all its messages at once."""
+        lease_of(self, "expire").settle("expire", marks_of(self))
 
     def __len__(self) -> int:
         return self.count

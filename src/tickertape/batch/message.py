@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from tickertape.batch.lease import extension_ms, lease_of
 from tickertape.payload.bodies import decode
 
 if TYPE_CHECKING:
     from tickertape.batch.format import UInt64s
     from tickertape.batch.layout import MessageBatch
+    from tickertape.batch.lease import Action, Lease
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -56,6 +58,10 @@ class DeliveryContext(Protocol):
     def came_again(self) -> bool:
         """Whether there may be messages in the batch that were delivered before and not discarded then."""
 
+    @property
+    def lease(self) -> Lease | None:
+        """What the client knows of the queue that the batch came out of; None when it came out of none."""
+
 
 class Message(msgspec.Struct, frozen=True, eq=False):
     """One message. `data` is its body; everything else is looked up in the batch it came with.
@@ -69,7 +75,16 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def topic(self) -> str:
-        """Topic it was published to."""
+        """Topic it was published to; of a message out of a queue, the queue's name."""
+        batch = self.batch
+        context = batch.context
+        if context is not None and context.lease is not None:
+            return context.lease.queue
+        return batch.topic(self.index)
+
+    @property
+    def underlying_topic(self) -> str:
+        """Topic it was published to, also of a message out of a queue."""
         return self.batch.topic(self.index)
 
     @property
@@ -86,9 +101,9 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def bookmark(self) -> str | None:
-        """`publisher|sequence|`; None unless the subscription delivers bookmarks."""
+        """`publisher|sequence|`; None unless the subscription delivers bookmarks. Queues always do."""
         context = self.batch.context
-        if context is None or not context.with_bookmark:
+        if context is None or not (context.with_bookmark or context.lease is not None):
             return None
         return self.batch.bookmark(self.index)
 
@@ -132,6 +147,58 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         bookmark, or its client no bookmark store. Raises what the store raises (`StoreFailed`, `Closed`).
         """
         return self.batch.discard_one(self.index)
+
+    # -- out of a queue ---------------------------------------------------------------------------------
+
+    @property
+    def lease_expires(self) -> datetime | None:
+        """When the lease on a message out of a queue ends unless it is extended, aware, UTC, as the server
+        said when it delivered it. None for a lease without an end, and where there is none: the queue is
+        at-most-once, or the message did not come out of a queue."""
+        return self.batch.lease_expires
+
+    def ack(self) -> None:
+        """It is processed: the queue it came out of is done with it.
+
+        Any thread may say so, a handler too. It is sent at once, or gathered as `ack_batch_size` and
+        `ack_timeout` of the client say, and never waits for an answer; saying it twice changes nothing. With
+        a publish store it is kept and sent again like a publish; without one it is lost with the connection,
+        and the message comes again. Raises `UsageError` for a message that did not come out of a queue,
+        `Disconnected` (without a publish store), `StoreError`, `Closed`, `PublisherTakenOver`.
+        """
+        batch = self.batch
+        context = batch.context
+        lease = None if context is None else context.lease
+        if lease is None:
+            lease = lease_of(batch, "acknowledge")
+        index = self.index
+        lease.ack(batch.publisher(index), batch.sequence(index))
+
+    def cancel(self) -> None:
+        """Give it back to its queue, which delivers it again, here or elsewhere, as often as it allows.
+
+        Sent at once; no effect in an at-most-once queue. Raises as `ack`.
+        """
+        self._settle("cancel")
+
+    def expire(self) -> None:
+        """Take it out of its queue unprocessed: it goes where the queue puts its dead letters, if anywhere.
+
+        Sent at once; no effect in an at-most-once queue. Raises as `ack`.
+        """
+        self._settle("expire")
+
+    def extend(self, seconds: float | str) -> None:
+        """Let its lease end so long from now: seconds, or text such as `"60s"`.
+
+        Sent at once; no effect in an at-most-once queue. Raises `BadOption`, and as `ack`.
+        """
+        self._settle("extend", extension_ms(seconds))
+
+    def _settle(self, action: Action, extend_ms: int = 0) -> None:
+        batch, index = self.batch, self.index
+        mark = (batch.publisher(index), batch.sequence(index))
+        lease_of(batch, action).settle(action, (mark,), extend_ms)
 
     def json(self) -> Any:
         """The body, read as JSON. Raises `BadMessage` when it is not."""

@@ -30,11 +30,13 @@ def marked(context: DeliveryContext) -> DeliveryContext:
 
 
 def left_of(batch: MessageBatch) -> MessageBatch | None:
-    """What of `batch` is still to be handed on; None when nothing is. It is `batch` where nothing came
-    again."""
+    """What of `batch` is still to be handed on; None when nothing is, as when it went back to its queue. It
+    is `batch` where nothing came again."""
     context = batch.context
-    if context is None or not context.came_again:
+    if context is None or not (context.came_again or context.lease is not None):
         return batch
+    if context.lease is not None:
+        return None if context.lease.gone else batch
     publishers, sequences = columns_of(batch)
     count = batch.count
     ids = [publishers] * count if isinstance(publishers, int) else publishers.tolist()

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from tickertape.base.errors import Closed, Disconnected, StoreFull, TimedOut
+from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.base.units import within
+from tickertape.client.acking import AcknowledgingClient
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.bookmark_store.protocol import BookmarkStore, refuse_own_client
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
@@ -42,6 +43,7 @@ class AsyncClient(
         Coroutine[Any, Any, tuple[str, int, int]],
         Coroutine[Any, Any, None],
     ],
+    AcknowledgingClient[Coroutine[Any, Any, None]],
 ):
     """A connection to one server for asyncio, on its own loop or on uvloop; the names are those of `Client`.
 
@@ -77,6 +79,7 @@ class AsyncClient(
         timeout: float | str | None = client_timeout_seconds,
     ) -> None:
         super().__init__(name, uri, user, password, timeout)
+        self._begin_settling()
         if bookmark_store is not None:
             self.set_bookmark_store(bookmark_store)
         if publish_store is not None:
@@ -275,6 +278,31 @@ class AsyncClient(
         if on_message is None:
             return AsyncMessageStream(sub_id, limited=limited, **common)
         return AsyncHandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
+
+    async def _settle_call(self, step: Callable[[], None]) -> None:
+        self._settle_now(step)
+
+    def _settle_now(self, step: Callable[[], None]) -> None:
+        self._check_not_forked()
+        loop = self._loop
+        if loop is not None and self._link is not None and not self._is_here(loop):
+            try:
+                loop.call_soon_threadsafe(self._settle_soon, step)
+            except RuntimeError as error:
+                raise Disconnected("the event loop of the connection has ended") from error
+            return
+        try:
+            step()
+        finally:
+            self._drive()
+        self._arm_sooner()
+
+    def _settle_soon(self, step: Callable[[], None]) -> None:
+        """On the event loop: a thread said something of messages of queues."""
+        try:
+            self._settle_now(step)
+        except TickertapeError as error:
+            self._handlers.tell(error)
 
     async def _resolve(self, topic: str, bookmark: str, timeout: Timeout) -> tuple[str, int, int]:
         answer = await self._call(

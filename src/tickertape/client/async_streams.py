@@ -22,6 +22,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
 from tickertape.client import forks
 from tickertape.client.again import is_over
+from tickertape.client.automatic import Reading, async_handler, bare, is_gone, lease_in
 from tickertape.client.conflated import let_go
 from tickertape.client.convoy import Convoy
 from tickertape.client.handlers import Handlers
@@ -68,6 +69,7 @@ class AsyncMessageStream:
         self._forked = False
         self._in_a_row_bytes = 0
         self._current: Iterator[Message] = iter(())
+        self._reading = Reading()
         self._iterator = self._iterate()
         forks.register(self)
 
@@ -93,9 +95,11 @@ class AsyncMessageStream:
         return self._inbox.recovery_point
 
     def __aiter__(self) -> AsyncIterator[Message]:
+        self._reading.began()
         return self._iterator
 
     async def __anext__(self) -> Message:
+        self._reading.in_loop = False
         return await anext(self._iterator)
 
     async def batches(self, timeout: Timeout = DEFAULT) -> AsyncIterator[MessageBatch]:
@@ -105,11 +109,18 @@ class AsyncMessageStream:
         it runs; by default the stream's own `timeout`. A batch that iteration or `get` has begun comes first,
         without the messages given already.
         """
-        rest = rest_of(self._current)
-        if rest is not None:
+        reading = self._reading
+        reading.began()
+        reading.done()
+        rest = rest_of(bare(self._current))
+        if rest is not None and not is_gone(rest):
+            reading.batch(rest)
             yield rest
+            reading.done()
         while (batch := await self._next_batch(timeout)) is not None:
+            reading.batch(batch)
             yield batch
+            reading.done()
 
     async def to_arrow(self, columns: Sequence[str] | None = None, timeout: Timeout = DEFAULT) -> pa.Table:
         """Read until the stream is over, into an Arrow table that keeps the memory of all its batches.
@@ -128,6 +139,7 @@ class AsyncMessageStream:
         Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited
         reading short.
         """
+        self._reading.in_loop = False
         while True:
             message = next(self._current, None)
             if message is not None:
@@ -135,7 +147,7 @@ class AsyncMessageStream:
             batch = await self._next_batch(timeout)
             if batch is None:
                 raise self._inbox.over()
-            self._current = iter(batch)
+            self._current = self._reading.over(iter(batch), batch)
 
     async def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until the replay has caught up with the log, or reached its stop: the `completed`
@@ -189,6 +201,8 @@ class AsyncMessageStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._reading.failed()
         await self.close()
 
     # -- the client -------------------------------------------------------------------------------------
@@ -233,7 +247,7 @@ class AsyncMessageStream:
                 batch = await self._next_batch(DEFAULT)
                 if batch is None:
                     break
-                self._current = iter(batch)
+                self._current = self._reading.over(iter(batch), batch)
         except GeneratorExit:
             raise
         except BaseException:
@@ -275,7 +289,7 @@ class AsyncMessageStream:
                 self.end(error.code, error)
 
     def _drop_current(self) -> None:
-        deque(self._current, maxlen=0)  # a loop may be in the middle of it
+        deque(bare(self._current), maxlen=0)  # a loop may be in the middle of it
 
     def _check_not_forked(self) -> None:
         if self._forked:
@@ -303,6 +317,8 @@ class AsyncHandledStream(AsyncMessageStream):
         super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
         self._handler = handler
         self._handlers = handlers
+        self._settles = False
+        """Whether messages come out of queues, so that the handler is looked after."""
         self._convoy: Convoy | None = None
         self._own_batches = 0
         """Those that came before it joined the convoy, and are still to be taken here."""
@@ -362,6 +378,8 @@ class AsyncHandledStream(AsyncMessageStream):
 
     def push(self, batch: MessageBatch) -> None:
         """Internal: a batch was delivered."""
+        if not self._settles and lease_in(batch) is not None:
+            self._settles, self._handler = True, async_handler(self._handler)
         super().push(batch)
         if self._convoy is not None:
             self._convoy.put([(self, ())])

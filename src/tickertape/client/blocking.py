@@ -22,7 +22,7 @@ from tickertape.client.driver import FailedWriteHandler, extras
 from tickertape.client.effects import HandAll
 from tickertape.client.lane import NOBODY
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.steps import PublishSteps
+from tickertape.client.settle_steps import SettleSteps
 from tickertape.client.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
@@ -32,7 +32,7 @@ from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Resolved
 
 
-class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[str, int, int], None]):
+class Client(ThreadDriver, SettleSteps, SubscribingClient[MessageStream, tuple[str, int, int], None]):
     """A connection to one server that blocks its callers; any number of threads may use it.
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
@@ -67,6 +67,7 @@ class Client(ThreadDriver, PublishSteps, SubscribingClient[MessageStream, tuple[
         connect: bool = True,
     ) -> None:
         super().__init__(name, uri, user, password, timeout)
+        self._begin_settling()
         if bookmark_store is not None:
             self.set_bookmark_store(bookmark_store)
         if publish_store is not None:

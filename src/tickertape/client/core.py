@@ -6,7 +6,7 @@ carries out `effects`. Publishing, subscribing and calls that wait have modules 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,12 +17,11 @@ from tickertape.base.errors import (
     BadTopic,
     Closed,
     StoreError,
-    SubscriptionUnknown,
     TickertapeError,
     UsageError,
     error_from_code,
 )
-from tickertape.base.limits import combined_subscriptions_max, resubscription_retry_seconds
+from tickertape.base.limits import resubscription_retry_seconds
 from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
@@ -30,13 +29,15 @@ from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.beats import Beats, Interval
 from tickertape.client.calls import Calls
 from tickertape.client.deliveries import deliver
-from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send, State
+from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send, State, Tell
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing import Publishing
-from tickertape.client.requests import check_sub_ids
+from tickertape.client.requests import check_known, check_sub_ids
 from tickertape.client.resubscription import Round
+from tickertape.client.settler import Settler
 from tickertape.client.standing import Standing
 from tickertape.client.states import ConnectionState
+from tickertape.client.subscription import combined
 from tickertape.client.subscriptions import Request, Subscriptions
 from tickertape.wire import commands
 from tickertape.wire.commands import (
@@ -44,7 +45,6 @@ from tickertape.wire.commands import (
     Command,
     Completed,
     Credit,
-    Credits,
     Deliver,
     Ended,
     Flush,
@@ -103,7 +103,9 @@ class ClientCore:
         """Whether it is logged on, and what holds while it is not."""
         self.standing.set_credentials(user, password)
         self.name = name
-        self.subscriptions = Subscriptions(self._effects)
+        self.settler = Settler(self.publishing)
+        """What was said of messages of queues."""
+        self.subscriptions = Subscriptions(self._effects, self.settler)
         self.beats = Beats()
         """When its driver is to call `look`."""
         self._connection: Connection | None = None
@@ -144,13 +146,15 @@ class ClientCore:
     def next_deadline(self) -> float | None:
         """The earliest moment (monotonic seconds) at which `wake` wants to be called, or None."""
         deadline, retry_at = self.subscriptions.next_deadline(), self._calls.retry_at
-        if retry_at is None:
+        send_at = self.settler.next_deadline()
+        if retry_at is None and send_at is None:
             return deadline
-        return retry_at if deadline is None else min(deadline, retry_at)
+        return min(moment for moment in (deadline, retry_at, send_at) if moment is not None)
 
     def wake(self, now: Now) -> None:
         """That moment has come."""
         self._send_credits(self.subscriptions.wake(now))
+        self._settle(partial(self.settler.wake, now))
         if self._calls.retry_at is not None and self._calls.retry_at <= now.mono:
             self._calls.retry()
             self._run_errands()
@@ -180,6 +184,7 @@ class ClientCore:
             return
         if self.publishing.store is not None:
             self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
+        self._settle(self.settler.connected)
 
     def look(self, sight: Sight, now: Now) -> None:
         """What the driver sees of the connection, at the latest at `beats.next_deadline()`."""
@@ -226,6 +231,7 @@ class ClientCore:
         if not self.standing.closed:
             self.publishing.check_taken_over()
         self.standing.check_ready()
+        self.settler.flush_all()
         frame = self.publishing.flush_lanes()
         if level == "persisted" or frame == AFTER_BACKLOG:
             # Every frame has its answer; asking for another one would only cost a round trip.
@@ -267,6 +273,7 @@ class ClientCore:
         if not sub_ids:
             self._effects.append(Resolve(token, None))
             return
+        self.send_settlements()
         command = Unsubscribe(id=self._calls.new_id(), sub_ids=sub_ids)
         self._calls.ask(command.id, command, token)
 
@@ -279,6 +286,7 @@ class ClientCore:
             return
         self.standing.check_ready()
         if self.subscriptions.leave(request):
+            self.send_settlements()
             self._calls.leave(request.context.sub_id)
 
     def pause(self, token: object, sub_ids: tuple[str, ...]) -> None:
@@ -329,6 +337,7 @@ class ClientCore:
 
     def close(self) -> None:
         """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
+        self.settler.put()
         self.standing.close()
         if self.logged_on is not None:
             self.publishing.put_gathered()
@@ -361,21 +370,13 @@ class ClientCore:
             self._effects.append(Send(self._connection.send(command, batch)))
 
     def _send_credits(self, grants: list[Credit]) -> None:
-        for at in range(0, len(grants), combined_subscriptions_max):
-            some = grants[at : at + combined_subscriptions_max]
-            if len(some) == 1:
-                self._send(some[0])
-            else:
-                sub_ids = tuple([credit.sub_id for credit in some])
-                self._send(Credits(sub_ids=sub_ids, bytes=tuple([credit.bytes for credit in some])))
+        for command in combined(grants):
+            self._send(command)
 
     def _check_known(self, what: str, sub_ids: tuple[str, ...], consequence: str) -> None:
         check_sub_ids(what, sub_ids)
         self.standing.check_ready()
-        for sub_id in sub_ids:
-            if sub_id not in self.subscriptions:
-                where = "on this connection" + (", and each id is given by itself" if "," in sub_id else "")
-                raise SubscriptionUnknown(f"no subscription {sub_id!r} {where}; {consequence}")
+        check_known(sub_ids, self.subscriptions, consequence)
 
     def _take(self, events: Sequence[Received | Violation], now: Now) -> None:
         for event in events:
@@ -392,6 +393,20 @@ class ClientCore:
                 self._run_errands()
             if self._calls.postponed and self._calls.retry_at is None:
                 self._calls.retry_at = now.mono + resubscription_retry_seconds
+
+    def _settle(self, step: Callable[[], None]) -> None:
+        """Nobody waits for this step of the settler: what it raises is told."""
+        try:
+            step()
+        except TickertapeError as error:
+            self._effects.append(Tell(error))
+
+    def send_settlements(self) -> None:
+        """Put on the connection what is gathered of settlements, and everything published before: what comes
+        behind it may end leases. Never raises."""
+        if self.settler.busy:
+            self.settler.put()
+            self.publishing.put_gathered()
 
     def _run_errands(self) -> None:
         """Tell the server what subscriptions want it to know."""
@@ -414,15 +429,8 @@ class ClientCore:
         elif isinstance(command, Deliver):
             if batch is not None:
                 deliver(self.subscriptions, command, batch, now)
-        elif isinstance(command, Persisted):
-            self.publishing.persisted(command)
-            self._calls.settle_flushes()
-        elif isinstance(command, Processed):
-            self.publishing.processed(command)
-            self._calls.settle_flushes()
-        elif isinstance(command, Rejected):
-            self.publishing.rejected(command)
-            self._calls.settle_flushes()
+        elif isinstance(command, Persisted | Processed | Rejected):
+            self._published(command)
         elif isinstance(command, Completed):
             self.subscriptions.completed(command)
         elif isinstance(command, PersistedNotice):
@@ -433,6 +441,17 @@ class ClientCore:
             self._calls.answered(command)
         else:
             raise BadCommand(f"{type(command).__name__} does not come from a server")
+
+    def _published(self, command: Persisted | Processed | Rejected) -> None:
+        if isinstance(command, Persisted):
+            self.publishing.persisted(command)
+        elif isinstance(command, Processed):
+            self.publishing.processed(command)
+        else:
+            self.publishing.rejected(command)
+        self._calls.settle_flushes()
+        if self.settler.waiting:
+            self._settle(self.settler.room)
 
     def _log_on(self, command: LoggedOn, now: Now) -> None:
         assert self._connection is not None
@@ -463,6 +482,7 @@ class ClientCore:
         refusal: TickertapeError = Closed("the client was closed") if closed else error
         try:
             error, reason, refusal = self.standing.lost(error)
+            self.settler.lost()
             keep = self.keep_subscriptions and not closed
             if keep:
                 self._calls.unanswered()

@@ -23,6 +23,8 @@ def deliver(subscriptions: Subscriptions, command: Deliver, batch: MessageBatch,
     several = bool(command.sub_ids or command.counts or command.indices)
     if several and (command.sub_id or not command.sub_ids):
         raise BadCommand("a delivery is for one subscription or for several, not for both")
+    if several and command.queue:
+        raise BadCommand("a delivery out of a queue is for one subscription")
     routes = routes_of(command, batch) if several else []
     try:
         # Checksums made by the publishers; with many small runs the frame's own has to do.

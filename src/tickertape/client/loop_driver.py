@@ -91,7 +91,7 @@ class LoopDriver(Driver):
         deadline = None if seconds is None else loop.time() + seconds
         link = self._link
         try:
-            if self.connected and self._loop is loop and self._publishing.unsettled():
+            if self.connected and self._loop is loop and self._core.settler.unsettled():
                 await self._flush_before_close(seconds)
         except asyncio.CancelledError:
             self._shut()
@@ -245,8 +245,11 @@ class LoopDriver(Driver):
         deadline = self._core.next_deadline()
         if deadline is None or self._timer is not None or self._loop is None:
             return
-        wait = max(0.0, deadline - now().mono)
-        self._timer = self._loop.call_at(self._loop.time() + wait, self._wake)
+        self._timer = self._loop.call_at(self._loop_time(deadline), self._wake)
+
+    def _loop_time(self, deadline: float) -> float:
+        assert self._loop is not None
+        return self._loop.time() + max(0.0, deadline - now().mono)
 
     def _wake(self) -> None:
         self._timer = None
@@ -255,6 +258,14 @@ class LoopDriver(Driver):
         if deadline is not None and deadline <= moment.mono:
             self._core.wake(moment)
             self._drive()
+        self._arm()
+
+    def _arm_sooner(self) -> None:
+        """As `_arm`, where the machine may want to be woken before the timer fires."""
+        deadline, timer = self._core.next_deadline(), self._timer
+        if deadline is not None and timer is not None and timer.when() > self._loop_time(deadline):
+            timer.cancel()
+            self._timer = None
         self._arm()
 
     def _arm_beats(self) -> None:
@@ -309,6 +320,14 @@ class LoopDriver(Driver):
         self._check_not_forked()
         if self._link is not None and self._loop is not asyncio.get_running_loop():
             raise UsageError("this client is connected on another event loop: use it there, or connect again")
+
+    @staticmethod
+    def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether this is the thread of `loop`, as far as it runs."""
+        try:
+            return asyncio.get_running_loop() is loop
+        except RuntimeError:
+            return not loop.is_running()
 
     async def _flush_before_close(self, seconds: float | None) -> None:
         try:

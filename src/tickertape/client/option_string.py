@@ -22,7 +22,7 @@ Fields = str | Sequence[str]
 """Identifiers of fields: a list, or text such as `"[/a,/b]"`."""
 
 NOT_BUILT: Final = (
-    "max_backlog", "oof", "send_keys", "no_empties", "send_empties", "no_sowkey", "top_n", "skip_n",
+    "oof", "send_keys", "no_empties", "send_empties", "no_sowkey", "top_n", "skip_n",
     "projection", "grouping",
 )  # fmt: skip
 
@@ -69,6 +69,14 @@ def _word(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise BadOption(f"{name} is text, not {_kind(value)}")
     return _alone(name, value)
+
+
+def _count(name: str, value: object) -> str:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return value
+    if type(value) is not int or value < 1:
+        raise BadOption(f"{name} is a number of messages from 1 on, not {value!r}")
+    return str(value)
 
 
 def _rate(name: str, value: object) -> str:
@@ -147,5 +155,7 @@ _FORMS: Final[dict[str, Callable[[str, object], str | None]]] = {
     "live": _flag,
     "fully_durable": _flag,
     "replace": _flag,
+    "max_backlog": _count,
+    "browse": _flag,
 }
 """The options there are, and how a keyword's value is written."""

@@ -14,14 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tickertape.base.errors import (
-    Closed,
-    Disconnected,
-    PublisherTakenOver,
-    StoreError,
-    TickertapeError,
-    UsageError,
-)
+from tickertape.base.errors import Closed, Disconnected, PublisherTakenOver, StoreError, TickertapeError
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.base.names import check_topic, publisher_id
 from tickertape.base.ports import Now
@@ -38,9 +31,10 @@ from tickertape.client.lanes import Lanes
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.recording import Flags, Recording
 from tickertape.client.refusals import Refusals, partly
-from tickertape.client.room import as_store_error, check_size, no_room, not_stored, room_in
+from tickertape.client.room import as_store_error, check_new_store, check_size, no_room, not_stored, room_in
 from tickertape.client.takeover import first_sequence, next_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
+from tickertape.wire.settling import QUEUE_TOPIC
 
 
 class Publishing:
@@ -135,6 +129,19 @@ class Publishing:
             return None if run.base is None else run.base + index
         return self.publish(run.topic, body, owner=run.owner)
 
+    def settle(self, body: bytes) -> None:
+        """As `publish`, of a settlement: only here is `QUEUE_TOPIC` published to."""
+        lane = self._find_lane(QUEUE_TOPIC, own=True)
+        self._close_run()
+        size = len(body) + message_cost_bytes
+        if lane.size + size > lane.limit:
+            self._make_room(lane, size)
+        if lane.sequenced and self._appending is not None:
+            self._appending.append(lane.base + lane.count, QUEUE_TOPIC, body, 0, "", "")
+        lane.add(QUEUE_TOPIC, body)
+        if lane.idle or lane.size >= batch_bytes_target:
+            self._flush_lane(lane)
+
     def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
         """Accept `bodies`, at least one and at most about `chunk_bytes`, `body_bytes` together, as one batch.
 
@@ -226,13 +233,8 @@ class Publishing:
 
         After `PublisherTakenOver` the old one may hold them: nobody will send them.
         """
-        if store is not None and not isinstance(store, PublishStore):
-            raise UsageError(f"a {type(store).__name__} is no publish store; MemoryPublishStore is one")
+        check_new_store(store, 0 if self._taken_over is not None else self.unpersisted_count())
         lane = self._recorded
-        if self._taken_over is None and self.unpersisted_count():
-            raise UsageError(
-                f"the publish store still holds {self.unpersisted_count()} message(s): publish_flush() first"
-            )
         if store is not None:
             store.attach(self._name)
         self._close_run()
@@ -361,15 +363,16 @@ class Publishing:
         self.refusals.add(command, frame.messages - rest.messages, refused)
         return True
 
-    def _find_lane(self, topic: str) -> Lane:
-        check_topic(topic)
+    def _find_lane(self, topic: str, *, own: bool = False) -> Lane:
+        if not own:
+            check_topic(topic)
         self.check_taken_over()
         recorded = topic in self.recording
         if self._refusal is not None:
             stored = recorded and self._recorded.sequenced and self._storing
             if not stored or isinstance(self._refusal, Closed):
                 raise self._refusal.with_traceback(None)  # else it grows with each call
-        return self._lanes.remember(topic, recorded=recorded)
+        return self._recorded if own else self._lanes.remember(topic, recorded=recorded)
 
     def _make_room(self, lane: Lane, size: int) -> None:
         store = self._store if lane.sequenced else None

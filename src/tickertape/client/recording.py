@@ -15,13 +15,16 @@ from tickertape.base.errors import BadCommand, BadTopic
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.publish_store.protocol import Stored
 from tickertape.filter.topic_set import TopicSet
+from tickertape.wire.settling import QUEUE_TOPIC
 
 Flags = npt.NDArray[np.bool_]
 """One for each message of a batch."""
 
 
 class Recording:
-    """Before the first logon every topic counts as recorded."""
+    """Before the first logon every topic counts as recorded. Settlements always do: a server without queues
+    refuses them.
+    """
 
     def __init__(self) -> None:
         self._recorded: TopicSet | None = None
@@ -37,7 +40,7 @@ class Recording:
         self._validated = frozenset(validated)
 
     def __contains__(self, topic: str) -> bool:
-        return self._recorded is None or topic in self._recorded
+        return self._recorded is None or topic in self._recorded or topic == QUEUE_TOPIC
 
     def validates(self, topics: Iterable[str]) -> bool:
         """Whether bodies of one of `topics` may be refused."""

@@ -5,12 +5,12 @@ Must never send a request whose options this version does not carry out: what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark, bookmark_text, parse_bookmark
-from tickertape.base.errors import BadOption, BadTopic, UsageError
+from tickertape.base.errors import BadOption, BadTopic, SubscriptionUnknown, UsageError
 from tickertape.base.limits import (
     credit_bytes_default,
     credit_bytes_max,
@@ -23,6 +23,7 @@ from tickertape.client.option_string import merge_options
 from tickertape.client.subscription import DeliveryContext, Request
 
 StartPoint = str | datetime | Bookmark | Sequence[str | Bookmark]
+_Given = dict[str, object]
 NOT_FOUND: Final = ("fail", "now", "epoch")
 
 
@@ -84,6 +85,8 @@ def make_request(
             raise BadOption(f"bookmark_not_found={not_found!r}: use one of {', '.join(NOT_FOUND)}")
     elif not_found is not None:
         raise BadOption("bookmark_not_found needs a bookmark")
+    if bookmark is not None or positions is not None:
+        _check_no_queue(asked)
     depth_bytes = credit_bytes_default if depth is None else parse_size(depth)
     if not message_cost_bytes <= depth_bytes <= credit_bytes_max:
         raise BadOption(
@@ -104,6 +107,29 @@ def make_request(
         journal=journal,
         named=not isinstance(sub_id, MadeUpId),
     )
+
+
+def pace_given(rate: object, rate_max_gap: object, conflation: object, conflation_key: object) -> _Given:
+    """The keywords of a call that say how fast and how much."""
+    return {
+        "rate": rate,
+        "rate_max_gap": rate_max_gap,
+        "conflation": conflation,
+        "conflation_key": conflation_key,
+    }
+
+
+def manner_given(*, pause: bool, live: bool, fully_durable: bool) -> _Given:
+    """The keywords of a call that say when messages are delivered."""
+    return {"pause": pause, "live": live, "fully_durable": fully_durable}
+
+
+def _check_no_queue(asked: Mapping[str, object]) -> None:
+    for name in ("max_backlog", "browse"):
+        if name in asked:
+            raise BadOption(
+                f"{name} is for subscriptions to queues: one with a bookmark replays what was published"
+            )
 
 
 def not_found_given(bookmark_not_found: str) -> str | None:
@@ -135,3 +161,11 @@ def check_sub_ids(what: str, sub_ids: object) -> tuple[str, ...]:
         if not isinstance(sub_id, str):
             raise UsageError(f"the sub_id of a subscription is text, not {type(sub_id).__name__}")
     return tuple(sub_ids)
+
+
+def check_known(sub_ids: Sequence[str], running: Container[str], consequence: str) -> None:
+    """Raise `SubscriptionUnknown` unless all of them are running."""
+    for sub_id in sub_ids:
+        if sub_id not in running:
+            where = "on this connection" + (", and each id is given by itself" if "," in sub_id else "")
+            raise SubscriptionUnknown(f"no subscription {sub_id!r} {where}; {consequence}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.errors import MessageTooLarge, StoreError, StoreFailed, StoreFull
+from tickertape.base.errors import MessageTooLarge, StoreError, StoreFailed, StoreFull, UsageError
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
 from tickertape.client.publish_store.protocol import PublishStore
 
@@ -26,6 +26,14 @@ def check_size(size: int, store: PublishStore | None) -> None:
         raise MessageTooLarge(
             f"a message of {size:,} bytes never fits a publish store with bytes_max={store.bytes_max:,}"
         )
+
+
+def check_new_store(store: object, unpersisted: int) -> None:
+    """Raise `UsageError` for what is no publish store, and while the present one holds so many messages."""
+    if store is not None and not isinstance(store, PublishStore):
+        raise UsageError(f"a {type(store).__name__} is no publish store; MemoryPublishStore is one")
+    if unpersisted:
+        raise UsageError(f"the publish store still holds {unpersisted} message(s): publish_flush() first")
 
 
 def room_in(store: PublishStore) -> int:

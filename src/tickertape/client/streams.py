@@ -25,6 +25,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
 from tickertape.client import forks
 from tickertape.client.again import unless_over
+from tickertape.client.automatic import Reading, bare, handler_for, is_gone, lease_in
 from tickertape.client.conflated import let_go
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import NOWHERE, Inbox, Place
@@ -73,6 +74,7 @@ class MessageStream:
         self._inbox = Inbox(sub_id, limited=limited)
         self._forked = False
         self._place = NOWHERE
+        self._reading = Reading()
         self._iterator = self._iterate()
         forks.register(self)
 
@@ -98,12 +100,17 @@ class MessageStream:
         return self._inbox.recovery_point
 
     def __iter__(self) -> Iterator[Message]:
+        self._reading.began()
+        return self._messages()
+
+    def _messages(self) -> Iterator[Message]:
         if getgeneratorstate(self._iterator) == GEN_CLOSED:
             self._iterator = self._iterate()  # an exception ends a generator, but not the stream
         return self._iterator
 
     def __next__(self) -> Message:
-        for message in self:  # unlike a call of `next`, it lets no signal handler in behind the message
+        self._reading.took()
+        for message in self._messages():  # unlike a call of `next`, it lets no signal handler in behind it
             return message
         raise StopIteration
 
@@ -114,12 +121,19 @@ class MessageStream:
         it runs; by default the stream's own `timeout`. A batch that iteration or `get` has begun comes first,
         without the messages given already.
         """
+        reading = self._reading
+        reading.began()
+        reading.done()
         rest = self._take_rest()
-        if rest is not None:
+        if rest is not None and not is_gone(rest):
+            reading.batch(rest)
             yield rest
+            reading.done()
         while (batch := self._next_batch(timeout)) is not None:
             self._place = Place.end(batch)
+            reading.batch(batch)
             yield batch
+            reading.done()
 
     def to_arrow(self, columns: Sequence[str] | None = None, timeout: Timeout = DEFAULT) -> pa.Table:
         """Read until the stream is over, into an Arrow table that keeps the memory of all its batches.
@@ -138,12 +152,13 @@ class MessageStream:
         reading short.
         """
         while True:
+            self._reading.in_loop = False
             for message in self._place.messages:  # no call: see `__next__`
                 return message
             batch = self._next_batch(timeout)
             if batch is None:
                 raise self._inbox.over()
-            self._place = Place.begin(batch)
+            self._begin(batch)
 
     def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until the replay has caught up with the log, or reached its stop: the `completed`
@@ -194,6 +209,8 @@ class MessageStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._reading.failed()
         self.close()
 
     # -- the receive thread -----------------------------------------------------------------------------
@@ -244,7 +261,13 @@ class MessageStream:
             batch = self._next_batch(DEFAULT)
             if batch is None:
                 return
-            self._place = Place.begin(batch)
+            self._begin(batch)
+
+    def _begin(self, batch: MessageBatch, rest: MessageBatch | None = None) -> None:
+        place = Place.begin(batch, rest)
+        if lease_in(batch) is not None:
+            place = place._replace(messages=self._reading.over(place.messages, batch))
+        self._place = place
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
         """The batch that comes next. Whoever begins it says so in `_place`; until then it comes again."""
@@ -267,11 +290,11 @@ class MessageStream:
         rest = place.rest()
         if rest is not None and place.at_hand is not None:
             try:
-                deque(place.messages, maxlen=0)  # a loop may be in the middle of it
+                deque(bare(place.messages), maxlen=0)  # a loop may be in the middle of it
                 self._place = Place.end(place.at_hand)
             except BaseException:
-                deque(place.messages, maxlen=0)
-                self._place = Place.begin(place.at_hand, rest)
+                deque(bare(place.messages), maxlen=0)
+                self._begin(place.at_hand, rest)
                 raise
         return rest
 
@@ -325,7 +348,7 @@ class MessageStream:
             raise
 
     def _drop_current(self) -> None:
-        deque(self._place.messages, maxlen=0)  # a loop may be in the middle of it
+        deque(bare(self._place.messages), maxlen=0)  # a loop may be in the middle of it
         self._place = Place.end(self._inbox.at_hand)
 
 
@@ -357,7 +380,7 @@ class HandledStream(MessageStream):
 
     def push(self, batch: MessageBatch) -> None:
         """Internal: a batch was delivered; hand its messages on, until the handler closes the stream."""
-        handler, run, inbox = unless_over(self.handler, batch), self._handlers.run, self._inbox
+        handler, run, inbox = handler_for(self.handler, batch), self._handlers.run, self._inbox
         voids = inbox.voids
         for message in batch:
             if inbox.closed or inbox.voids != voids:

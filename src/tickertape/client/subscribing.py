@@ -19,7 +19,9 @@ from tickertape.client.requests import (
     MadeUpId,
     StartPoint,
     make_request,
+    manner_given,
     not_found_given,
+    pace_given,
     start_text,
     wire_text,
 )
@@ -60,6 +62,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         bookmark_not_found: str = "fail",
         select: Fields | None = None,
         replace: bool = False,
+        max_backlog: int | None = None,
+        browse: bool = False,
         options: str | None = None,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
@@ -75,8 +79,10 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         `conflation`: at most one message of a key in an interval (seconds or text), the last one; the key is
         the topic, or the fields of `conflation_key`. `select`: which fields are sent: `["-/", "+/symbol"]`.
         `replace`: take the place of `sub_id`: nothing is lost or comes twice. The old stream keeps what it
-        has and ends as `replaced`; when this is refused it goes on. `options`: the option string of the
-        reference; what is a keyword too must not be in both. `depth`: credit, in bytes or text (`"2MB"`).
+        has and ends as `replaced`; when this is refused it goes on. `max_backlog`, where `topic` is a queue:
+        how many messages it may hold unsettled (`Message.ack`), by default 1. `browse`: only look at what a
+        queue has, then end. `options`: the option string of the reference; what is a keyword too must not be
+        in both. `depth`: credit, in bytes or text (`"2MB"`).
         Raises `BadTopic`, `BadFilter`, `BadOption`, `SubscriptionExists`, `TimedOut`, `Disconnected`, ...
         """
         request = make_request(
@@ -89,15 +95,12 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
             given={
                 "timestamp": timestamp,
                 "bookmark_not_found": not_found_given(bookmark_not_found),
-                "rate": rate,
-                "rate_max_gap": rate_max_gap,
-                "conflation": conflation,
-                "conflation_key": conflation_key,
-                "pause": pause,
-                "live": live,
-                "fully_durable": fully_durable,
+                **pace_given(rate, rate_max_gap, conflation, conflation_key),
+                **manner_given(pause=pause, live=live, fully_durable=fully_durable),
                 "select": select,
                 "replace": replace,
+                "max_backlog": max_backlog,
+                "browse": browse,
             },
         )
         return self._open(request, timeout, on_message)
@@ -150,13 +153,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
             given={
                 "timestamp": timestamp,
                 "bookmark_not_found": not_found_given(bookmark_not_found),
-                "rate": rate,
-                "rate_max_gap": rate_max_gap,
-                "conflation": conflation,
-                "conflation_key": conflation_key,
-                "pause": pause,
-                "live": live,
-                "fully_durable": fully_durable,
+                **pace_given(rate, rate_max_gap, conflation, conflation_key),
+                **manner_given(pause=pause, live=live, fully_durable=fully_durable),
                 "select": select,
                 "replace": replace,
             },
@@ -202,13 +200,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
             depth=depth,
             given={
                 "bookmark_not_found": not_found_given(bookmark_not_found),
-                "rate": rate,
-                "rate_max_gap": rate_max_gap,
-                "conflation": conflation,
-                "conflation_key": conflation_key,
-                "pause": pause,
-                "live": live,
-                "fully_durable": fully_durable,
+                **pace_given(rate, rate_max_gap, conflation, conflation_key),
+                **manner_given(pause=pause, live=live, fully_durable=fully_durable),
                 "select": select,
                 "replace": replace,
             },

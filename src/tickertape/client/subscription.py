@@ -5,13 +5,17 @@ Must never hold messages, or decide what becomes of others: that is the business
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
-from tickertape.base.limits import credit_bytes_default, message_cost_bytes
+from tickertape.base.limits import combined_subscriptions_max, credit_bytes_default, message_cost_bytes
+from tickertape.batch.lease import Hold, Lease
 from tickertape.batch.message import Discards
 from tickertape.client.bookmarks import Trail
 from tickertape.client.resubscription import Replay, Terms
-from tickertape.wire.commands import Credit, Subscribe
+from tickertape.client.settler import Settler
+from tickertape.wire.commands import Credit, Credits, Deliver, Subscribe
 
 
 class DeliveryContext(msgspec.Struct, frozen=True):
@@ -25,6 +29,8 @@ class DeliveryContext(msgspec.Struct, frozen=True):
     """The bookmark store of a bookmark subscription."""
     came_again: bool = False
     """Of a batch: whether messages in it may have been delivered before."""
+    lease: Lease | None = None
+    """Of a batch that came out of a queue."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +63,7 @@ class Subscription:
         "context",
         "deadline",
         "delivered",
+        "hold",
         "left",
         "order",
         "overdue",
@@ -99,6 +106,8 @@ class Subscription:
         """The server of this connection was asked for it."""
         self.stood = False
         """A server has taken it."""
+        self.hold = Hold()
+        """What leases on messages of queues depend on: this connection."""
 
     @property
     def trail(self) -> Trail | None:
@@ -138,8 +147,9 @@ class Subscription:
         )
 
     def take_over(self, old: Subscription) -> None:
-        """It goes on in the place of `old`."""
+        """It goes on in the place of `old`, and with what that one holds of queues."""
         self.order = old.order
+        self.hold, old.hold = old.hold, self.hold
         if old.replay is not None and self.replay is None:
             self.replay = old.replay
             self.terms.paused = self.terms.paused or old.terms.paused
@@ -149,6 +159,18 @@ class Subscription:
         """Its connection is lost; it waits for another one."""
         self.placed = self.overdue = False
         self.deadline = 0.0
+        self.end_leases()
+        self.hold = Hold()
+
+    def end_leases(self) -> None:
+        """Whatever messages of queues it holds have gone back."""
+        self.hold.over = True
+
+    def leased(self, command: Deliver, settler: Settler) -> DeliveryContext:
+        """The context of a batch that came out of a queue."""
+        browsed = "browse" in self.terms.options
+        lease = settler.lease(command, self.context.sub_id, self.hold, browsed=browsed)
+        return msgspec.structs.replace(self.context, lease=lease)
 
     def take(self, cost: int) -> Credit | None:
         """The application took `cost`; the credit to give back now, if any."""
@@ -167,3 +189,14 @@ class Subscription:
         credit = Credit(sub_id=self.context.sub_id, bytes=self.consumed)
         self.consumed = 0
         return credit
+
+
+def combined(grants: Sequence[Credit]) -> Iterator[Credit | Credits]:
+    """The commands that give these credits back."""
+    for at in range(0, len(grants), combined_subscriptions_max):
+        some = grants[at : at + combined_subscriptions_max]
+        if len(some) == 1:
+            yield some[0]
+        else:
+            sub_ids = tuple([credit.sub_id for credit in some])
+            yield Credits(sub_ids=sub_ids, bytes=tuple([credit.bytes for credit in some]))

@@ -11,6 +11,7 @@ delivery: a server whose next message does not fit what is left waits for exactl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -23,6 +24,7 @@ from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.bookmarks import MemoryTrail, StoredTrail, Trail, asked
 from tickertape.client.effects import Again, CaughtUp, Effect, End, Hand, HandAll, Joined, Notice, Part, Tell
 from tickertape.client.resubscription import Replay, place_after
+from tickertape.client.settler import Settler
 from tickertape.client.shares import Recent, Route
 from tickertape.client.sifting import Sifted, SiftedRows, sift, sift_rows
 from tickertape.client.subscription import DeliveryContext, Request, Subscription
@@ -34,8 +36,9 @@ __all__ = ["DeliveryContext", "Request", "Subscriptions"]
 class Subscriptions:
     """The subscribing half of the client machine."""
 
-    def __init__(self, effects: list[Effect]) -> None:
+    def __init__(self, effects: list[Effect], settler: Settler) -> None:
         self._effects = effects
+        self._settler = settler
         self._by_id: dict[str, Subscription] = {}
         self._lingering: dict[str, Subscription] = {}
         self._recent = Recent()
@@ -135,6 +138,7 @@ class Subscriptions:
         if present is None or present.request is not request:
             return False
         present.stood = True
+        self._settler.granted(sub_id, answer.backlog)
         if present.replay is not None and answer.after:
             self._begun(present, present.replay, place)
         left, present.left = present.left, False
@@ -231,6 +235,8 @@ class Subscriptions:
         if subscription is None:
             return
         self._lingering.pop(sub_id, None)
+        subscription.end_leases()
+        self._settler.ended(sub_id)
         self._effects.append(End(subscription.sink, reason, error))
         if subscription.successor is not None:
             self._by_id[sub_id] = subscription.successor
@@ -289,7 +295,7 @@ class Subscriptions:
     def kept(self) -> list[str]:
         """Those that wait to be placed again, in the order in which they were placed first."""
         waiting = [subscription for subscription in self._by_id.values() if not subscription.placed]
-        return [subscription.context.sub_id for subscription in sorted(waiting, key=_order)]
+        return [subscription.context.sub_id for subscription in sorted(waiting, key=attrgetter("order"))]
 
     def leave_kept(self, request: Request) -> bool:
         """As `leave`, for one that waits to be placed again: it is over. Whether it was one."""
@@ -349,7 +355,7 @@ class Subscriptions:
             if kept is None:
                 return
             batch = kept
-        batch.context = context
+        batch.context = subscription.leased(command, self._settler) if command.queue else context
         self._effects.append(Hand(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
@@ -491,7 +497,3 @@ class Subscriptions:
             elif subscription.consumed and subscription.successor is None:
                 grants.append(subscription.give_back())
         return grants
-
-
-def _order(subscription: Subscription) -> int:
-    return subscription.order

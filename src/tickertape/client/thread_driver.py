@@ -88,7 +88,7 @@ class ThreadDriver(Driver):
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         apart = not self._on_receive_thread()
-        if apart and self.connected and self._publishing.unsettled():
+        if apart and self.connected and self._unsettled():
             try:
                 self.publish_flush(timeout=seconds, level="processed")
             except TickertapeError as error:
@@ -406,6 +406,10 @@ class ThreadDriver(Driver):
             if self._owns_lock():
                 self._lock.release()
             raise
+
+    def _unsettled(self) -> bool:
+        with self._lock:
+            return self._core.settler.unsettled()
 
     def _reads_answers(self) -> bool:
         # Handlers run on the receive thread, so it reads as soon as there may be something for one.

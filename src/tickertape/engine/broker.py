@@ -37,6 +37,8 @@ from tickertape.engine.intake import Intake
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.keeping import Keeping
+from tickertape.engine.queue.recovering import Recovered, beginnings
 from tickertape.engine.registry import Registry
 from tickertape.engine.retaining import Pin, Retaining
 from tickertape.engine.session import Session
@@ -44,7 +46,7 @@ from tickertape.engine.sessions import Sessions
 from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscribing import Subscribing
 from tickertape.engine.validation import Validation
-from tickertape.journal.jobs import Job, RetireSegments
+from tickertape.journal.jobs import Job, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading import Part
 from tickertape.journal.retention import RetentionPolicy
@@ -114,6 +116,7 @@ class Broker:
             queues,
         )
         self.queues = self.subscribing.queues
+        self._keeping = Keeping(self.queues, journal, self._effects)
         self._publishing.also_recorded |= frozenset(self.queues.names)
         self._delivery = self.subscribing.delivery
         self._publishing.accepted = self._delivery.live.accepted
@@ -200,6 +203,8 @@ class Broker:
         """The disk's answer to a `DiskJob`."""
         if isinstance(job, RetireSegments):
             self.retaining.done(job, error, now)
+        elif isinstance(job, WriteQueues):
+            self._keeping.done(error)
         else:
             self.journal.done(job, error, salt, now)
         self._journal_moved(now)
@@ -227,6 +232,7 @@ class Broker:
         self._moment(now)
         self.subscribing.unrecorded.settle()
         self.queues.wake(now)
+        self._keeping.wake(now)
         self.journal.wake(now)
         self._delivery.settle(now)
         self.retaining.wake(now)
@@ -272,8 +278,16 @@ class Broker:
             self.subscribing.unrecorded.next_deadline(),
             self.beats.next_deadline(),
             self.queues.next_deadline(now),
+            self._keeping.next_deadline(),
         )
         return min([t for t in deadlines if t is not None], default=None)
+
+    def begin_queues(self, recovered: Recovered, now: Now) -> None:
+        """The queues were recovered: they begin to work. Called once, before anything else."""
+        if recovered.begun:
+            self.queues.ledger.append(beginnings(recovered.begun), now)
+            self._journal_moved(now)
+        self.queues.begin()
 
     def pin(self, needed: Callable[[], Pin | None]) -> None:
         """Ask `needed` too what of the log may not be removed, each time before something is."""
@@ -316,6 +330,7 @@ class Broker:
             self._delivery.persisted(part)
             self.retaining.persisted(part)
         self.retaining.moved(now)
+        self._keeping.moved(now)
         if commits:
             self.queues.persisted()
             self._delivery.dispatch()

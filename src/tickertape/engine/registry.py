@@ -50,6 +50,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._owners: dict[int, tuple[str, bool]] = {}
+        self.others: list[bytes] = []
+        """Control records of other kinds, in the order of the log."""
         self.damage: list[JournalCorrupt] = []
         """Damage met while it was read: bindings may be missing."""
 
@@ -76,6 +78,7 @@ class Registry:
         Raises `JournalCorrupt`, without its place, for what is no control record."""
         try:
             if msgspec.msgpack.decode(body, type=_Kind).type != _PUBLISHER:
+                self.others.append(bytes(body))
                 return
             record = msgspec.msgpack.decode(body, type=PublisherNamed)
         except _DECODE_ERRORS as error:
@@ -99,8 +102,10 @@ def load_registry(journal: Journal) -> Generator[ReadRequest, Buffer, Registry]:
 
     def take(part: Part) -> None:
         kinds = part.batch.kinds
-        if kinds is not None:
+        if kinds is not None and CONTROL_TOPIC in part.batch.topics:
             for index in kinds.nonzero()[0].tolist():
+                if part.batch.topic(index) != CONTROL_TOPIC:
+                    continue  # of a queue
                 try:
                     registry.apply(part.batch.body(index))
                 except JournalCorrupt as error:

@@ -7,9 +7,7 @@ is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-
-import msgspec
+from collections.abc import Callable, Sequence
 
 from tickertape.base.errors import (
     BadCommand,
@@ -31,10 +29,12 @@ from tickertape.engine.answers import Answers
 from tickertape.engine.backlog import LiveSubscription
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.conflating import Conflating
+from tickertape.engine.consuming import Consuming, beside_queues
 from tickertape.engine.contents import Contents
 from tickertape.engine.cover import NOTHING, Cover
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.effects import Effect
+from tickertape.engine.held import Held
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.points import Extent, ExtentSearch, close_extent
 from tickertape.engine.publishing import Publishing
@@ -43,18 +43,16 @@ from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.forward import LogAccess
 from tickertape.engine.queue.queues import Queues
-from tickertape.engine.queue.work import Work
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
 from tickertape.engine.retaining import Pin
 from tickertape.engine.searches import Searches
 from tickertape.engine.session import Session
-from tickertape.engine.subscribe_options import SubscribeOptions, of_queue, subscribe_options
+from tickertape.engine.subscribe_options import SubscribeOptions, of_queue
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
-
 
 _NOTHING = Held()
 
@@ -97,6 +95,7 @@ class Subscribing:
         self.searches = Searches(effects, self.new_token, self.budget, pauses)
         access = LogAccess(journal, effects, self.new_token, self.budget)
         self.queues = Queues(queues, access, publishing, contents, answers, self._queue_ended)
+        self._consuming = Consuming(self.queues, answers, self.of, self._hold, self._forget_if_empty)
 
     def of(self, conn: int) -> Held:
         """What a connection subscribed to; not to be changed."""
@@ -139,15 +138,16 @@ class Subscribing:
         """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
         `extent_search` raise."""
         replay = command.bookmark is not None or command.positions is not None
-        command = self._of_underlying(command) if replay else command
+        if replay:
+            command = self._consuming.of_underlying(command)
         cover, options = self._check(session, command)
         works = [] if replay else self.queues.named(cover)
         of_queue(options, queue=bool(works))
         if options.browse:
-            self._browse(session, command, cover, works)
+            self._consuming.browse(session, command, cover, works)
             return
         backlog = self.queues.check(session, works, options.max_backlog)
-        cover = _beside_queues(cover, works)
+        content, cover = cover.content, beside_queues(cover, works)
         of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
         conflating = self._conflating(cover, options, of_log)
         conflating_rest = self._conflating(cover, options, of_rest)
@@ -162,7 +162,7 @@ class Subscribing:
             allowance = before.allowance
             allowance.renew(command.credit)
         if not replay:
-            self._consume(session, command, works, backlog, allowance)
+            self._consuming.consume(session, command, content, works, backlog, allowance)
         if of_rest:
             self._begin_rest(session, command, cover, allowance, conflating_rest, old_rest)
         elif old_rest is not None and not replay:
@@ -181,11 +181,6 @@ class Subscribing:
             self._begin(sub, command, search, backlog)
             return
         self._answers.send(session.conn, Ack(id=command.id, backlog=backlog))
-
-    def _of_underlying(self, command: Subscribe) -> Subscribe:
-        """A replay of a queue is one of its topics."""
-        topic = self.queues.replayed(command.topic)
-        return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
 
     def _conflating(self, cover: Cover, options: SubscribeOptions, wanted: bool) -> Conflating | None:
         """What conflates, where that is asked for and `wanted`. Raises `BadOption`."""
@@ -303,8 +298,7 @@ class Subscribing:
     def resolve(self, session: Session, command: Resolve, now: Now) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `extent_search`
         raise."""
-        topic = self.queues.replayed(command.topic)
-        command = command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
+        command = self._consuming.of_underlying(command)
         _, options = self._check(session, command)
 
         def found(extent: Extent) -> None:
@@ -413,7 +407,7 @@ class Subscribing:
         held.coming.pop(sub_id, None)
         if sub_id in held.of_queues:
             conn = held.of_queues[sub_id].session.conn
-            self._end_of_queue(held, sub_id)
+            self._consuming.end(held, sub_id)
             self._forget_if_empty(conn)
         sub = held.recorded.get(sub_id)
         if sub is not None:
@@ -429,6 +423,9 @@ class Subscribing:
             del self._held[sub.session.conn].recorded[sub.sub_id]
             self._forget_if_empty(sub.session.conn)
 
+    def _queue_ended(self, sub: Consumer | Browsing) -> None:
+        self._consuming.ended(sub)
+
     def _forget_if_empty(self, conn: int) -> None:
         held = self.of(conn)
         if not held and not held.coming:
@@ -438,16 +435,6 @@ class Subscribing:
         """A token that no read of this server had before."""
         self._token += 1
         return self._token
-
-
-def _beside_queues(cover: Cover, works: list[Work]) -> Cover:
-    """What a subscription covers beside the queues that it is to."""
-    if not works:
-        return cover
-    if cover.literal is not None:
-        return NOTHING
-    names = frozenset(work.queue.name for work in works)
-    return Cover(cover.topic, lambda topic: cover.covers(topic) and topic not in names, cover.content)
 
 
 def _check_replaces(old: Subscription | None, rest: LiveSubscription | None) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
+from tickertape.journal.queue_files import write_queues
 from tickertape.journal.retired import Retired, write_retired
 
 _NO_ROOM: Final = {
@@ -104,6 +105,13 @@ class RetireSegments(Job, frozen=True, kw_only=True):
     numbers: tuple[int, ...]
 
 
+class WriteQueues(Job, frozen=True, kw_only=True):
+    """Replace the checkpoint of the queues; it may be repeated after an error."""
+
+    journal_id: bytes
+    body: bytes
+
+
 class Executor:
     """Carries out jobs on a disk, keeping the files of the active and the prepared segment open.
 
@@ -137,6 +145,8 @@ class Executor:
             return self._prepare(job)
         elif isinstance(job, RetireSegments):
             self._retire(job)
+        elif isinstance(job, WriteQueues):
+            write_queues(self._disk, job.journal_id, job.body)
         return 0
 
     def close(self) -> None:

@@ -147,12 +147,14 @@ def first_of(part: Part, position: int) -> FirstMessage | None:
 
 
 def _records(part: Part, stop: int) -> list[bytes]:
-    """Bodies of the control records of a part below the position `stop`."""
+    """Bodies of the log's own control records of a part below the position `stop`."""
     kinds = part.batch.kinds
-    if kinds is None:
+    if kinds is None or CONTROL_TOPIC not in part.batch.topics:
         return []
     found = []
     for index in kinds.nonzero()[0].tolist():
+        if part.batch.topic(index) != CONTROL_TOPIC:
+            continue  # of a queue: what its messages need is not removed
         at = part.first_position + index if part.positions is None else int(part.positions[index])
         if at < stop:
             found.append(bytes(part.batch.body(index)))

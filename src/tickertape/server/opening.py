@@ -15,6 +15,8 @@ from tickertape.base.errors import JournalCorrupt, NotAJournal
 from tickertape.base.ports import Buffer, Disk, Now
 from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
+from tickertape.engine.queue.checkpoint import Covered, decode_covered
+from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.disk import SystemDisk
@@ -22,6 +24,7 @@ from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
+from tickertape.journal.queue_files import read_queues, write_queues
 from tickertape.journal.reached import write_reached
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
@@ -108,13 +111,35 @@ def open_instance(config: Config) -> Opened:
         message_types={topic.name: topic.message_type for topic in config.topics},
         retention=RetentionPolicy(settings.retain, settings.retain_size),
         slow_clients=config.slow_clients.limits,
+        queues=config.queues,
     )
+    queue_report = open_queues(broker, disk, registry.others)
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
     report.extend(f"{error}; everything else is served" for error in registry.damage)
+    report.extend(queue_report)
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
     return Opened(broker, disk, executor, report, spill)
+
+
+def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
+    """Bring the queues to the state that the log says; a line for each thing to tell. Raises as
+    `recover_queues` does."""
+    if not broker.queues:
+        return []
+    report: list[str] = []
+    covered: list[Covered] = []
+    try:
+        body = read_queues(disk, broker.journal.journal_id)
+        covered = [] if body is None else decode_covered(body)
+    except (ValueError, OSError) as error:
+        report.append(f"{error}; the queues are read from the log instead")
+    by_name = {one.queue: one for one in covered}
+    now = clock()
+    recovered = read_all(disk, recover_queues(broker.queues, broker.journal, control, by_name, now))
+    broker.begin_queues(recovered, now)
+    return report + recovered.report
 
 
 def _spill_files(config: Config, owner: str) -> SpillFiles | None:
@@ -130,6 +155,8 @@ def record_end(opened: Opened) -> None:
     reached = opened.broker.journal.reached
     if reached is not None:
         write_reached(opened.disk, reached)
+        if opened.broker.queues:
+            write_queues(opened.disk, opened.broker.journal.journal_id, opened.broker.queues.covered())
 
 
 def begin_run(journal: Journal, executor: Executor) -> None:

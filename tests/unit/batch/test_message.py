@@ -17,6 +17,7 @@ class Context:
     command = "sow"
     store = None
     came_again = False
+    lease = None
 
     def __init__(self, *, with_bookmark: bool, with_timestamp: bool) -> None:
         self.with_bookmark = with_bookmark

@@ -24,6 +24,7 @@ class Context:
     command = "publish"
     store = None
     came_again = False
+    lease = None
 
 
 def mixed() -> MessageBatch:

@@ -1,34 +1,38 @@
-"""Owns the checkpoint of queues: what a start need not read of the log again.
+"""Owns what a checkpoint says of queues: what a start need not read of the log again.
 
-Of every queue it says from where its fold may begin: below it nothing is needed any more. Of those with
-`file_backed_metadata` it has the whole state. Must never be needed: a lost one costs time, never data.
-docs/formats/queue-checkpoint.md shows the bytes.
+Of every queue it says from where its fold may begin: below that nothing is needed any more. Of those with
+`file_backed_metadata` it has the whole state. Must never be taken for the truth: one that does not fit is not
+used. docs/formats/queue-checkpoint.md shows the bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from crc32c import crc32c
+from pyroaring import BitMap64
 
 from tickertape.engine.queue.definition import QueueDefinition
-
-CHECKPOINT_FILE: Final = "queues.checkpoint"
-_MAGIC: Final = b"tktqueue"
-_VERSION: Final = 0
+from tickertape.engine.queue.expiry import Expiry
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.records import Reason
+from tickertape.engine.queue.state import Doom, QueueState, Tries
 
 
 class StoredState(msgspec.Struct, array_like=True):
-    """The state of one queue, sets of positions as pyroaring writes them."""
+    """The state of one queue, sets of positions as pyroaring writes them. What is leased is ready in it."""
 
     ready: bytes
     inactive: bytes
-    doomed: list[tuple[int, int, int, int]]
+    doomed: list[tuple[int, Reason, int, int]]
     """Position, reason, deliveries, cancels."""
     tries: list[tuple[int, int, int]]
     """Position, deliveries, cancels."""
-    counters: tuple[int, int, int, int, dict[int, int], dict[int, int], int, int]
+    counts: tuple[int, int, int, int]
+    """Entered, acknowledged, taken, buried."""
+    returned: dict[Reason, int]
+    expired: dict[Reason, int]
     order: tuple[bytes, list[tuple[int, bytes]]]
     expiry: bytes
 
@@ -39,44 +43,33 @@ class Covered(msgspec.Struct, array_like=True):
     queue: str
     fingerprint: bytes
     messages: int
-    """Messages below this position were considered (or are needed no more)."""
+    """Messages below this position were considered, or are needed no more."""
     records: int
-    """Records below this position were applied (or are)."""
+    """Records below this position were applied, or are needed no more."""
     state: StoredState | None = None
+    """None: messages and records from there on are all that is needed."""
 
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(list[Covered]).decode
 
 
-def encode_checkpoint(journal_id: bytes, covered: list[Covered]) -> bytes:
-    """The content of the file."""
-    body = _ENCODE(covered)
-    head = _MAGIC + bytes([_VERSION]) + journal_id + len(body).to_bytes(8, "little")
-    return head + crc32c(head + body).to_bytes(4, "little") + body
+def encode_covered(covered: Iterable[Covered]) -> bytes:
+    """The body of the file."""
+    return _ENCODE(list(covered))
 
 
-def decode_checkpoint(data: bytes, journal_id: bytes) -> list[Covered]:
-    """What a file says. Raises `ValueError` for what is none, is damaged or of another journal."""
-    head_bytes = len(_MAGIC) + 1 + len(journal_id) + 8
-    head, crc, body = data[:head_bytes], data[head_bytes : head_bytes + 4], data[head_bytes + 4 :]
-    if head[: len(_MAGIC)] != _MAGIC or len(crc) < 4:
-        raise ValueError("it is no checkpoint of queues")
-    if head[len(_MAGIC)] != _VERSION:
-        raise ValueError(f"it has version {head[len(_MAGIC)]}, this program writes {_VERSION}")
-    if crc32c(head + body) != int.from_bytes(crc, "little"):
-        raise ValueError("it does not match its checksum")
-    if head[len(_MAGIC) + 1 : -8] != journal_id:
-        raise ValueError("it is of another journal")
+def decode_covered(body: bytes) -> list[Covered]:
+    """What a body says. Raises `ValueError` for what is none."""
     try:
         return _DECODE(body)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"it cannot be read: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"a checkpoint of queues that cannot be read: {error}") from None
 
 
-def fingerprint(definition: QueueDefinition, types: str) -> bytes:
-    """What of a definition decides what enters and what is found out about it. `types`: the message types of
-    its topics."""
+def fingerprint(definition: QueueDefinition, types: Iterable[tuple[str, str]]) -> bytes:
+    """What of a definition decides what enters, and what is found out about it then. `types`: the topics of
+    the queue that are not JSON, and what they are."""
     return _ENCODE(
         [
             definition.topic,
@@ -88,6 +81,46 @@ def fingerprint(definition: QueueDefinition, types: str) -> bytes:
             definition.expiration_model,
             definition.target_queue_depth,
             definition.recovery_point,
-            types,
+            sorted(types),
         ]
+    )
+
+
+def covered_of(queue: Queue, mark: bytes, accepted_end: int) -> Covered:
+    """What may be said of a queue once the log is persisted up to `accepted_end`."""
+    if queue.definition.file_backed_metadata:
+        return Covered(queue.name, mark, queue.considered, accepted_end, _stored(queue))
+    oldest = queue.state.oldest()
+    needed = queue.considered if oldest is None else min(oldest, queue.considered)
+    return Covered(queue.name, mark, needed, needed)
+
+
+def restore(queue: Queue, stored: StoredState) -> None:
+    """Bring a queue to a stored state. Raises `ValueError` for what is none."""
+    state = QueueState(queue.definition.target_queue_depth)
+    state.ready = BitMap64.deserialize(stored.ready)
+    state.inactive = BitMap64.deserialize(stored.inactive)
+    for position, reason, deliveries, cancels in stored.doomed:
+        state.doomed[position] = Doom(reason, Tries(deliveries, cancels))
+    state.tries = {position: Tries(deliveries, cancels) for position, deliveries, cancels in stored.tries}
+    state.entered, state.acknowledged, state.taken, state.buried = stored.counts
+    state.returned, state.expired = dict(stored.returned), dict(stored.expired)
+    definition = queue.definition
+    expiry = Expiry.of(definition.expiration, definition.expiration_model, stored.expiry)
+    queue.take_over(state, expiry)
+    queue.order.restore(stored.order)
+
+
+def _stored(queue: Queue) -> StoredState:
+    state = queue.state
+    return StoredState(
+        (state.ready | state.leased).serialize(),
+        state.inactive.serialize(),
+        [(at, doom.reason, *doom.tries) for at, doom in state.doomed.items()],
+        [(at, *tries) for at, tries in state.tries.items()],
+        (state.entered, state.acknowledged, state.taken, state.buried),
+        state.returned,
+        state.expired,
+        queue.order.stored(),
+        queue.expiry.stored(),
     )

@@ -76,7 +76,8 @@ class Entrance:
             return None, high
         passed = indices if self._filter is None else self._filter.passing(batch, indices)
         filtered = len(indices) - len(passed)
-        positions = part.positions_of(passed)barriers = None
+        positions = part.positions_of(passed)
+        barriers = None
         if self._barrier is not None and len(passed):
             at = np.searchsorted(passed, self._barrier.passing(batch, passed))
             barriers = bitmap_of(positions[at])

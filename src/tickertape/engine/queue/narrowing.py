@@ -94,7 +94,7 @@ class Narrowing:
             passed = self._content.passing(batch, indices)
             if len(passed):
                 found = True
-                chosen = part.positions_of(passed)self.matching |= bitmap_of(chosen)
+                self.matching |= bitmap_of(part.positions_of(passed))
         self._low = high
         self.reached = end
         if high == batch.count:

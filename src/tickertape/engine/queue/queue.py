@@ -45,6 +45,11 @@ class Queue:
         self.deferred = 0
         """Acknowledgements of messages that were not active yet."""
 
+    def take_over(self, state: QueueState, expiry: Expiry) -> None:
+        """Go on from a state that was stored."""
+        self.state, self.expiry = state, expiry
+        self.order = Order(state, prioritised=self.definition.priority is not None)
+
     # -- the fold ---------------------------------------------------------------------------------------
 
     def enter(self, entered: Entered) -> None:

@@ -23,6 +23,7 @@ from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.browsing import Browsing
+from tickertape.engine.queue.checkpoint import covered_of, encode_covered, fingerprint
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.delivering import Due
@@ -303,6 +304,19 @@ class Queues:
             at = work.queue.considered if oldest is None else min(oldest, work.queue.considered)
             pins.append(Pin(at, f"queue {shown(name)}", brief=oldest is None))
         return min(pins, default=None)
+
+    def fingerprint(self, work: Work) -> bytes:
+        """What of its definition decides what enters a queue."""
+        covers = work.entrance.cover.covers
+        types = self._contents.surroundings.types.items()
+        return fingerprint(work.queue.definition, [(name, kind) for name, kind in types if covers(name)])
+
+    def covered(self) -> bytes:
+        """The body of a checkpoint, which holds once everything accepted so far is persisted."""
+        end = self._journal.accepted_end
+        return encode_covered(
+            covered_of(work.queue, self.fingerprint(work), end) for work in self._works.values()
+        )
 
     def looks(self, now: Now) -> list[QueueLook]:
         """All queues as they are now."""

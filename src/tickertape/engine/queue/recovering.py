@@ -17,7 +17,7 @@ from tickertape.base.errors import BadBookmark, JournalCorrupt
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.points import resolve
-from tickertape.engine.queue.checkpoint import Covered
+from tickertape.engine.queue.checkpoint import Covered, restore
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.queue.records import QueueBegun, begun_in, decode_record, encode_record
 from tickertape.engine.queue.work import Work
@@ -76,7 +76,17 @@ def recover(
             )
             new.append(begun)
             checkpoint = None
-        folds.append(_begin(work, begun, checkpoint, journal.view.first_position))
+        elif checkpoint is not None and checkpoint.fingerprint != queues.fingerprint(work):
+            report.append(
+                f"queue {definition.name}: its definition has changed, it is read anew from the log"
+            )
+            checkpoint = None
+        try:
+            fold = _begin(work, begun, checkpoint, journal.view.first_position)
+        except ValueError as error:
+            report.append(f"queue {definition.name}: its checkpoint cannot be used, the log is read: {error}")
+            fold = _begin(work, begun, None, journal.view.first_position)
+        folds.append(fold)
     starts = [min(fold.messages_from, fold.records_from) for fold in folds]
     read_from = min(starts, default=journal.persisted_end)
     yield from _read(folds, journal, read_from)
@@ -99,7 +109,7 @@ def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -
         queue.considered = max(begun.position, first)
         return _Fold(work, queue.considered, queue.considered)
     if covered.state is not None:
-        queue.restore(covered.state)
+        restore(queue, covered.state)
     queue.considered = max(covered.messages, begun.position, first)
     return _Fold(work, queue.considered, max(covered.records, first))
 

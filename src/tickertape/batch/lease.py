@@ -1,0 +1,183 @@
+"""Owns what a batch that came out of a queue knows of that: the queue, when its lease ends, what of it was
+settled, and where the application's word on its messages goes.
+
+Must never send anything or decide when something is sent: a client does both. Acknowledging a message is what
+happens most: it is one append without a lock, and everything else is left to whoever takes the whole list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
+
+from tickertape.base.errors import BadOption, UsageError
+from tickertape.base.queue_limits import lease_seconds_max
+from tickertape.base.units import parse_interval
+
+if TYPE_CHECKING:
+    from tickertape.batch.layout import MessageBatch
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Action = Literal["ack", "cancel", "expire", "extend"]
+Marks = Iterable[tuple[int, int]]
+"""Publisher and sequence of each message."""
+Gathered = tuple[str, int, int]
+"""Queue, publisher and sequence of a message that was acknowledged."""
+
+
+class Gathering:
+    """Acknowledgements that are to travel together: of one subscription, which has so many granted.
+
+    Any thread appends to `items`; who takes some from the front holds the client's lock.
+    """
+
+    __slots__ = ("granted", "items", "limit", "timed")
+
+    def __init__(self) -> None:
+        self.items: list[Gathered] = []
+        self.granted = 0
+        """How many unacknowledged messages the server lets the subscription hold; 0 while it is not known."""
+        self.limit = 1
+        """How many are gathered at most."""
+        self.timed = False
+        """Whether somebody sees to it that what is gathered is sent in time."""
+
+
+class Hold:
+    """One subscription on one connection: at-least-once messages that it was given are its while it lasts."""
+
+    __slots__ = ("over",)
+
+    def __init__(self) -> None:
+        self.over = False
+
+
+class Settling(Protocol):
+    """A client, to which is told what became of messages."""
+
+    def acknowledged(self, gathering: Gathering) -> None:
+        """As many as allowed are gathered, or the first one is."""
+
+    def settled(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
+        """This became of messages: it is to be sent at once, behind what was gathered."""
+
+
+class Lease:
+    """What holds for all messages of one delivery out of a queue."""
+
+    __slots__ = ("__weakref__", "_hold", "_settling", "ends", "gathering", "once", "queue", "touched")
+
+    def __init__(
+        self,
+        queue: str,
+        ends: int,
+        *,
+        once: bool,
+        hold: Hold,
+        gathering: Gathering,
+        settling: Settling,
+        automatic: bool = False,
+    ) -> None:
+        self.queue = queue
+        self.ends = ends
+        """When it ends, microseconds since 1970 UTC; 0 when it has no end."""
+        self.once = once
+        """Whether the messages have left the queue already."""
+        self._hold = hold
+        self.gathering = gathering
+        """Where acknowledgements of its messages go."""
+        self._settling = settling
+        self.touched: set[tuple[int, int]] | None = set() if automatic else None
+        """Publisher and sequence of what was settled; None unless the rest is to be settled by itself."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its messages have gone back to the queue, so that they are to be handed to nobody here."""
+        return self._hold.over and not self.once
+
+    @property
+    def expires(self) -> datetime | None:
+        """When it ends, aware, UTC; None when it has no end."""
+        return _EPOCH + timedelta(microseconds=self.ends) if self.ends else None
+
+    def ack(self, publisher: int, sequence: int) -> None:
+        """A message is done. Raises what `publish` of the client raises."""
+        if self.touched is not None:
+            self.touched.add((publisher, sequence))
+        gathering = self.gathering
+        items = gathering.items
+        items.append((self.queue, publisher, sequence))
+        if len(items) >= gathering.limit or not gathering.timed:
+            self._settling.acknowledged(gathering)
+
+    def settle(self, action: Action, marks: Marks, extend_ms: int = 0) -> None:
+        """Something else became of messages, or the same of many. Raises what `publish` raises."""
+        marks = list(marks)
+        if self.touched is not None and action != "extend":
+            self.touched.update(marks)
+        gathering = self.gathering
+        if action != "ack" or len(marks) + len(gathering.items) >= gathering.limit:
+            self._settling.settled(self.queue, action, marks, extend_ms)
+        else:
+            gathering.items += zip(
+                repeat(self.queue), [mark[0] for mark in marks], [mark[1] for mark in marks], strict=False
+            )
+            if len(gathering.items) >= gathering.limit or not gathering.timed:
+                self._settling.acknowledged(gathering)
+
+    def untouched(self, marks: Marks) -> list[tuple[int, int]]:
+        """Which of these messages are still to be settled by themselves."""
+        touched = self.touched
+        return [] if touched is None else [mark for mark in marks if mark not in touched]
+
+
+class Look(Lease):
+    """Messages that were only looked at: there is nothing to settle."""
+
+    __slots__ = ()
+
+    @property
+    def gone(self) -> bool:
+        """Nobody holds them, so they cannot go back."""
+        return False
+
+    def ack(self, publisher: int, sequence: int) -> None:
+        """Raises `UsageError`."""
+        self._refuse("acknowledge", publisher, sequence)
+
+    def settle(self, action: Action, marks: Marks, extend_ms: int = 0) -> None:
+        """Raises `UsageError`."""
+        self._refuse(action, *marks, extend_ms)
+
+    def _refuse(self, what: str, *_: object) -> NoReturn:
+        raise UsageError(f"cannot {what} messages of the queue {self.queue!r} that were only browsed")
+
+
+def lease_of(batch: MessageBatch, what: str) -> Lease:
+    """The lease on the messages of `batch`. Raises `UsageError` where they did not come out of a queue."""
+    context = batch.context
+    lease = None if context is None else context.lease
+    if lease is None:
+        raise UsageError(
+            f"cannot {what} a message of {batch.topic(0)!r}: it did not come out of a queue"
+            + ("" if context is None else f", but to the plain subscription {context.sub_id!r}")
+        )
+    return lease
+
+
+def marks_of(batch: MessageBatch) -> list[tuple[int, int]]:
+    """Publisher and sequence of each message of a batch."""
+    if batch.run_count == 1:
+        return list(zip(repeat(batch.run(0).publisher), batch.sequences.tolist(), strict=False))
+    return list(zip(batch.publishers.tolist(), batch.sequences.tolist(), strict=True))
+
+
+def extension_ms(seconds: float | str) -> int:
+    """Milliseconds by which a lease is extended. Raises `BadOption`."""
+    length = parse_interval(seconds)
+    if not 0 < length <= lease_seconds_max:
+        raise BadOption(f"a lease is extended by more than 0 and at most {lease_seconds_max:.0f} seconds")
+    return max(1, round(length * 1000))

@@ -1,0 +1,91 @@
+"""Owns a client machine beside a scripted server that has queues: deliveries with leases, and the settlements
+that come of them.
+
+Must never decide anything: a test says what is delivered and answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from tests.unit.client.peer import Peer
+from tickertape.batch import batch_from_bodies
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.acking import SettlingPort
+from tickertape.client.effects import Hand
+from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.requests import make_request
+from tickertape.client.subscriptions import Request
+from tickertape.wire.commands import Ack, Deliver, Persisted, Publish, Subscribe
+from tickertape.wire.settling import QUEUE_TOPIC, decode_settlement
+
+Settled = tuple[str, str, list[tuple[int, int, int]]]
+"""Queue, action, and the runs of a settlement."""
+
+
+class QueuePeer(Peer):
+    """A `Peer` whose leases are settled in the machine, at the time of the test."""
+
+    def __init__(self, store: PublishStore | None = None) -> None:
+        super().__init__(store)
+        self.core.settler.settling = SettlingPort(self.core.settler, self.step, lambda: self.now)
+        self._sequences = count(1)
+        self.frames = 0
+
+    def step(self, step: Callable[[], None]) -> None:
+        """Take a step of the settling machine."""
+        step()
+
+    def consume(
+        self,
+        topic: str = "work",
+        backlog: int = 10,
+        sink: object = "sink",
+        sub_id: str = "s",
+        options: str = "",
+    ) -> Request:
+        """Subscribe, and be granted a backlog."""
+        request = make_request(topic, sub_id, options=options or f"max_backlog={backlog}")
+        self.core.subscribe("token", request, sink)
+        ((command, _),) = [item for item in self.sent() if isinstance(item[0], Subscribe)]
+        assert isinstance(command, Subscribe)
+        self.say(Ack(id=command.id, backlog=backlog))
+        return request
+
+    def deliver(
+        self, messages: int = 1, *, queue: str = "work", sub_id: str = "s", lease: int = 0, once: bool = False
+    ) -> MessageBatch:
+        """The server hands out so many messages; the batch that the sink is given."""
+        first = next(self._sequences)
+        for _ in range(messages - 1):
+            next(self._sequences)
+        batch = batch_from_bodies("jobs", [b"x"] * messages, publisher=5, first_sequence=first)
+        self.say(Deliver(sub_id=sub_id, queue=queue, lease=lease, once=once), batch)
+        (hand,) = self.took(Hand)
+        return hand.batch
+
+    def settled(self) -> list[Settled]:
+        """The settlements that came since the last call."""
+        found: list[Settled] = []
+        for command, batch in self.sent():
+            if isinstance(command, Publish):
+                assert batch is not None
+                self.frames = command.frame
+                for at in range(batch.count):
+                    assert batch.topic(at) == QUEUE_TOPIC
+                    found.append(read(batch.body(at)))
+        return found
+
+    def answer(self) -> list[Settled]:
+        """What is on its way is persisted; the settlements that come because of that."""
+        self.say(Persisted(frame=self.frames))
+        return self.settled()
+
+
+def read(body: bytes) -> Settled:
+    """What a settlement says."""
+    settlement, runs = decode_settlement(body)
+    rows = [(int(row[0]), int(row[1]), int(row[2])) for row in runs]
+    what = settlement.action + (f" {settlement.extend_ms}" if settlement.extend_ms else "")
+    return settlement.queue, what + (f" {settlement.filter}" if settlement.filter else ""), rows
