@@ -37,7 +37,7 @@ from tickertape.engine.effects import (
     SpillTrim,
     SpillWrite,
 )
-from tickertape.engine.registry import CONTROL_TOPIC, load_registry
+from tickertape.engine.registry import CONTROL_TOPIC, Registry, load_registry
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
@@ -311,7 +311,7 @@ class EngineWorld:
             for job in jobs:
                 journal.done(job, None, self._executor.run(job), self.now())
         journal.take_persisted()
-        self.broker = self.make_broker(journal)
+        self.broker = self.make_broker(journal, drive(self.disk, load_registry(journal)))
         view = journal.view
         view.first = drive(self.disk, first_message(view, view.first_position))
         self.offline: list[OfflineStart | OfflineStop] = []
@@ -320,11 +320,11 @@ class EngineWorld:
         self.pauses: list[PauseReading | ResumeReading] = []
         self.peers = {}
 
-    def make_broker(self, journal: Journal, **more: Any) -> Broker:
+    def make_broker(self, journal: Journal, registry: Registry, **more: Any) -> Broker:
         """The engine of a journal; `more` goes to it."""
         return Broker(
             journal,
-            drive(self.disk, load_registry(journal)),
+            registry,
             instance="test",
             software="test",
             recorded=self.recorded,

@@ -82,7 +82,7 @@ def _come_of_age(model: QueueModel, state: QueueState, now: int) -> None:
         if depth is not None and place >= depth:
             entry.unsure = True  # whether what is not active yet is looked at is not said
         elif now >= entry.expires + SLACK:
-            model.end(state, entry, "expiration")
+            model.end(state, entry, "not sure" if entry.unsure else "expiration")
         else:
             entry.unsure = True
 

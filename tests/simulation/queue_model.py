@@ -366,7 +366,7 @@ class QueueModel:
         ):
             if most is not None and high >= most:
                 if low >= most and entry.state == "ready":
-                    self.end(state, entry, why)
+                    self.end(state, entry, "not sure" if entry.unsure else why)
                     return
                 entry.unsure = True
 

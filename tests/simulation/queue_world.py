@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tests.simulation.engine_world import EngineWorld, Peer
-from tests.simulation.journal_world import read_log
+from tests.simulation.journal_world import drive, read_log
 from tests.simulation.queue_entries import MICROS, Key
 from tests.simulation.queue_judge import adds_up, at_rest
 from tests.simulation.queue_model import Arrived, QueueModel
@@ -22,8 +22,12 @@ from tickertape.base.ports import Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
 from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.checkpoint import decode_covered
+from tickertape.engine.queue.recovering import recover
+from tickertape.engine.registry import Registry
 from tickertape.journal.commit import Persisted
 from tickertape.journal.journal import Journal
+from tickertape.journal.queue_files import read_queues, write_queues
 from tickertape.wire.commands import (
     Ack,
     Command,
@@ -279,8 +283,8 @@ class QueueWorld(EngineWorld):
 
     # -- the engine -----------------------------------------------------------------------------------
 
-    def make_broker(self, journal: Journal, **more: Any) -> Broker:
-        broker = super().make_broker(journal, queues=self.definitions, **more)
+    def make_broker(self, journal: Journal, registry: Registry, **more: Any) -> Broker:
+        broker = super().make_broker(journal, registry, queues=self.definitions, **more)
         take = journal.take_persisted
 
         def taken() -> list[Persisted]:
@@ -290,6 +294,11 @@ class QueueWorld(EngineWorld):
             return commits
 
         journal.take_persisted = taken  # type: ignore[method-assign]
+        body = read_queues(self.disk, journal.journal_id)
+        covered = {} if body is None else {one.queue: one for one in decode_covered(body)}
+        self.counts["started with a checkpoint"] += bool(covered)
+        recovering = recover(broker.queues, journal, registry.others, covered, self.now())
+        broker.begin_queues(drive(self.disk, recovering), self.now())
         return broker
 
     def make_peer(self, conn: int, name: str) -> QueuePeer:
@@ -404,6 +413,7 @@ class QueueWorld(EngineWorld):
         self.collect()
         self.settle()
         assert self.broker.journal.closed
+        write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.covered())
         self.disk.close_all()
         self.open()
         self._known_again()
