@@ -109,7 +109,7 @@ class Publishing:
         return recorded.pop()
 
     def _check_name(self, topic: str) -> None:
-        if topic in self._good_topics:
+        if topic in self._good_topics or topic == QUEUE_TOPIC:
             return
         check_topic(topic)
         size = topic.__sizeof__() + _NAME_BYTES

@@ -116,7 +116,9 @@ def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -
 
 def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, Buffer, int]:
     """Where a recovery point lies."""
-    point = parse_bookmark(text)
+    if text == "now":
+        return journal.accepted_end
+    point = parse_bookmark("0" if text == "epoch" else text)
     if isinstance(point, FromNow):
         return journal.accepted_end
     if isinstance(point, AtTime) and point.micros >= journal.log_time(now):
