@@ -111,6 +111,8 @@ class Consumer:
     order: int
     earlier: list[str | None] = field(default_factory=list)
     """Filters it had since the world last was at rest."""
+    fresh: bool = True
+    """It came, or was replaced, since the world last was at rest."""
     wider: int = 0
     """The largest backlog that it had since then: what was on its way stays its own."""
     before: set[str] = field(default_factory=set)

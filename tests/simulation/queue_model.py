@@ -137,8 +137,7 @@ class QueueModel:
             old.earlier.append(old.condition)
             old.wider = max(old.wider, old.backlog)
             old.before.update(old.queues)
-            gone = [name for name in old.queues if name not in queues]
-            self._release(old, gone)
+            old.fresh = True
             old.queues, old.backlog, old.condition = tuple(queues), backlog, condition
             self.counts["replaced"] += 1
             return
@@ -147,9 +146,10 @@ class QueueModel:
         self.consumers[conn, sub_id] = consumer
 
     def unsubscribed(self, conn: int, sub_id: str) -> None:
-        """It ends; what it holds goes back."""
+        """It ends; what it holds goes back, of queues that it was replaced away from too."""
         consumer = self.consumers.pop((conn, sub_id))
-        self._release(consumer, consumer.queues)
+        held = {name for name, _ in consumer.held | consumer.maybe}
+        self._release(consumer, held | {*consumer.queues, *consumer.before})
 
     def gone(self, conn: int) -> None:
         """The connection of some consumers is lost."""
@@ -195,13 +195,12 @@ class QueueModel:
             entry = state.entries[key]
             self._check_deliverable(state, entry, now)
             assert consumer.takes(entry.body), f"{entry} does not pass {consumer.condition}"
-            held = consumer.held if queue in consumer.queues else consumer.maybe
             room = max(consumer.backlog, consumer.wider) - self.holds(consumer, now)
-            assert room > 0 or held is consumer.maybe, f"beyond its backlog of {consumer.backlog}: {entry}"
+            assert room > 0, f"beyond its backlog of {consumer.backlog}: {entry}"
             if told.max_backlog is not None:
                 assert self.held(queue, now) < told.max_backlog, f"beyond the backlog of the queue: {entry}"
             consumer.maybe.discard((queue, key))
-            held.add((queue, key))
+            consumer.held.add((queue, key))
             entry.holder, entry.unsure = consumer, False
             state.recent.append((consumer, entry))
             entry.delivered = "yes"
