@@ -22,7 +22,14 @@ _SECONDS_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 64 * MIB
 
 
-def _checked(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+def checked_admin(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001
+    value: str | None,
+) -> str | None:
+    """Callback of an option: an admin address, looked at before anything is done."""
+    if value is None:
+        return None
     try:
         parse_admin(value)
     except ConfigurationError as error:
@@ -35,7 +42,7 @@ admin_option = click.option(
     metavar="URL",
     default=ADMIN_DEFAULT,
     show_default=True,
-    callback=_checked,
+    callback=checked_admin,
     help="Admin address of the server, as its ready line tells it.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")

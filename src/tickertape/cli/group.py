@@ -104,6 +104,8 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "check": "tickertape.cli.check",
         "publish": "tickertape.cli.publish",
         "subscribe": "tickertape.cli.subscribe",
+        "ack": "tickertape.cli.ack",
+        "queue": "tickertape.cli.queue",
         "journal": "tickertape.cli.journal",
         "stats": "tickertape.cli.stats",
         "topics": "tickertape.cli.topics",

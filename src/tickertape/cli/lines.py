@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tickertape.base.timestamps import format_timestamp
+from tickertape.base.timestamps import format_timestamp, to_micros
 
 if TYPE_CHECKING:
     from tickertape.batch import MessageBatch
@@ -22,7 +23,7 @@ _json_text = msgspec.json.Encoder().encode
 def json_lines(batch: MessageBatch) -> Iterator[bytes]:
     """Each message as one JSON object; columns are read at once, because a message costs little then."""
     publishers, sequences = batch.publishers.tolist(), batch.sequences.tolist()
-    topics = [_json_text(topic) for topic in batch.topics]
+    topics = [_topic(batch, topic) for topic in batch.topics]
     index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
     extras = (batch.expirations, batch.correlation_ids, batch.keys)
     labelled = any(column is not None for column in extras)
@@ -45,6 +46,18 @@ def json_lines(batch: MessageBatch) -> Iterator[bytes]:
                 body,
             )
         )
+
+
+def _topic(batch: MessageBatch, topic: str) -> bytes:
+    """What stands behind `"topic":` of messages of `topic`: as of a message, of one out of a queue that."""
+    if batch.queue is None:
+        return _json_text(topic)
+    lease = b"" if batch.lease_expires is None else b',"lease_expires":%b' % _lease_end(batch.lease_expires)
+    return b'%b,"underlying_topic":%b%b' % (_json_text(batch.queue), _json_text(topic), lease)
+
+
+def _lease_end(end: datetime) -> bytes:
+    return _json_text(format_timestamp(to_micros(end)))
 
 
 def _labels(batch: MessageBatch, i: int) -> bytes:

@@ -20,7 +20,8 @@ from tickertape.base.bookmarks import (
     TIME_FORM,
     parse_bookmark,
 )
-from tickertape.base.errors import BadBookmark, BadOption
+from tickertape.base.errors import BadBookmark, BadOption, BadTopic
+from tickertape.base.names import check_topic
 from tickertape.base.units import parse_interval
 
 START_WORDS: Final = {"epoch": EPOCH, "now": NOW}
@@ -60,6 +61,19 @@ def interval(ctx: click.Context, param: click.Parameter, value: str | None) -> f
         raise click.BadParameter(str(error)) from None
 
 
+filter_option = click.option(
+    "--filter", metavar="F", help="Only messages whose content passes, such as \"/symbol = 'IBM'\"."
+)
+answer_timeout_option = click.option(
+    "--timeout",
+    callback=interval,
+    default="30s",
+    show_default=True,
+    metavar="S",
+    help="Give up when the server does not answer for that long: seconds, or text such as 500ms.",
+)
+
+
 def start(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
     """Callback of an option: where to start, `epoch`, `now`, a bookmark, a timestamp, a range."""
     if value is None:
@@ -70,6 +84,15 @@ def start(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     except BadBookmark as error:
         raise click.BadParameter(str(error)) from None
     return text
+
+
+def queue_name(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+    """Callback of an argument: the name of one queue, in full."""
+    try:
+        check_topic(value)
+    except BadTopic as error:
+        raise click.BadParameter(str(error)) from None
+    return value
 
 
 def client_name(command: str) -> str:

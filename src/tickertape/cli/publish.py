@@ -25,7 +25,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import message_bytes_max
 from tickertape.base.names import check_topic
 from tickertape.cli.group import Failure
-from tickertape.cli.options import client_name, interval, server_option
+from tickertape.cli.options import answer_timeout_option, client_name, server_option
 from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
@@ -50,14 +50,7 @@ from tickertape.cli.terminal import progress, remark
     show_default=True,
     help="json: refuse a line that is not JSON.",
 )
-@click.option(
-    "--timeout",
-    callback=interval,
-    default="30s",
-    show_default=True,
-    metavar="S",
-    help="Give up when the server does not answer for that long: seconds, or text such as 500ms.",
-)
+@answer_timeout_option
 def publish(
     topic: str, file: BinaryIO, server: str, name: str | None, rate: float | None, form: str, timeout: float
 ) -> None:

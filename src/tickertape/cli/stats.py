@@ -16,6 +16,7 @@ from tickertape.base.texts import shown
 from tickertape.cli.admin import admin_option, json_option, stats_of
 from tickertape.cli.options import interval
 from tickertape.cli.tables import counted, echo_table, number, safe
+from tickertape.server.admin.queues_look import QueueState
 from tickertape.server.admin.report import (
     Rates,
     Retention,
@@ -121,6 +122,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
         ),
     )
     yield from _slow(report.slow_clients)
+    yield from _queues(report.queues)
     by_code = ("refused", totals.refused), ("ended", totals.ended), ("subs ended", totals.ended_subscriptions)
     for name, counts in by_code:
         if counts:
@@ -146,6 +148,12 @@ def _slow(slow: SlowClientsState) -> Iterator[tuple[str, str]]:
         behind = f"{counted(slow.waiting_connections, 'connection')} behind"
         where = f"{slow.memory_bytes:,} bytes in memory, {slow.disk_bytes:,} on disk"
         yield "slow", f"{behind}, {slow.offline_connections:,} of them offline; {where}"
+
+
+def _queues(queues: list[QueueState]) -> Iterator[tuple[str, str]]:
+    if queues:
+        depth, leased = sum(queue.depth for queue in queues), sum(queue.leased for queue in queues)
+        yield "queues", f"{len(queues):,} with {counted(depth, 'message')}, {leased:,} of them leased"
 
 
 def _syncs(syncs: Syncs) -> str:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tickertape.base.errors import TimedOut
 from tickertape.base.limits import client_timeout_seconds
-from tickertape.cli.lines import json_lines
-from tickertape.cli.options import client_name, interval, server_option, start
+from tickertape.cli.options import client_name, filter_option, interval, server_option, start
+from tickertape.cli.printing import Written, output_option, print_batches
 from tickertape.cli.terminal import remark
 
 if TYPE_CHECKING:
@@ -37,9 +40,7 @@ if TYPE_CHECKING:
     type=click.Choice(["fail", "now", "epoch"]),
     help="With --bookmark: what happens when the log does not hold it. Default: fail.",
 )
-@click.option(
-    "--filter", metavar="F", help="Only messages whose content passes, such as \"/symbol = 'IBM'\"."
-)
+@filter_option
 @click.option(
     "--select", metavar="FIELDS", help="Which fields are sent, such as -/,+/symbol,+/price. Default: all."
 )
@@ -87,12 +88,18 @@ if TYPE_CHECKING:
     help="Give up (exit code 3) when the server does not answer, or nothing comes, for that long: seconds, "
     "or text such as 500ms.",
 )
+@output_option
 @click.option(
-    "--output",
-    type=click.Choice(["data", "json"]),
-    default="data",
-    show_default=True,
-    help="data: the message and a line end. json: an object a line, with the header fields.",
+    "--ack",
+    is_flag=True,
+    help="TOPIC is a queue: acknowledge each message when it was written out. Without, what was printed goes "
+    "back to the queue at the end.",
+)
+@click.option(
+    "--max-backlog",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="TOPIC is a queue: how many messages may be under way at a time, unacknowledged. Default: 1.",
 )
 def subscribe(
     topic: str,
@@ -104,6 +111,8 @@ def subscribe(
     until_caught_up: bool,
     timeout: float | None,
     output: str,
+    ack: bool,
+    max_backlog: int | None,
     **asked: str | bool | None,
 ) -> None:
     """Print the messages of TOPIC: what is published from now on, or the log from START and then live.
@@ -127,34 +136,75 @@ def subscribe(
     tickertape subscribe orders --bookmark epoch --rate 10x --rate-max-gap 5s
     tickertape subscribe prices --bookmark epoch --conflation 1s --conflation-key /symbol
     tickertape subscribe prices --select "[-/,+/symbol,+/price]"
+    tickertape subscribe work --ack --max-backlog 100 >> done.jsonl
 
     A line of --output json has topic, bookmark, publisher, sequence, timestamp, what the publisher gave of
     expiration (milliseconds), correlation_id and sow_key, and the message: as data when it is JSON, else as
-    text, and as base64 when it is not even text.
+    text, and as base64 when it is not even text. Of a queue, topic is its name, and underlying_topic and
+    lease_expires are there too.
+
+    With --ack a message is acknowledged when this command has written it out, not when it was dealt with.
     """
-    if until_caught_up and bookmark is None:
-        raise click.UsageError(
-            "--until-caught-up says where a replay stops: say with --bookmark where it starts"
-        )
+    _check(bookmark, until_caught_up=until_caught_up, consumes=ack or max_backlog is not None)
     paused = pause or resume_after is not None
-    wanted = _wanted(replays=bookmark is not None, pause=paused, **asked)
+    wanted = _wanted(replays=bookmark is not None, pause=paused, max_backlog=max_backlog, **asked)
     from tickertape.client.blocking import Client
+    from tickertape.client.publish_store import MemoryPublishStore
 
     waiting = client_timeout_seconds if timeout is None else timeout
-    with Client(client_name("subscribe"), server, timeout=waiting) as client:
+    # With a store, acknowledgements can be waited for.
+    store = MemoryPublishStore() if ack else None
+    with Client(client_name("subscribe"), server, publish_store=store, timeout=waiting) as client:
         stream = _open(client, topic, bookmark, wanted, until_caught_up=until_caught_up)
         if paused:
             _wait_to_resume(resume_after)
             client.resume(stream.sub_id)
-        whole = _print(stream.batches(timeout), count, sys.stdout.buffer, as_json=output == "json")
-        if not whole and stream.end_error is not None:
-            raise stream.end_error
+        with _acknowledgements(client) if ack else nullcontext() as acknowledge:
+            _print(stream, timeout, count, as_json=output == "json", written=acknowledge)
+
+
+def _print(
+    stream: MessageStream, timeout: float | None, count: int | None, *, as_json: bool, written: Written | None
+) -> None:
+    batches = stream.batches(timeout)
+    whole = print_batches(batches, count, sys.stdout.buffer, as_json=as_json, written=written)
+    if not whole and stream.end_error is not None:
+        raise stream.end_error
+
+
+@contextmanager
+def _acknowledgements(client: Client) -> Iterator[Written]:
+    """What acknowledges the first messages of a batch. At the end, and when no more come in time, that is
+    persisted."""
+    try:
+        yield _acknowledge
+    except TimedOut:
+        client.publish_flush()
+        raise
+    client.publish_flush()
+
+
+def _check(bookmark: str | None, *, until_caught_up: bool, consumes: bool) -> None:
+    if until_caught_up and bookmark is None:
+        raise click.UsageError(
+            "--until-caught-up says where a replay stops: say with --bookmark where it starts"
+        )
+    if consumes and bookmark is not None:
+        raise click.UsageError("--ack and --max-backlog consume a queue, and --bookmark replays its topic")
+
+
+def _acknowledge(batch: MessageBatch, count: int) -> None:
+    if count == batch.count:
+        batch.ack()
+        return
+    for message in islice(batch, count):
+        message.ack()
 
 
 _OF_A_REPLAY: Final = ("rate", "rate_max_gap", "live", "pause", "bookmark_not_found")
 
 
-def _wanted(*, replays: bool, **asked: str | bool | None) -> dict[str, Any]:
+def _wanted(*, replays: bool, **asked: str | int | None) -> dict[str, Any]:
     """The keywords of the client's call. Raises `click.UsageError` for what only a replay has."""
     wanted = {name: value for name, value in asked.items() if value is not None and value is not False}
     for name in _OF_A_REPLAY:
@@ -182,19 +232,3 @@ def _wait_to_resume(seconds: float | None) -> None:
         return
     remark("paused at START: press Enter to begin")
     sys.stdin.buffer.readline()
-
-
-def _print(batches: Iterable[MessageBatch], count: int | None, out: BinaryIO, *, as_json: bool) -> bool:
-    """Write every batch as soon as it is there, up to `count` messages; False when they ended before."""
-    left = count
-    for batch in batches:
-        lines = json_lines(batch) if as_json else iter(batch.bodies_list())
-        taken = list(lines)[:left]
-        taken.append(b"")
-        out.write(b"\n".join(taken))
-        out.flush()
-        if left is not None:
-            left -= len(taken) - 1
-            if left == 0:
-                return True
-    return False

@@ -1,4 +1,4 @@
-"""Owns what only a person at a terminal sees: progress of long work, on standard error.
+"""Owns what only a person at a terminal sees, on standard error: progress of long work, and questions.
 
 Must never print anything, or import what draws it, when standard error is no terminal.
 """
@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
+
+import click
 
 Advance = Callable[[int], object]
 """Called with how many more bytes are done."""
@@ -62,6 +64,13 @@ def remark(text: str) -> None:
     """Tell a person at the terminal something that a script need not know."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
+
+
+def confirmed(question: str) -> bool | None:
+    """What a person at the terminal says to `question`; None where there is nobody to be asked."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    return click.confirm(question, err=True)
 
 
 def _nothing(more: int) -> None:

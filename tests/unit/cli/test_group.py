@@ -15,7 +15,9 @@ from tickertape.base.errors import Disconnected, NotAJournal, TimedOut
 from tickertape.base.version import __version__
 from tickertape.cli.group import LazyGroup, cli
 
-COMMANDS = ["serve", "check", "publish", "subscribe", "journal", "stats", "topics", "filter"]
+COMMANDS = [
+    "serve", "check", "publish", "subscribe", "ack", "queue", "journal", "stats", "topics", "filter",
+]  # fmt: skip
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -9,16 +9,17 @@ from io import BytesIO
 import pytest
 from click.testing import CliRunner
 
+from tests.helpers.leases import out_of
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.cli.group import cli
-from tickertape.cli.subscribe import _print
+from tickertape.cli.printing import print_batches
 
 BODIES = [b'{"a": 1.50,\n "b": [ ]}', b"plain text", b"", b'"caf\xc3\xa9"', b"\xff\x00", b'"\xff"', b"[1] 2"]
 
 
 def printed(batches: list[MessageBatch], count: int | None = None, *, as_json: bool = False) -> bytes:
     out = BytesIO()
-    whole = _print(batches, count, out, as_json=as_json)
+    whole = print_batches(batches, count, out, as_json=as_json)
     assert whole is (count is not None and count <= sum(batch.count for batch in batches))
     return out.getvalue()
 
@@ -97,6 +98,18 @@ def test_json_shows_an_expiration_where_there_is_nothing_else() -> None:
     builder = BatchBuilder()
     builder.add("t", b"1", expiration_ms=2)
     assert json.loads(printed([builder.build()], as_json=True))["expiration"] == 2
+
+
+@pytest.mark.parametrize(
+    ("ends", "more"),
+    [(0, {}), (1_700_000_030_000_000, {"lease_expires": "20231114T221350.000000Z"})],
+)
+def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]) -> None:
+    batch = out_of("work", batch_from_bodies("orders", [b"1"], publisher=7, first_sequence=3), ends=ends)
+    (line,) = printed([batch], as_json=True).splitlines()
+    shown = json.loads(line)
+    assert (shown["topic"], shown["underlying_topic"], shown["bookmark"]) == ("work", "orders", "7|3|")
+    assert {name: shown[name] for name in shown if name.startswith("lease")} == more
 
 
 @pytest.mark.parametrize(

@@ -273,3 +273,10 @@ def test_so_many_queues_and_no_more(tmp_path: Path) -> None:
     text = "".join(f"[[queue]]\nname = '{n}'\n" for n in range(queues_max + 2))
     told = problems(tmp_path, text)
     assert told == [f"{2 * queues_max + 1}: queue: is one queue too many: at most 1,000 are read"]
+
+
+def test_clients_are_told_the_names_of_queues_too_and_that_has_a_bound(tmp_path: Path) -> None:
+    names = [f"{n:0>250}" for n in range(800)]
+    text = "".join(f"[[queue]]\nname = '{name}'\n" for name in names)
+    (found,) = problems(tmp_path, text)
+    assert "of validated ones and of queues take 202400 bytes together" in found

@@ -25,6 +25,7 @@ from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.engine.session import Session
 from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
 from tickertape.engine.subscription import Subscription
+from tickertape.server.admin.queues_look import queue_states
 from tickertape.server.admin.report import (
     JournalState,
     Memory,
@@ -38,6 +39,7 @@ from tickertape.server.admin.report import (
     Totals,
 )
 from tickertape.server.instance import Instance
+from tickertape.server.opening import clock
 
 
 class Status(NamedTuple):
@@ -136,6 +138,7 @@ class Look:
                 inbound_bytes=instance.inbound.bytes,
             ),
             slow_clients=self._slow_clients(),
+            queues=queue_states(instance.broker.queues.looks(clock())),
         )
         return Seen(stats, self._topics(count))
 

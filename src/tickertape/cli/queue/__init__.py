@@ -1,0 +1,31 @@
+"""Owns the group `queue`: the commands that look at queues of a running server, and move what is in them.
+
+Must never take a message out of a queue that the user did not ask to be taken out.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tickertape.cli.queue.browsing import browse
+from tickertape.cli.queue.listing import list_queues
+from tickertape.cli.queue.purging import purge
+from tickertape.cli.queue.requeueing import requeue
+
+
+@click.group(short_help="Look at queues, empty them, put dead letters back.")
+def queue() -> None:
+    """Look at the queues of a running server, empty them, and put dead letters back to work.
+
+    \b
+    tickertape queue ls                                       how many messages wait, for how long
+    tickertape queue browse work --count 10                   the next ones, taking none
+    tickertape queue purge work --filter "/test = TRUE"       those are done with
+    tickertape queue requeue work-dead                        dead letters go back where they came from
+
+    The commands subscribe (with --ack) and ack consume a queue and settle single messages.
+    """
+
+
+for _command in (list_queues, browse, purge, requeue):
+    queue.add_command(_command)

@@ -1,0 +1,112 @@
+"""Queues and the command line, against a real server: consume, look, settle, purge, and put back to work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+import tickertape as tt
+from tickertape.cli.group import cli
+from tickertape.testing import RunningServer, running_server
+
+SECONDS = 20.0
+CONFIG = """
+[[queue]]
+name = "read"
+[[queue]]
+name = "work"
+underlying = "orders"
+dead_letter = "dead"
+[[queue]]
+name = "dead"
+[[queue]]
+name = "purged"
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """One server; each test has queues of its own."""
+    with running_server(config=CONFIG) as running:
+        yield running
+
+
+def run(server: RunningServer, *arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(cli, [*arguments, "--server", server.uri])
+    assert (result.exit_code, result.stderr if code == 0 else "") == (code, "")
+    return result.stdout
+
+
+def publish(server: RunningServer, topic: str, *bodies: str) -> list[str]:
+    """The bookmarks of what was published."""
+    with tt.Client(f"loader-{topic}", server.uri, publish_store=tt.MemoryPublishStore()) as client:
+        for body in bodies:
+            client.publish(topic, body, correlation_id="mine")
+        client.publish_flush(timeout=SECONDS)
+        return [message.bookmark or "" for message in client.replay(topic)]
+
+
+def test_what_was_printed_is_acknowledged_and_no_more(server: RunningServer) -> None:
+    publish(server, "read", "1", "2", "3", "4")
+    assert run(server, "subscribe", "read", "--count", "1", "--timeout", "20s") == "1\n"
+    assert run(server, "queue", "browse", "read") == "1\n2\n3\n4\n"
+    printed = run(
+        server, "subscribe", "read", "--ack", "--count", "3", "--max-backlog", "10", "--timeout", "20s",
+        "--output", "json",
+    )  # fmt: skip
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert [(row["topic"], row["underlying_topic"], row["data"]) for row in rows] == [
+        ("read", "read", 1),
+        ("read", "read", 2),
+        ("read", "read", 3),
+    ]
+    assert run(server, "queue", "browse", "read", "--count", "5") == "4\n"
+    assert run(server, "subscribe", "read", "--ack", "--timeout", "500ms", code=3) == "4\n"
+    assert run(server, "queue", "browse", "read") == ""
+
+
+def test_a_dead_letter_goes_back_to_work(server: RunningServer) -> None:
+    first, second = publish(server, "orders", '{"a":1}', '{"a":2}')
+    run(server, "ack", "work", f"{first},{second}", "--option", "expire")
+    assert run(server, "queue", "browse", "work") == ""
+    rows = [
+        json.loads(line) for line in run(server, "queue", "browse", "dead", "--output", "json").splitlines()
+    ]
+    labels = [json.loads(row["correlation_id"]) for row in rows]
+    assert [(label["queue"], label["topic"], label["bookmark"]) for label in labels] == [
+        ("work", "orders", first),
+        ("work", "orders", second),
+    ]
+    assert run(server, "queue", "requeue", "dead", "--count", "1") == "1 message requeued\n"
+    assert run(server, "queue", "browse", "dead") == '{"a":2}\n'
+    (back,) = [
+        json.loads(line) for line in run(server, "queue", "browse", "work", "--output", "json").splitlines()
+    ]
+    assert (back["data"], back["correlation_id"]) == ({"a": 1}, "mine")
+    run(server, "ack", "work", "--filter", "/a = 1")
+    assert run(server, "queue", "browse", "work") == ""
+
+
+def test_a_purge_takes_what_passes_and_tells_how_much_it_was(server: RunningServer) -> None:
+    publish(server, "purged", *(json.dumps({"n": n}) for n in range(20)))
+    purge = ("queue", "purge", "purged", "--yes", "--admin", server.admin_url)
+    assert run(server, *purge, "--filter", "/n < 5") == "5 messages left the queue\n"
+    listed = json.loads(
+        CliRunner().invoke(cli, ["queue", "ls", "--admin", server.admin_url, "--output", "json"]).stdout
+    )
+    (purged,) = [queue for queue in listed["queues"] if queue["name"] == "purged"]
+    assert (purged["depth"], purged["ready"], purged["entered"], purged["acknowledged"]) == (15, 15, 20, 5)
+    assert run(server, *purge) == "15 messages left the queue\n"
+    assert run(server, *purge) == "0 messages left the queue\n"
+
+
+def test_what_is_no_queue_is_said(server: RunningServer) -> None:
+    result = CliRunner().invoke(cli, ["ack", "no-queue", "1|2|", "--server", server.uri])
+    assert result.exit_code == 1
+    assert "no-queue" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
