@@ -98,6 +98,9 @@ class Queue:
         """A consumer holds them no longer; what becomes of them is said by an outcome."""
         self.leases.release(lease, positions)
         lease.holder.unsettled -= len(positions)
+        for work in lease.holder.works:
+            if work.queue is not self:
+                work.stir()  # it has room again, for what waits in its other queues too
         if self.definition.at_most_once:
             self.state.owed -= positions
 
