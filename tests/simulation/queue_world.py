@@ -21,8 +21,8 @@ from tickertape.base.names import is_pattern
 from tickertape.base.ports import Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
-from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.checkpoint import decode_covered
+from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.recovering import recover
 from tickertape.engine.registry import Registry
 from tickertape.journal.commit import Persisted
