@@ -71,6 +71,13 @@ class Queue:
             self.order.left(affected)
         return affected
 
+    def tidy(self) -> None:
+        """Forget when messages expire that have left."""
+        if self.expiry.active:
+            oldest = self.state.oldest()
+            self.expiry.forget_below(self.considered if oldest is None else oldest)
+            self.expiry.keep(self.state.ready | self.state.inactive | self.state.leased)
+
     # -- what consumers hold ----------------------------------------------------------------------------
 
     def grant(self, consumer: Consumer, batch: MessageBatch, positions: Int64s, now: Now) -> Lease[Consumer]:
