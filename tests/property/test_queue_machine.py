@@ -158,7 +158,7 @@ class QueueMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_queues_do_what_the_oracle_says(full: bool) -> None:
     COUNTS.clear()
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         QueueMachine,
         settings=settings(
             settings.default,
