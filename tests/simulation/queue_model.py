@@ -187,8 +187,11 @@ class QueueModel:
         self, conn: int, sub_id: str, queue: str, lease: int, once: bool, keys: Sequence[Key], now: int
     ) -> None:
         """A frame came. Raises `AssertionError` for what must not be."""
-        consumer = self.consumers[conn, sub_id]
         state = self.queues[queue]
+        consumer = self.consumers.get((conn, sub_id))
+        if consumer is None:
+            self._delivered_to_nobody(state, once, keys, now)
+            return
         told = state.definition
         assert queue in consumer.queues or queue in consumer.before
         assert once == told.at_most_once
@@ -214,6 +217,14 @@ class QueueModel:
             self.counts["delivered"] += 1
             self.counts["delivered again"] += entry.deliveries[0] > 0
             self.counts["a barrier was delivered"] += entry.barrier
+
+    def _delivered_to_nobody(self, state: QueueState, once: bool, keys: Sequence[Key], now: int) -> None:
+        """What waited for the disk when its subscription ended: at most once it has left the queue."""
+        assert once
+        for key in keys:
+            self._check_deliverable(state, state.entries[key], now)
+            self.end(state, state.entries[key], "taken")
+            self.counts["taken by nobody"] += 1
 
     def _check_lease(self, told: QueueDefinition, lease: int, now: int) -> None:
         if told.lease_period is None or told.at_most_once:
@@ -299,6 +310,8 @@ class QueueModel:
             return "" if entry.state == "leaving" else "perhaps"
         perhaps = "perhaps" if entry.unsure else "surely"
         if entry.state == "ready":
+            if now >= entry.expires:
+                perhaps = "perhaps"  # it may have left a moment ago
             return "" if strict else perhaps
         assert entry.holder is not None
         if now >= entry.ends[0]:
@@ -410,7 +423,11 @@ class QueueModel:
             entry.state = "ready"
             if now >= entry.ends[0]:
                 entry.deliveries = entry.deliveries[0], entry.deliveries[1] + 1
-        elif entry.since == self.interval and entry.why.startswith("max_") and entry.key not in state.letters:
+        elif (
+            entry.since == self.interval
+            and entry.why.startswith(("max_", "not"))
+            and entry.key not in state.letters
+        ):
             # It is not known whether the engine had it in the log.
             entry.state, entry.why, entry.unsure = "ready", "", True
         if entry.state == "ready":
