@@ -16,6 +16,9 @@ from collections import Counter
 import tickertape as tt
 from tests.bench.stage import BODY, FLUSH_SECONDS, percentile
 
+REST_SECONDS = 0.02
+"""How long a consumer keeps acknowledgements that are too few to travel: only the last ones are."""
+
 
 def _go() -> None:
     print("ready", flush=True)
@@ -190,7 +193,34 @@ def takers(uri: str, topic: str, clients: str, count: str) -> None:
         print(f"{percentile(delays, 0.99):.0f}", flush=True)
 
 
-WORKERS = {worker.__name__: worker for worker in (paced, listen, replays, symbols, mixed, listeners, takers)}
+def consume(uri: str, topic: str, backlog: str, gathered: str) -> None:
+    """Take messages of a queue and acknowledge each, until told to end; then, when all of that is persisted,
+    say how many they were."""
+    taken = 0
+
+    def take(stream: tt.MessageStream) -> None:
+        nonlocal taken
+        for message in stream:
+            message.ack()
+            taken += 1
+
+    with tt.Client(_name(), uri, publish_store=tt.MemoryPublishStore()) as client:
+        client.ack_batch_size = int(gathered)
+        client.ack_timeout = REST_SECONDS
+        _go()
+        stream = client.subscribe(topic, max_backlog=int(backlog))
+        thread = threading.Thread(target=take, args=(stream,), daemon=True)
+        thread.start()
+        sys.stdin.readline()
+        client.publish_flush(timeout=FLUSH_SECONDS)
+        stream.close()
+        thread.join(FLUSH_SECONDS)
+        print(taken, flush=True)
+
+
+WORKERS = {
+    worker.__name__: worker for worker in (paced, listen, replays, symbols, mixed, listeners, takers, consume)
+}
 
 if __name__ == "__main__":
     WORKERS[sys.argv[1]](*sys.argv[2:])

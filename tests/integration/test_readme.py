@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.helpers.java import short_lived_java
+from tests.helpers.java import java_that_runs, short_lived_java
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 ADDRESS = "tcp://127.0.0.1:9007"
@@ -85,13 +85,13 @@ class Terminal:
             if self.server.stdout is not None:
                 self.server.stdout.close()
 
-    def paste(self, block: Block) -> str:
-        """Run a block and return what it printed; it must succeed."""
+    def paste(self, block: Block, **more: str) -> str:
+        """Run a block, with more in its environment, and return what it printed; it must succeed."""
         command = [sys.executable, "-c"] if block.language == "python" else ["bash", "-euo", "pipefail", "-c"]
         done = subprocess.run(
             [*command, block.source.replace(ADDRESS, self._address)],
             cwd=self._directory,
-            env=environment(),
+            env=environment() | more,
             capture_output=True,
             text=True,
             timeout=SPARK_STEP_SECONDS_MAX if block.needs_spark else STEP_SECONDS_MAX,
@@ -148,6 +148,9 @@ def test_the_quick_start_prints_what_it_says(blocks: list[Block], printed: list[
 @pytest.mark.spark
 @pytest.mark.timeout(SPARK_STEP_SECONDS_MAX + 3 * STEP_SECONDS_MAX)
 @pytest.mark.usefixtures("printed")
-def test_the_quick_start_with_spark_prints_what_it_says(terminal: Terminal, blocks: list[Block]) -> None:
+def test_the_quick_start_with_spark_prints_what_it_says(
+    terminal: Terminal, blocks: list[Block], full: bool
+) -> None:
+    """A process of its own, and with --full a Java of its own: else the one of the Spark tests will do."""
     (block,) = [block for block in blocks if block.needs_spark]
-    assert terminal.paste(block) == block.printed
+    assert terminal.paste(block, **({} if full else java_that_runs())) == block.printed

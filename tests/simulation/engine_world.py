@@ -37,7 +37,7 @@ from tickertape.engine.effects import (
     SpillTrim,
     SpillWrite,
 )
-from tickertape.engine.registry import CONTROL_TOPIC, load_registry
+from tickertape.engine.registry import CONTROL_TOPIC, Registry, load_registry
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
@@ -311,8 +311,18 @@ class EngineWorld:
             for job in jobs:
                 journal.done(job, None, self._executor.run(job), self.now())
         journal.take_persisted()
-        registry = drive(self.disk, load_registry(journal))
-        self.broker = Broker(
+        self.broker = self.make_broker(journal, drive(self.disk, load_registry(journal)))
+        view = journal.view
+        view.first = drive(self.disk, first_message(view, view.first_position))
+        self.offline: list[OfflineStart | OfflineStop] = []
+        self.jobs: deque[Job] = deque()
+        self.reads: list[Read] = []
+        self.pauses: list[PauseReading | ResumeReading] = []
+        self.peers = {}
+
+    def make_broker(self, journal: Journal, registry: Registry, **more: Any) -> Broker:
+        """The engine of a journal; `more` goes to it."""
+        return Broker(
             journal,
             registry,
             instance="test",
@@ -322,14 +332,8 @@ class EngineWorld:
             message_types=self.topic_types,
             retention=self.retention,
             slow_clients=self.slow_clients,
+            **more,
         )
-        view = journal.view
-        view.first = drive(self.disk, first_message(view, view.first_position))
-        self.offline: list[OfflineStart | OfflineStop] = []
-        self.jobs: deque[Job] = deque()
-        self.reads: list[Read] = []
-        self.pauses: list[PauseReading | ResumeReading] = []
-        self.peers = {}
 
     def now(self) -> Now:
         self.mono += self.rng.random() * 0.001
@@ -339,11 +343,15 @@ class EngineWorld:
     def connect(self, name: str, **logon: object) -> Peer:
         """A client that has logged on (or was refused)."""
         self._conn += 1
-        peer = Peer(self, self._conn, name)
+        peer = self.make_peer(self._conn, name)
         self.peers[self._conn] = peer
         self.broker.connected(self._conn)
         peer.send(Logon(name=name, **logon))  # type: ignore[arg-type]
         return peer
+
+    def make_peer(self, conn: int, name: str) -> Peer:
+        """The other end of a connection."""
+        return Peer(self, conn, name)
 
     def acknowledged(self, peer: Peer) -> None:
         """The server said that a publisher's sequences are persisted."""

@@ -217,6 +217,6 @@ class Delivering:
 
 def _some(batch: MessageBatch, which: Int64s) -> MessageBatch:
     low, high = int(which[0]), int(which[-1]) + 1
-    if high - low == batch.count:
-        return batch
-    return slice_batch(batch, low, high) if high - low == len(which) else select(batch, which)
+    if high - low != len(which):
+        return select(batch, which)
+    return batch if high - low == batch.count else slice_batch(batch, low, high)

@@ -71,6 +71,13 @@ class Queue:
             self.order.left(affected)
         return affected
 
+    def tidy(self) -> None:
+        """Forget when messages expire that have left."""
+        if self.expiry.active:
+            oldest = self.state.oldest()
+            self.expiry.forget_below(self.considered if oldest is None else oldest)
+            self.expiry.keep(self.state.ready | self.state.inactive | self.state.leased)
+
     # -- what consumers hold ----------------------------------------------------------------------------
 
     def grant(self, consumer: Consumer, batch: MessageBatch, positions: Int64s, now: Now) -> Lease[Consumer]:
@@ -91,6 +98,9 @@ class Queue:
         """A consumer holds them no longer; what becomes of them is said by an outcome."""
         self.leases.release(lease, positions)
         lease.holder.unsettled -= len(positions)
+        for work in lease.holder.works:
+            if work.queue is not self:
+                work.stir()  # it has room again, for what waits in its other queues too
         if self.definition.at_most_once:
             self.state.owed -= positions
 

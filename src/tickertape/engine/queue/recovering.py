@@ -81,6 +81,12 @@ def recover(
                 f"queue {definition.name}: its definition has changed, it is read anew from the log"
             )
             checkpoint = None
+        if checkpoint is not None and max(checkpoint.messages, checkpoint.records) > journal.persisted_end:
+            # What was not synced is gone, and its positions will be given again.
+            report.append(
+                f"queue {definition.name}: its checkpoint goes beyond the log, which is read instead"
+            )
+            checkpoint = None
         try:
             fold = _begin(work, begun, checkpoint, journal.view.first_position)
         except ValueError as error:

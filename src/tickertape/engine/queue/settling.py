@@ -88,9 +88,8 @@ def _named(
     """The leased messages that a settlement may settle, and those that wait."""
     lenient = queue.definition.leasing == "lenient"
     by_filter = settlement.filter is not None
-    held = queue.leases.of_positions(found) if found else []
-    if not by_filter:
-        held += queue.leases.find(runs)[0]
+    # What no lease named when it was looked up may be leased by now: then the runs name it, and once only.
+    held = queue.leases.of_positions(found) if by_filter else queue.leases.find(runs)[0]
     if not (by_filter and lenient):
         held = [(lease, positions) for lease, positions in held if lease.holder.session is session]
     waiting = BitMap64()
