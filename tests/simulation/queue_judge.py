@@ -217,6 +217,7 @@ def _decide_leased(model: QueueModel, state: QueueState, unsure: list[Entry], th
             if now < entry.ends[0]:
                 model.end(state, entry, "not sure")
             else:  # it may have gone back instead
+                model._give_room(state, entry)
                 entry.state, entry.holder, entry.ends = "ready", None, (NEVER, NEVER)
         elif there == len(unsure) and entry.holder is not None:
             entry.unsure = False
