@@ -38,6 +38,8 @@ class Due(NamedTuple):
     """A delivery that waits until the log is persisted up to `end`."""
 
     end: int
+    consumer: Consumer
+    """Not sent when it is over by then: another subscription may have its id."""
     send: Send
 
 
@@ -210,7 +212,7 @@ class Delivering:
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:
-                self._later(Due(end, send))
+                self._later(Due(end, consumer, send))
             else:
                 self._effects.append(send)
 

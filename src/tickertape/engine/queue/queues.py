@@ -259,7 +259,9 @@ class Queues:
         """The log has grown."""
         end = self._journal.persisted_end
         while self._due and self._due[0].end <= end:
-            self._access.effects.append(self._due.popleft().send)
+            due = self._due.popleft()
+            if due.consumer.works:
+                self._access.effects.append(due.send)
         if self._begun:
             for work in self._works.values():
                 self._active[work] = None
