@@ -142,7 +142,8 @@ class Delivering:
     def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
         """Consumers, and which of the messages each gets."""
         queue, batch = self._queue, fetched.batch
-        counts, queue.turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        counts, turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        queue.went_to(turn, any(counts))
         given: list[tuple[Consumer, Int64s]] = []
         low = 0
         for consumer, count in zip(queue.consumers, counts, strict=True):
@@ -165,7 +166,8 @@ class Delivering:
         chosen: dict[int, list[int]] = {}
         for index in range(fetched.batch.count):
             eligible = [i for i, mask in enumerate(masks) if mask is None or mask[index]]
-            who, queue.turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            who, turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            queue.went_to(turn, who is not None)
             if who is not None:
                 loads[who] = Load(loads[who].unacknowledged + 1, loads[who].limit)
                 chosen.setdefault(who, []).append(index)

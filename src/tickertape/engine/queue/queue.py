@@ -104,6 +104,11 @@ class Queue:
         if self.definition.at_most_once:
             self.state.owed -= positions
 
+    def went_to(self, turn: int, given: bool) -> None:
+        """Whose turn it is now, after messages were `given` out: behind the last consumer there is room for
+        one that is still to come."""
+        self.turn = turn if turn or not given else len(self.consumers)
+
     def room(self) -> int | None:
         """How many more messages may be delivered and not acknowledged; None: any number."""
         limit = self.definition.max_backlog
