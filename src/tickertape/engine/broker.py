@@ -172,6 +172,7 @@ class Broker:
         if session is not None:
             self._intake.drop(session)
             self.subscribing.drop(session)
+            self._write()
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """What came from the connection is not the protocol: say so and close."""
@@ -327,7 +328,7 @@ class Broker:
     def _journal_moved(self, now: Now) -> None:
         """Pass on what the journal wants and what became persisted."""
         commits = self.journal.take_persisted()
-        self._effects.extend(DiskJob(job) for job in self.journal.jobs())
+        self._write()
         for session, command in self._publishing.due():
             self._answers.send(session.conn, command)
         for commit in commits:
@@ -341,12 +342,18 @@ class Broker:
             self.queues.persisted()
             self._delivery.dispatch()
             self._delivery.settle(now)
+            self.queues.step(now)  # an idle consumer need not wait for the next turn
+            self._write()
         if self._pauses.of("journal") and not self._intake.crowded:
             self._pauses.lift("journal")
         if self._pauses.of("unrecorded") and not self.subscribing.unrecorded.congested:
             self._pauses.lift("unrecorded")
         if self.journal.failure is not None and not self._failed:
             self._fail()
+
+    def _write(self) -> None:
+        """What was accepted goes to the disk."""
+        self._effects.extend(DiskJob(job) for job in self.journal.jobs())
 
     def _fail(self) -> None:
         self._failed = True

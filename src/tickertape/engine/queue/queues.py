@@ -229,7 +229,10 @@ class Queues:
         if settlement.filter is not None:
             topic = work.queue.definition.topic
             content = self._contents.cover(topic, settlement.filter, None, session.subscriber).content
-        return look_up(work.queue, self._journal.view, settlement, runs, content)
+            persisted = self._journal.persisted_end
+            while work.queue.considered < persisted and work.failure is None:
+                yield None  # what was there when it was asked for has to enter first
+        return (yield from look_up(work.queue, self._journal.view, settlement, runs, content))
 
     def settle(
         self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tickertape.base.bookmarks import AtTime, FromNow, parse_bookmark
+from tickertape.base.bookmarks import AtTime, FromNow, Range, parse_bookmark
 from tickertape.base.errors import BadBookmark, JournalCorrupt
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
@@ -125,6 +125,8 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
     if text == "now":
         return journal.accepted_end
     point = parse_bookmark("0" if text == "epoch" else text)
+    if isinstance(point, Range):
+        raise BadBookmark(f"recovery_point {text}: a time, a bookmark, epoch or now")
     if isinstance(point, FromNow):
         return journal.accepted_end
     if isinstance(point, AtTime) and point.micros >= journal.log_time(now):
@@ -136,8 +138,6 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
             request = search.send(b"" if request is None else (yield request))
     except StopIteration as done:
         extent = done.value
-    if extent.not_before is not None:
-        raise BadBookmark(f"recovery_point {text}: a time, a bookmark, epoch or now")
     start: int = extent.start
     return start
 
