@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.simulation.journal_world import drive, read_log
+from tests.simulation.spilled_files import SpilledFiles
 from tickertape.base.errors import JournalError, TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
@@ -224,45 +225,6 @@ class Peer:
         if owed:
             self.outstanding[sub_id] -= owed
             self.send(Credit(sub_id=sub_id, bytes=owed))
-
-
-class SpilledFiles:
-    """The files of what waits on disk: writes and reads wait for their turn, and fail when a test says so."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[SpillWrite | SpillRead] = deque()
-        self.files: dict[int, bytearray] = {}
-        self.fails: Callable[[SpillWrite | SpillRead], OSError | None] = lambda _: None
-        """The error of a job, or None."""
-        self.damages: Callable[[bytes], bytes] = bytes
-        """What is read of what was written."""
-
-    def take(self, effect: SpillWrite | SpillRead | SpillTrim) -> None:
-        if isinstance(effect, SpillTrim):
-            assert all(job.file != effect.file for job in self.jobs), "something is under way in it"
-            self.files.pop(effect.file, None)
-        else:
-            self.jobs.append(effect)
-
-    def run(self) -> tuple[int, Buffer | OSError | None]:
-        """Carry out the oldest job; its token, and the answer."""
-        job = self.jobs.popleft()
-        error = self.fails(job)
-        if error is not None:
-            return job.token, error
-        if isinstance(job, SpillRead):
-            data = bytes(self.files[job.file][job.offset : job.offset + job.size])
-            return job.token, self.damages(data)
-        file = self.files.setdefault(job.file, bytearray())
-        data = b"".join(job.buffers)
-        file[len(file) :] = bytes(max(job.offset - len(file), 0))
-        file[job.offset : job.offset + len(data)] = data
-        return job.token, None
-
-    @property
-    def bytes(self) -> int:
-        """What the files take."""
-        return sum(map(len, self.files.values()))
 
 
 class EngineWorld:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from tests.simulation.queue_entries import SLACK, Consumer, Entry, QueueState
+from tests.simulation.queue_entries import SLACK, Consumer, Entry, Key, QueueState
 from tests.simulation.queue_model import EXPIRIES, QueueModel
 
 
@@ -44,14 +44,14 @@ def at_rest(model: QueueModel, looks: Iterable[Any], now: int) -> None:
     """Bring the oracle up to `now` (microseconds since 1970 UTC), and hold the engine against it."""
     by_name = {look.name: look for look in looks}
     assert set(by_name) == set(model.queues)
-    for consumer in model.consumers.values():
-        consumer.maybe.clear()
     for name, state in model.queues.items():
         _come_of_age(model, state, now)
         assert not state.of("leaving", "returning"), f"{name}: a settlement was never persisted"
         _in_order(model, state)
         _fairly(model, state)
         _compare(model, state, by_name[name], now)
+    for consumer in model.consumers.values():
+        consumer.maybe = {held for held in consumer.maybe if _may_hold(model, consumer, held)}
     for state in model.queues.values():
         _nothing_waits(model, state, now)
         _letters(state)
@@ -68,6 +68,11 @@ def at_rest(model: QueueModel, looks: Iterable[Any], now: int) -> None:
         consumer.fresh = False
     model.interval += 1
     model.moved = False
+
+
+def _may_hold(model: QueueModel, consumer: Consumer, held: tuple[str, Key]) -> bool:
+    entry = model.queues[held[0]].entries[held[1]]
+    return entry.state == "leased" and entry.holder is consumer and held not in consumer.held
 
 
 def _come_of_age(model: QueueModel, state: QueueState, now: int) -> None:
@@ -99,7 +104,8 @@ def _in_order(model: QueueModel, state: QueueState) -> None:
         if entry.here and entry.since < model.interval and entry.key in state.open_before
     ]
     for consumer, entry in state.recent:
-        if consumer.fresh and consumer.condition is not None and state.definition.priority is not None:
+        searched = [condition for condition in (consumer.condition, *consumer.earlier) if condition]
+        if consumer.fresh and searched and state.definition.priority is not None:
             continue  # what passes its filter is still looked for: it gets the best of what was found
         for other in waiting:
             if other.rank < entry.rank and consumer.surely_takes(other.body):
@@ -149,7 +155,7 @@ def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
         return
     open_now = state.open_now()
     for consumer in model.consumers.values():
-        if state.name not in consumer.queues or len(consumer.held) >= consumer.backlog:
+        if state.name not in consumer.queues or len(consumer.held | consumer.maybe) >= consumer.backlog:
             continue
         for entry in state.of("ready"):
             if entry.key in open_now and now < entry.expires and consumer.surely_takes(entry.body):
@@ -190,6 +196,8 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
         elif waiting == len(ready) + len(unsure):
             for entry in unsure:
                 entry.unsure = False
+    if unsure_leased and not ending:
+        _decide_leased(model, state, unsure_leased, look.leased - len(leased))
     if model.first_life and not loose and not state.left["not sure"]:
         expired = sum(state.left[why] for why in EXPIRIES)
         found = look.entered, look.acknowledged, look.taken, sum(look.expired.values())
@@ -200,6 +208,16 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
         assert look.backlog == held, f"{look}: {held} held"
     model.counts["compared exactly"] += not loose
     model.counts["compared"] += 1
+
+
+def _decide_leased(model: QueueModel, state: QueueState, unsure: list[Entry], there: int) -> None:
+    """As many of the leases that are not sure are `there`: perhaps that says it of each."""
+    for entry in unsure:
+        if there == 0:
+            model.end(state, entry, "not sure")
+        elif there == len(unsure) and entry.holder is not None:
+            entry.unsure = False
+            entry.holder.held.add((state.name, entry.key))
 
 
 def _surely(state: QueueState, name: str) -> tuple[list[Entry], list[Entry]]:

@@ -57,8 +57,9 @@ class QueueModel:
         self.first_life = True
         self.disturbed = True
         """Something else than to publish was done since the world last was at rest."""
-        self._late: dict[Key, list[tuple[QueueState, Entry, int, str]]] = {}
-        """What settlements may have moved that the engine decided on after they came."""
+        self._late: dict[Key, list[tuple[QueueState, Entry, int | None, str]]] = {}
+        """What settlements may have moved that the engine decided on after they came, and of which
+        connection a lease may be; None: of any."""
         self._orders = 0
 
     # -- what enters, and what was settled, as it becomes persisted -------------------------------------
@@ -92,12 +93,12 @@ class QueueModel:
         )
         assert label["reason"] in EXPIRIES
         assert not entry.here or self._may_expire(state, entry, message.stamp), f"{entry} lives, and is dead"
-        assert entry.why in ("", *EXPIRIES), f"{entry} was no expiry, and has a dead letter"
+        assert entry.why in ("", "not sure", *EXPIRIES), f"{entry} was no expiry, and has a dead letter"
         state.letters[key] = state.letters.get(key, 0) + 1
         assert state.letters[key] == 1 or key in state.letters_twice, f"{entry} has two dead letters"
         state.letters_now.add(key)
         if entry.state not in ("leaving", "returning"):
-            self.end(state, entry, entry.why or label["reason"])
+            self.end(state, entry, entry.why if entry.why in EXPIRIES else label["reason"])
         self.counts["dead letters"] += 1
 
     def _may_expire(self, state: QueueState, entry: Entry, now: int) -> bool:
@@ -112,7 +113,8 @@ class QueueModel:
         """A settlement is in the log."""
         for state, entry, conn, action in self._late.pop(by, ()):
             holder = entry.holder
-            if entry.state == "ready" or (entry.state == "leased" and holder and holder.conn == conn):
+            theirs = holder is not None and conn in (None, holder.conn)
+            if entry.state == "ready" or (entry.state == "leased" and theirs):
                 self._settle_one(state, entry, action, by, perhaps=True, extend_ms=0, now=entry.arrived)
         for state in self.queues.values():
             for entry in state.of("leaving", "returning"):
@@ -185,8 +187,11 @@ class QueueModel:
         self, conn: int, sub_id: str, queue: str, lease: int, once: bool, keys: Sequence[Key], now: int
     ) -> None:
         """A frame came. Raises `AssertionError` for what must not be."""
-        consumer = self.consumers[conn, sub_id]
         state = self.queues[queue]
+        consumer = self.consumers.get((conn, sub_id))
+        if consumer is None:
+            self._delivered_to_nobody(state, once, keys, now)
+            return
         told = state.definition
         assert queue in consumer.queues or queue in consumer.before
         assert once == told.at_most_once
@@ -212,6 +217,14 @@ class QueueModel:
             self.counts["delivered"] += 1
             self.counts["delivered again"] += entry.deliveries[0] > 0
             self.counts["a barrier was delivered"] += entry.barrier
+
+    def _delivered_to_nobody(self, state: QueueState, once: bool, keys: Sequence[Key], now: int) -> None:
+        """What waited for the disk when its subscription ended: at most once it has left the queue."""
+        assert once
+        for key in keys:
+            self._check_deliverable(state, state.entries[key], now)
+            self.end(state, state.entries[key], "taken")
+            self.counts["taken by nobody"] += 1
 
     def _check_lease(self, told: QueueDefinition, lease: int, now: int) -> None:
         if told.lease_period is None or told.at_most_once:
@@ -270,7 +283,8 @@ class QueueModel:
                 effect = self._effect(state, entry, conn, by_filter, now)
                 if late and entry.state != "done":
                     effect = effect and "perhaps"
-                    self._late.setdefault(by, []).append((state, entry, conn, action))
+                    anybody = by_filter and state.definition.leasing == "lenient"
+                    self._late.setdefault(by, []).append((state, entry, None if anybody else conn, action))
                 if effect:
                     self._settle_one(state, entry, action, by, effect == "perhaps", extend_ms, now)
 
@@ -296,6 +310,8 @@ class QueueModel:
             return "" if entry.state == "leaving" else "perhaps"
         perhaps = "perhaps" if entry.unsure else "surely"
         if entry.state == "ready":
+            if now >= entry.expires:
+                perhaps = "perhaps"  # it may have left a moment ago
             return "" if strict else perhaps
         assert entry.holder is not None
         if now >= entry.ends[0]:
@@ -407,7 +423,11 @@ class QueueModel:
             entry.state = "ready"
             if now >= entry.ends[0]:
                 entry.deliveries = entry.deliveries[0], entry.deliveries[1] + 1
-        elif entry.since == self.interval and entry.why.startswith("max_") and entry.key not in state.letters:
+        elif (
+            entry.since == self.interval
+            and entry.why.startswith(("max_", "not"))
+            and entry.key not in state.letters
+        ):
             # It is not known whether the engine had it in the log.
             entry.state, entry.why, entry.unsure = "ready", "", True
         if entry.state == "ready":

@@ -180,7 +180,7 @@ class QueuePeer(Peer):
         """Subscribe to queues, or look at what they have."""
         self.ids += 1
         for book in (self.heard, self.marks, self.stamps):
-            book.setdefault(sub_id, [])  # type: ignore[arg-type,attr-defined]
+            book.setdefault(sub_id, [])
         if not replace:
             self.owed_credit[sub_id] = self.outstanding[sub_id] = 0
             self.ended.pop(sub_id, None)

@@ -69,7 +69,7 @@ class Told:
             "entered": len(state.entries),
             "acknowledged": gone,
             "taken": sum(e.why == "taken" for e in state.of("done")),
-            "backlog": 0,
+            "backlog": sum(len(consumer.held) for consumer in self.model.consumers.values()),
             "consumers": len(self.model.consumers),
         }
         done = len(state.of("done")) - gone - numbers["taken"]
