@@ -196,6 +196,17 @@ def test_acknowledgements_that_go_at_once_are_not_gathered_while_others_wait() -
     assert peer.core.publishing.unpersisted_count() == 4
 
 
+def test_the_order_of_acknowledgements_is_kept() -> None:
+    peer = consumer(batch_size=4)
+    messages = list(peer.deliver(8))
+    for at in (0, 2, 1, 3):
+        messages[at].ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 1), (5, 3, 1), (5, 2, 1), (5, 4, 1)])]
+    peer.answer()
+    peer.core.settler.acknowledge("work", [(5, 5), (6, 6), (5, 7), (5, 8)], START)
+    assert peer.settled() == [("work", "ack", [(5, 5, 1), (6, 6, 1), (5, 7, 2)])]
+
+
 def test_a_small_batch_is_gathered_with_the_others() -> None:
     peer = consumer(batch_size=5)
     peer.deliver(2).ack()
