@@ -104,7 +104,7 @@ class Delivering:
     # -- one delivery -----------------------------------------------------------------------------------
 
     def deliver(self, now: Now) -> bool:
-        """Hand out what is next; whether anything was."""
+        """Hand out what is next; whether there may be more to hand out."""
         queue = self._queue
         wanted = self._wanted()
         if not len(wanted):
@@ -118,7 +118,7 @@ class Delivering:
         if not given:
             return False
         self._give(given, fetched, now)
-        return True
+        return bool(queue.state.ready) and any(consumer.room for consumer in queue.consumers)
 
     def _wanted(self) -> Int64s:
         queue = self._queue
