@@ -1,7 +1,7 @@
 """Owns the way of a publish frame from a connection into the log, or to those who get what is not recorded.
 
-A frame whose settlements must be looked up first holds back what its connection sends after it: publishes and
-flushes go on in their order, and nothing more is read from it meanwhile. Must never let a later sequence of a
+A frame whose settlements must be looked up first holds back what its connection sends after it: publishes,
+flushes and subscriptions go on in their order, and nothing more is read from it meanwhile. Must never let a later sequence of a
 publisher overtake an earlier one.
 """
 
@@ -121,6 +121,14 @@ class Intake:
         else:
             held.waiting.append(lambda: self._unrecorded.after(act))
         self.pause_when_congested(session)
+
+    def after(self, session: Session, act: Callable[[Now], None]) -> None:
+        """Do something once what the connection published before was taken."""
+        held = self._held.get(session.conn)
+        if held is None:
+            act(self._now)
+        else:
+            held.waiting.append(lambda: act(self._now))
 
     def drop(self, session: Session) -> None:
         """The connection is gone: what it sent is taken, without what would have to be looked up."""
