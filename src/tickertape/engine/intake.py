@@ -1,8 +1,8 @@
 """Owns the way of a publish frame from a connection into the log, or to those who get what is not recorded.
 
 A frame whose settlements must be looked up first holds back what its connection sends after it: publishes,
-flushes and subscriptions go on in their order, and nothing more is read from it meanwhile. Must never let a later sequence of a
-publisher overtake an earlier one.
+flushes and subscriptions go on in their order, and nothing more is read from it meanwhile. Must never let a
+later sequence of a publisher overtake an earlier one.
 """
 
 from __future__ import annotations
