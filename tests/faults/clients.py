@@ -14,7 +14,7 @@ import tickertape as tt
 
 SECONDS = 30.0
 TOPIC = "orders"
-_AGAIN_SECONDS = 0.02
+_AGAIN_SECONDS = 0.05
 
 
 class Publisher(threading.Thread):

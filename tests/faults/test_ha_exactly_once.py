@@ -21,7 +21,7 @@ from tickertape.testing.fault_proxy import Fault
 
 T = TypeVar("T")
 SECONDS = 30.0
-CYCLES = 24
+CYCLES = 12
 CYCLES_FULL = 1_000
 HEARTBEAT = 0.2
 WINDOW = 300

@@ -21,7 +21,7 @@ SECONDS: Final = 20.0
 PATIENCE: Final = 0.05
 """How long a call waits for an answer that does not come."""
 ANSWER_BYTES_MIN: Final = 32
-STEP: Final[dict[Fault, int]] = {"cut": 3, "reset": 11, "stall": 17, "half_open": 17}
+STEP: Final[dict[Fault, int]] = {"cut": 7, "reset": 13, "stall": 23, "half_open": 23}
 """Without `--full` only each so many-th byte; 0 is always one of them."""
 
 pytestmark = pytest.mark.slow

@@ -5,6 +5,7 @@ Must never judge: tests do.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from tests.helpers.processes import source_environment
 from tickertape.testing.ports import ReservedPort
 
 START_SECONDS_MAX: Final = 30.0
-_LOOK_SECONDS: Final = 0.0001
+_LOOK_SECONDS: Final = 0.0005
 
 
 class Victim:
@@ -91,17 +92,19 @@ class Victim:
 
     def sizes(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the segments: they change when one is reserved, cut, or begun in a new file."""
-        return tuple(sorted((entry.name, _stat(entry).st_size) for entry in self._entries()))
+        return tuple((name, status.st_size) for name, status in self._entries())
 
     def writes(self) -> tuple[tuple[str, int, int], ...]:
         """The same, with the time of the last write: changes with everything that is done to a segment."""
-        return tuple(
-            sorted((entry.name, _stat(entry).st_size, _stat(entry).st_mtime_ns) for entry in self._entries())
-        )
+        return tuple((name, status.st_size, status.st_mtime_ns) for name, status in self._entries())
 
-    def _entries(self) -> list[os.DirEntry[str]]:
+    def _entries(self) -> list[tuple[str, os.stat_result]]:
+        found = []
         with os.scandir(self.data / "journal") as entries:
-            return list(entries)
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                    found.append((entry.name, os.stat(entry.path)))
+        return sorted(found)
 
     def wait_change(self, look: str, times: int, seconds: float) -> bool:
         """Wait until `sizes` or `writes` has changed so often; False when it has not in time."""
@@ -112,7 +115,3 @@ class Victim:
                 before, times = now, times - 1
             time.sleep(_LOOK_SECONDS)
         return times == 0
-
-
-def _stat(entry: os.DirEntry[str]) -> os.stat_result:
-    return os.stat(entry.path)

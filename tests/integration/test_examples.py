@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 import tickertape as tt
+from examples.demo.flights import read_flights
+from tests.helpers.admin import stats_of
 from tests.helpers.processes import source_environment
-from tickertape.testing import RunningServer, running_server, wait_until
+from tickertape.server.admin.queues_look import QueueState
+from tickertape.testing import FaultProxy, RunningServer, running_server, wait_until
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -31,9 +38,15 @@ def started(
     example: str, server: RunningServer, state: Path, *arguments: str
 ) -> Iterator[subprocess.Popen[str]]:
     """An example that runs, until it ends or is killed."""
-    command = [sys.executable, "-m", f"examples.{example}", "--servers", server.uri, "--state", str(state)]
+    with running(example, "--servers", server.uri, "--state", str(state), *arguments) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def running(example: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """As `started`, with all its arguments."""
     with subprocess.Popen(
-        [*command, *arguments],
+        [sys.executable, "-m", f"examples.{example}", *arguments],
         cwd=ROOT,
         env=source_environment(),
         stdin=subprocess.PIPE,
@@ -151,3 +164,86 @@ def test_a_windowed_consumer_gets_open_windows_again_and_closed_ones_never(
         assert process.stdout.readline() == told(1) + "\n"
         publish(server, [json.dumps({"minute": 4, "price": 1}).encode()])
         process.kill()
+
+
+class Delays:
+    """The database that workers write to."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def ask(self, question: str) -> list[tuple[Any, ...]]:
+        try:
+            with contextlib.closing(sqlite3.connect(self._file, timeout=SECONDS)) as database:
+                return database.execute(question).fetchall()
+        except sqlite3.OperationalError:  # no table yet
+            return []
+
+    def done(self) -> int:
+        return len(self.ask("SELECT bookmark FROM done"))
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        return {name: (count, minutes) for name, count, minutes in self.ask("SELECT * FROM delays")}
+
+
+def late(flights: list[bytes]) -> dict[str, tuple[int, int]]:
+    """By carrier how many were late, and by how many minutes altogether."""
+    found: dict[str, tuple[int, int]] = {}
+    for flight in map(json.loads, flights):
+        if (flight["dep_delay"] or 0) > 60:
+            count, minutes = found.get(flight["carrier"], (0, 0))
+            found[flight["carrier"]] = count + 1, minutes + flight["dep_delay"]
+    return found
+
+
+def how_many(totals: dict[str, tuple[int, int]]) -> int:
+    return sum(count for count, _ in totals.values())
+
+
+@pytest.mark.slow
+def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: Path) -> None:
+    """One worker has written what it had when it is killed, and the server did not hear of it: that comes
+    again and counts once. Another is killed while it holds messages that it has not looked at."""
+    flights = [flight.body for flight in read_flights(3_000)]
+    early, later = flights[:1_500], flights[1_500:]
+    delays = Delays(tmp_path / "delays.sqlite")
+    backlog = 20
+    assert min(how_many(late(early)), how_many(late(later))) > 2 * backlog
+    with (
+        running_server(tmp_path / "data", ROOT / "examples" / "worker.toml") as server,
+        FaultProxy(server.uri) as proxy,
+        tt.Client("source", server.uri) as source,
+        contextlib.ExitStack() as stack,
+    ):
+
+        def worker(number: int, uri: str, *arguments: str) -> subprocess.Popen[str]:
+            given = ("--servers", uri, "--database", str(tmp_path / "delays.sqlite"), *arguments)
+            return stack.enter_context(running("worker", "--name", f"worker-{number}", *given))
+
+        unheard = worker(1, proxy.uri)
+        wait_until(lambda: queue_of(server).consumers == 1, SECONDS)
+        proxy.stall(to_client=False)  # what it acknowledges does not arrive
+        source.publish_batch("flights", early)
+        wait_until(lambda: delays.done() == backlog, SECONDS)
+        stopped = worker(2, server.uri)
+        wait_until(lambda: delays.done() == how_many(late(early)), SECONDS)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        source.publish_batch("flights", later)
+        wait_until(lambda: queue_of(server).leased == 2 * backlog, SECONDS)
+        unheard.kill()
+        stopped.kill()
+        told = [
+            process.communicate(timeout=SECONDS)[0]
+            for process in [worker(number, server.uri, "--idle", "3") for number in (3, 4)]
+        ]
+        assert queue_of(server).depth == 0
+    assert delays.totals() == late(flights)
+    assert delays.done() == how_many(late(flights))
+    lines = [line.split() for text in told for line in text.splitlines()]
+    assert sum(int(line[2]) for line in lines) >= backlog  # what came again
+
+
+def queue_of(server: RunningServer) -> QueueState:
+    """What the server says of its one queue."""
+    (queue,) = stats_of(server).queues
+    return queue

@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.helpers.java import short_lived_java
+from tests.helpers.java import java_that_runs, short_lived_java
+from tickertape.testing import running_server
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 ADDRESS = "tcp://127.0.0.1:9007"
@@ -33,11 +36,14 @@ class Block(NamedTuple):
 
 
 def quick_start() -> list[Block]:
-    section = README.read_text(encoding="utf-8").split("\n## Quick start\n")[1].split("\n## ")[0]
+    return [block for block in blocks_of("Quick start") if block.language in {"bash", "python"}]
+
+
+def blocks_of(name: str) -> list[Block]:
+    """The blocks of a section, in their order."""
+    section = README.read_text(encoding="utf-8").split(f"\n## {name}\n")[1].split("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", section, re.MULTILINE | re.DOTALL)
-    return [
-        Block(kind, source, printed or None) for kind, source, printed in found if kind in {"bash", "python"}
-    ]
+    return [Block(kind, source, printed or None) for kind, source, printed in found]
 
 
 def environment() -> dict[str, str]:
@@ -85,13 +91,13 @@ class Terminal:
             if self.server.stdout is not None:
                 self.server.stdout.close()
 
-    def paste(self, block: Block) -> str:
-        """Run a block and return what it printed; it must succeed."""
+    def paste(self, block: Block, **more: str) -> str:
+        """Run a block, with more in its environment, and return what it printed; it must succeed."""
         command = [sys.executable, "-c"] if block.language == "python" else ["bash", "-euo", "pipefail", "-c"]
         done = subprocess.run(
             [*command, block.source.replace(ADDRESS, self._address)],
             cwd=self._directory,
-            env=environment(),
+            env=environment() | more,
             capture_output=True,
             text=True,
             timeout=SPARK_STEP_SECONDS_MAX if block.needs_spark else STEP_SECONDS_MAX,
@@ -145,9 +151,20 @@ def test_the_quick_start_prints_what_it_says(blocks: list[Block], printed: list[
 
 
 @pytest.mark.slow
+def test_work_is_shared_out_as_the_page_says() -> None:
+    config, work = blocks_of("Share work out")
+    with running_server(config=config.source) as server, redirect_stdout(StringIO()) as printed:
+        exec(work.source.replace(ADDRESS, server.uri), {})
+    assert printed.getvalue() == work.printed
+
+
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(SPARK_STEP_SECONDS_MAX + 3 * STEP_SECONDS_MAX)
 @pytest.mark.usefixtures("printed")
-def test_the_quick_start_with_spark_prints_what_it_says(terminal: Terminal, blocks: list[Block]) -> None:
+def test_the_quick_start_with_spark_prints_what_it_says(
+    terminal: Terminal, blocks: list[Block], full: bool
+) -> None:
+    """A process of its own, and with --full a Java of its own: else the one of the Spark tests will do."""
     (block,) = [block for block in blocks if block.needs_spark]
-    assert terminal.paste(block) == block.printed
+    assert terminal.paste(block, **({} if full else java_that_runs())) == block.printed

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.simulation.journal_world import drive, read_log
+from tests.simulation.spilled_files import SpilledFiles
 from tickertape.base.errors import JournalError, TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
@@ -37,7 +38,7 @@ from tickertape.engine.effects import (
     SpillTrim,
     SpillWrite,
 )
-from tickertape.engine.registry import CONTROL_TOPIC, load_registry
+from tickertape.engine.registry import CONTROL_TOPIC, Registry, load_registry
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
@@ -226,45 +227,6 @@ class Peer:
             self.send(Credit(sub_id=sub_id, bytes=owed))
 
 
-class SpilledFiles:
-    """The files of what waits on disk: writes and reads wait for their turn, and fail when a test says so."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[SpillWrite | SpillRead] = deque()
-        self.files: dict[int, bytearray] = {}
-        self.fails: Callable[[SpillWrite | SpillRead], OSError | None] = lambda _: None
-        """The error of a job, or None."""
-        self.damages: Callable[[bytes], bytes] = bytes
-        """What is read of what was written."""
-
-    def take(self, effect: SpillWrite | SpillRead | SpillTrim) -> None:
-        if isinstance(effect, SpillTrim):
-            assert all(job.file != effect.file for job in self.jobs), "something is under way in it"
-            self.files.pop(effect.file, None)
-        else:
-            self.jobs.append(effect)
-
-    def run(self) -> tuple[int, Buffer | OSError | None]:
-        """Carry out the oldest job; its token, and the answer."""
-        job = self.jobs.popleft()
-        error = self.fails(job)
-        if error is not None:
-            return job.token, error
-        if isinstance(job, SpillRead):
-            data = bytes(self.files[job.file][job.offset : job.offset + job.size])
-            return job.token, self.damages(data)
-        file = self.files.setdefault(job.file, bytearray())
-        data = b"".join(job.buffers)
-        file[len(file) :] = bytes(max(job.offset - len(file), 0))
-        file[job.offset : job.offset + len(data)] = data
-        return job.token, None
-
-    @property
-    def bytes(self) -> int:
-        """What the files take."""
-        return sum(map(len, self.files.values()))
-
-
 class EngineWorld:
     """One engine on a strict disk. Nothing happens by itself: `step` lets one thing happen."""
 
@@ -311,8 +273,18 @@ class EngineWorld:
             for job in jobs:
                 journal.done(job, None, self._executor.run(job), self.now())
         journal.take_persisted()
-        registry = drive(self.disk, load_registry(journal))
-        self.broker = Broker(
+        self.broker = self.make_broker(journal, drive(self.disk, load_registry(journal)))
+        view = journal.view
+        view.first = drive(self.disk, first_message(view, view.first_position))
+        self.offline: list[OfflineStart | OfflineStop] = []
+        self.jobs: deque[Job] = deque()
+        self.reads: list[Read] = []
+        self.pauses: list[PauseReading | ResumeReading] = []
+        self.peers = {}
+
+    def make_broker(self, journal: Journal, registry: Registry, **more: Any) -> Broker:
+        """The engine of a journal; `more` goes to it."""
+        return Broker(
             journal,
             registry,
             instance="test",
@@ -322,14 +294,8 @@ class EngineWorld:
             message_types=self.topic_types,
             retention=self.retention,
             slow_clients=self.slow_clients,
+            **more,
         )
-        view = journal.view
-        view.first = drive(self.disk, first_message(view, view.first_position))
-        self.offline: list[OfflineStart | OfflineStop] = []
-        self.jobs: deque[Job] = deque()
-        self.reads: list[Read] = []
-        self.pauses: list[PauseReading | ResumeReading] = []
-        self.peers = {}
 
     def now(self) -> Now:
         self.mono += self.rng.random() * 0.001
@@ -339,11 +305,15 @@ class EngineWorld:
     def connect(self, name: str, **logon: object) -> Peer:
         """A client that has logged on (or was refused)."""
         self._conn += 1
-        peer = Peer(self, self._conn, name)
+        peer = self.make_peer(self._conn, name)
         self.peers[self._conn] = peer
         self.broker.connected(self._conn)
         peer.send(Logon(name=name, **logon))  # type: ignore[arg-type]
         return peer
+
+    def make_peer(self, conn: int, name: str) -> Peer:
+        """The other end of a connection."""
+        return Peer(self, conn, name)
 
     def acknowledged(self, peer: Peer) -> None:
         """The server said that a publisher's sequences are persisted."""

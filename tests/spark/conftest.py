@@ -17,15 +17,15 @@ from tickertape.testing.server import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One small local session of two cores, whose workers find this checkout like an installation."""
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession.Builder]:
+    """Of small local sessions of two cores, whose workers find this checkout like an installation."""
     scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", source_environment()["PYTHONPATH"])
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         for name, value in short_lived_java().items():
             patch.setenv(name, value)
-        session = (
+        built = (
             SparkSession.builder.master("local[2]")
             .appName("tickertape tests")
             .config("spark.driver.memory", "1g")
@@ -35,10 +35,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            .getOrCreate()
+            # To compile these queries takes longer than to run them; those of the README are compiled.
+            .config("spark.sql.codegen.wholeStage", "false")
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         )
-        yield session
-        session.stop()
+        yield built
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
+
+
+@pytest.fixture
+def spark(builder: SparkSession.Builder) -> SparkSession:
+    """The session of all tests, or a new one when a test of another part has stopped it."""
+    return SparkSession.getActiveSession() or builder.getOrCreate()
 
 
 @pytest.fixture(scope="session")

@@ -68,7 +68,7 @@ class AcknowledgingClient(ABC, Generic[Done]):
 
     @ack_batch_size.setter
     def ack_batch_size(self, size: int) -> None:
-        self._settle_now(partial(self._core.settler.choose, batch_size=size))
+        self._choose(partial(self._core.settler.choose, batch_size=size))
 
     @property
     def ack_timeout(self) -> float:
@@ -78,7 +78,7 @@ class AcknowledgingClient(ABC, Generic[Done]):
 
     @ack_timeout.setter
     def ack_timeout(self, timeout: float | str) -> None:
-        self._settle_now(partial(self._core.settler.choose, timeout=timeout))
+        self._choose(partial(self._core.settler.choose, timeout=timeout))
 
     @property
     def auto_ack(self) -> bool:
@@ -152,6 +152,10 @@ class AcknowledgingClient(ABC, Generic[Done]):
     @abstractmethod
     def _settle_now(self, step: Step) -> None:
         """Take a step of the settling machine, and send what it wants to be sent. Any thread may call it."""
+
+    @abstractmethod
+    def _choose(self, step: Step) -> None:
+        """As `_settle_now`, and then send what is gathered."""
 
     @abstractmethod
     def _settle_call(self, step: Step) -> Done:

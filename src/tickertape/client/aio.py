@@ -282,6 +282,11 @@ class AsyncClient(
     async def _settle_call(self, step: Callable[[], None]) -> None:
         self._settle_now(step)
 
+    def _choose(self, step: Callable[[], None]) -> None:
+        self._check_not_forked()
+        step()
+        self._settle_now(self._core.settler.flush)
+
     def _settle_now(self, step: Callable[[], None]) -> None:
         self._check_not_forked()
         loop = self._loop

@@ -31,6 +31,10 @@ class SettleSteps(PublishSteps, AcknowledgingClient[None]):
         if deadline is not None and deadline < self._looks_at:
             self._keep_acknowledging(deadline)
 
+    def _choose(self, step: Callable[[], None]) -> None:
+        self._settle_now(step)
+        self._settle_now(self._core.settler.flush)
+
     def _settle_call(self, step: Callable[[], None]) -> None:
         self._settle_now(step)
 

@@ -100,7 +100,7 @@ class Settler:
     # -- what the application says ----------------------------------------------------------------------
 
     def choose(self, *, batch_size: int | None = None, timeout: float | str | None = None) -> None:
-        """Gather so many from now on, or so long. Raises `BadOption`."""
+        """Gather so many from now on, or so long; `flush` is to follow. Raises `BadOption`."""
         if batch_size is not None:
             if type(batch_size) is not int or not 0 < batch_size <= ack_batch_messages_max:
                 raise BadOption(f"ack_batch_size is 1 to {ack_batch_messages_max:,}, not {batch_size!r}")
@@ -111,7 +111,6 @@ class Settler:
             if not 0 < seconds <= lease_seconds_max:
                 raise BadOption(f"ack_timeout is above 0 and at most {lease_seconds_max:.0f} seconds")
             self.timeout = seconds
-        self.flush()
 
     def acknowledged(self, gathering: Gathering, now: Now) -> None:
         """Something was put into `gathering`: send it, or see to it that it is sent in time. Raises as

@@ -80,9 +80,8 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         the topic, or the fields of `conflation_key`. `select`: which fields are sent: `["-/", "+/symbol"]`.
         `replace`: take the place of `sub_id`: nothing is lost or comes twice. The old stream keeps what it
         has and ends as `replaced`; when this is refused it goes on. `max_backlog`, where `topic` is a queue:
-        how many messages it may hold unsettled (`Message.ack`), by default 1. `browse`: only look at what a
-        queue has, then end. `options`: the option string of the reference; what is a keyword too must not be
-        in both. `depth`: credit, in bytes or text (`"2MB"`).
+        how many messages it may hold unsettled (`Message.ack`; default 1). `browse`: look at what it has, and
+        end. `options`: the option string of the reference, no keyword twice. `depth`: credit (`"2MB"`).
         Raises `BadTopic`, `BadFilter`, `BadOption`, `SubscriptionExists`, `TimedOut`, `Disconnected`, ...
         """
         request = make_request(

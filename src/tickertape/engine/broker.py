@@ -52,7 +52,6 @@ from tickertape.journal.reading import Part
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (
     WIRE_VERSION,
-    Ack,
     Command,
     Credit,
     Credits,
@@ -98,7 +97,8 @@ class Broker:
         self._answers = Answers(self._effects, self.statistics)
         self._sessions = Sessions(instance, registry, self.statistics, exclusive=recorded != frozenset())
         self._publishing = Publishing(journal, registry, recorded)
-        self._validation = Validation(validated)
+        validation = Validation(validated)
+        self._validated = validation.topics
         self.topic_types: Mapping[str, str] = dict(message_types or {})
         """Topic to the name of its message type; topics that are not in it are JSON."""
         self._pauses = Pauses(self._effects)
@@ -121,10 +121,33 @@ class Broker:
         self._delivery = self.subscribing.delivery
         self._publishing.accepted = self._delivery.live.accepted
         self._errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
-        self._intake = Intake(
-            journal,
+        self._intake = self._make_intake(validation)
+        self._pins: list[Callable[[], Pin | None]] = [
+            self.subscribing.oldest_needed,
+            self.queues.oldest_needed,
+        ]
+        self.retaining = self._make_retaining(retention or RetentionPolicy())
+        self._strangers: set[int] = set()
+        self._failed = False
+        self.draining = False
+        """A clean stop has begun."""
+        self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
+
+    def _make_retaining(self, policy: RetentionPolicy) -> Retaining:
+        return Retaining(
+            self.journal,
+            policy,
+            self._effects,
+            self.subscribing.new_token,
+            self.subscribing.budget,
+            self.oldest_needed,
+        )
+
+    def _make_intake(self, validation: Validation) -> Intake:
+        return Intake(
+            self.journal,
             self._publishing,
-            self._validation,
+            validation,
             self.queues,
             self.subscribing.unrecorded,
             self._answers,
@@ -133,23 +156,6 @@ class Broker:
             self._errands,
             self._goodbye,
         )
-        self._pins: list[Callable[[], Pin | None]] = [
-            self.subscribing.oldest_needed,
-            self.queues.oldest_needed,
-        ]
-        self.retaining = Retaining(
-            journal,
-            retention or RetentionPolicy(),
-            self._effects,
-            self.subscribing.new_token,
-            self.subscribing.budget,
-            self.oldest_needed,
-        )
-        self._strangers: set[int] = set()
-        self._failed = False
-        self.draining = False
-        """A clean stop has begun."""
-        self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -166,6 +172,7 @@ class Broker:
         if session is not None:
             self._intake.drop(session)
             self.subscribing.drop(session)
+            self._write()
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """What came from the connection is not the protocol: say so and close."""
@@ -321,7 +328,7 @@ class Broker:
     def _journal_moved(self, now: Now) -> None:
         """Pass on what the journal wants and what became persisted."""
         commits = self.journal.take_persisted()
-        self._effects.extend(DiskJob(job) for job in self.journal.jobs())
+        self._write()
         for session, command in self._publishing.due():
             self._answers.send(session.conn, command)
         for commit in commits:
@@ -335,12 +342,18 @@ class Broker:
             self.queues.persisted()
             self._delivery.dispatch()
             self._delivery.settle(now)
+            self.queues.step(now)  # an idle consumer need not wait for the next turn
+            self._write()
         if self._pauses.of("journal") and not self._intake.crowded:
             self._pauses.lift("journal")
         if self._pauses.of("unrecorded") and not self.subscribing.unrecorded.congested:
             self._pauses.lift("unrecorded")
         if self.journal.failure is not None and not self._failed:
             self._fail()
+
+    def _write(self) -> None:
+        """What was accepted goes to the disk."""
+        self._effects.extend(DiskJob(job) for job in self.journal.jobs())
 
     def _fail(self) -> None:
         self._failed = True
@@ -379,7 +392,7 @@ class Broker:
                 publisher=session.publisher,
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=self._recorded_names,
-                validated=self._validation.topics,
+                validated=self._validated,
             )
 
         if self.journal.highest.get(session.publisher) == self.journal.persisted_highest.get(
@@ -412,7 +425,7 @@ class Broker:
         elif isinstance(command, Resume):
             self._answered(session, command.id, lambda: self.subscribing.resume(session, command, now))
         elif isinstance(command, Flush):
-            self._flush(session, command)
+            self._intake.flush(session, command)
         elif isinstance(command, Resolve):
             self._answered(session, command.id, lambda: self._resolve(session, command, now))
         elif isinstance(command, Logon):
@@ -439,25 +452,6 @@ class Broker:
 
     def _too_slow(self, session: Session, why: str) -> None:
         self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
-
-    def _flush(self, session: Session, command: Flush) -> None:
-        answer = Ack(id=command.id)
-
-        def persisted() -> None:
-            self._publishing.owe(session, lambda: answer)
-            self._intake.pause_when_crowded(session)
-
-        def processed() -> None:
-            self._answers.send(session.conn, answer)
-
-        if command.level not in ("persisted", "processed"):
-            text = f"no flush level {shown(command.level)}"
-            self._answers.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
-            return
-        act = persisted if command.level == "persisted" else processed
-        # What was published to unrecorded topics before may still have to be handed on.
-        self._intake.after(session, lambda: self.subscribing.unrecorded.after(act))
-        self._intake.pause_when_congested(session)
 
     def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
         self._check_not_stopping()

@@ -14,6 +14,7 @@ from tickertape.base.errors import BadOption
 from tickertape.engine.allowance import Allowance
 from tickertape.engine.answers import Answers
 from tickertape.engine.content import Content
+from tickertape.engine.contents import Contents
 from tickertape.engine.cover import NOTHING, Cover
 from tickertape.engine.held import Held
 from tickertape.engine.queue.browsing import Browsing
@@ -21,6 +22,7 @@ from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.queue.work import Work
 from tickertape.engine.session import Session
+from tickertape.engine.subscribe_options import SubscribeOptions
 from tickertape.wire.commands import Ack, Resolve, Subscribe
 
 Asking = TypeVar("Asking", Subscribe, Resolve)
@@ -33,12 +35,14 @@ class Consuming:
     def __init__(
         self,
         queues: Queues,
+        contents: Contents,
         answers: Answers,
         of: Callable[[int], Held],
         hold: Callable[[Session], Held],
         forget: Callable[[int], None],
     ) -> None:
         self._queues = queues
+        self._contents = contents
         self._answers = answers
         self._of = of
         self._hold = hold
@@ -48,6 +52,20 @@ class Consuming:
         """A replay of a queue is one of its topics."""
         topic = self._queues.replayed(command.topic)
         return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
+
+    def content(
+        self,
+        session: Session,
+        command: Subscribe,
+        cover: Cover,
+        options: SubscribeOptions,
+        works: list[Work],
+    ) -> Content | None:
+        """What of the messages of some queues a subscription is sent: a filter is on what its topics hold."""
+        if cover.content is None or cover.literal is None or not works:
+            return cover.content
+        topic = works[0].queue.definition.topic
+        return self._contents.cover(topic, command.filter, options.select, session.subscriber).content
 
     def consume(
         self,

@@ -20,6 +20,7 @@ from tickertape.base.errors import (
     TickertapeError,
 )
 from tickertape.base.ports import Now
+from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.addressing import redirected, refuse_nowhere
 from tickertape.engine.answers import Answers
@@ -33,7 +34,7 @@ from tickertape.engine.statistics import Statistics
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.engine.validation import Split, Validation
 from tickertape.journal.journal import Journal
-from tickertape.wire.commands import Processed, Publish, Rejected
+from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
 from tickertape.wire.settling import QUEUE_TOPIC
 
 
@@ -97,13 +98,29 @@ class Intake:
         else:
             held.waiting.append(_Frame(command, batch))
 
-    def after(self, session: Session, act: Callable[[], None]) -> None:
-        """Do something once everything that the connection sent before was taken."""
+    def flush(self, session: Session, command: Flush) -> None:
+        """Answer once everything that the connection sent before is processed, or persisted."""
+        answer = Ack(id=command.id)
+
+        def persisted() -> None:
+            self._publishing.owe(session, lambda: answer)
+            self.pause_when_crowded(session)
+
+        def processed() -> None:
+            self._answers.send(session.conn, answer)
+
+        if command.level not in ("persisted", "processed"):
+            text = f"no flush level {shown(command.level)}"
+            self._answers.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
+            return
+        act = persisted if command.level == "persisted" else processed
         held = self._held.get(session.conn)
+        # What was published to unrecorded topics before may still have to be handed on.
         if held is None:
-            act()
+            self._unrecorded.after(act)
         else:
-            held.waiting.append(act)
+            held.waiting.append(lambda: self._unrecorded.after(act))
+        self.pause_when_congested(session)
 
     def drop(self, session: Session) -> None:
         """The connection is gone: what it sent is taken, without what would have to be looked up."""

@@ -86,8 +86,10 @@ class Searches:
             self._pauses.pause(session.conn, "searches")
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> None:
-        """The answer to a read; ignored when its search was dropped."""
-        search = self._reading.pop(token)
+        """The answer to a read; ignored when its search, or whoever else asked for it, was dropped."""
+        search = self._reading.pop(token, None)
+        if search is None:
+            return
         self._budget.forget(search)
         if not search.dropped:
             self._advance(search, data)

@@ -6,9 +6,10 @@ Must never carry one out before all of its frame were looked up: from then on no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from pyroaring import BitMap64
 
@@ -18,6 +19,7 @@ from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I1
 from tickertape.engine.errands import Steps
 from tickertape.engine.queue.queues import Queues
+from tickertape.engine.queue.records import nothing_of
 from tickertape.engine.session import Session
 from tickertape.engine.validation import Split, refusing
 from tickertape.wire.commands import Publish
@@ -79,16 +81,35 @@ class Settlements:
         bodies = batch.bodies_list()
         kinds = np.zeros(batch.count, I1)
         nothing = BitMap64()
-        for index, settlement, runs in self._asked:
-            if index in self._bad:
-                continue
-            found = self._found.get(index, nothing)
+        for first, *others in self._alike():
+            together = _together([first, *others])
+            found = BitMap64()
+            for asked in (first, *others):
+                found |= self._found.get(asked.at, nothing)
             try:
-                bodies[index] = self._queues.settle(self._session, settlement, runs, found, now)
+                body = self._queues.settle(self._session, together.settlement, together.runs, found, now)
             except TickertapeError as error:
-                self._bad[index] = error
+                self._bad.update((asked.at, error) for asked in (first, *others))
+                continue
+            bodies[first.at] = body
+            for asked in others:
+                bodies[asked.at] = nothing_of(asked.settlement.queue)
         kinds[self._indices()] = 1
         return self._without_bad(command, with_bodies(batch, bodies, kinds))
+
+    def _alike(self) -> Iterator[list[_Asked]]:
+        """Those that follow one another and differ in nothing but their bookmarks: they are carried out as
+        one."""
+        alike: list[_Asked] = []
+        for asked in self._asked:
+            if asked.at in self._bad:
+                continue
+            if alike and (asked.settlement.filter is not None or _kind(asked) != _kind(alike[0])):
+                yield alike
+                alike = []
+            alike.append(asked)
+        if alike:
+            yield alike
 
     def _without_bad(
         self, command: Publish, settled: MessageBatch
@@ -108,3 +129,19 @@ class Settlements:
             refused.append(split)
             rest, left = split.rest, split.numbers
         return rest, refused
+
+
+def _kind(asked: _Asked) -> tuple[object, ...]:
+    settlement = asked.settlement
+    return settlement.queue, settlement.action, settlement.filter, settlement.extend_ms
+
+
+def _together(alike: list[_Asked]) -> _Asked:
+    """One that says what all of them say."""
+    if len(alike) == 1:
+        return alike[0]
+    first = alike[0]
+    runs = np.concatenate([asked.runs for asked in alike])
+    return first._replace(
+        settlement=msgspec.structs.replace(first.settlement, runs=runs.tobytes()), runs=runs
+    )

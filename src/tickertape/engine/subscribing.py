@@ -95,7 +95,9 @@ class Subscribing:
         self.searches = Searches(effects, self.new_token, self.budget, pauses)
         access = LogAccess(journal, effects, self.new_token, self.budget)
         self.queues = Queues(queues, access, publishing, contents, answers, self._queue_ended)
-        self._consuming = Consuming(self.queues, answers, self.of, self._hold, self._forget_if_empty)
+        self._consuming = Consuming(
+            self.queues, contents, answers, self.of, self._hold, self._forget_if_empty
+        )
 
     def of(self, conn: int) -> Held:
         """What a connection subscribed to; not to be changed."""
@@ -147,7 +149,8 @@ class Subscribing:
             self._consuming.browse(session, command, cover, works)
             return
         backlog = self.queues.check(session, works, options.max_backlog)
-        content, cover = cover.content, beside_queues(cover, works)
+        content = self._consuming.content(session, command, cover, options, works)
+        cover = beside_queues(cover, works)
         of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
         conflating = self._conflating(cover, options, of_log)
         conflating_rest = self._conflating(cover, options, of_rest)

@@ -138,6 +138,8 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
     by_name = {one.queue: one for one in covered}
     now = clock()
     recovered = read_all(disk, recover_queues(broker.queues, broker.journal, control, by_name, now))
+    # At once: one that was not used now may look as if it fitted later.
+    write_queues(disk, broker.journal.journal_id, broker.queues.covered())
     broker.begin_queues(recovered, now)
     return report + recovered.report
 

@@ -51,6 +51,8 @@ class SocketServer:
         """Whether publishes get no answer."""
         self.deaf = False
         """Whether each connection gets an answer to its first subscribe only."""
+        self.backlog = 0
+        """What subscriptions are granted; when it is not 0, whatever is published goes through queues."""
         self.logons: list[Logon] = []
         self.sessions: list[Session] = []
         self._threads: list[threading.Thread] = []
@@ -107,6 +109,11 @@ class Session:
         self._subscriptions: dict[str, str] = {}
         self._sending = threading.Lock()
         self.credits: list[Credit] = []
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether there is a subscription that is delivered to."""
+        return bool(self._subscriptions)
 
     def run(self) -> None:
         """Serve until the connection ends."""
@@ -196,7 +203,7 @@ class Session:
         for sub_id, topic in list(self._subscriptions.items()):
             part = select_topic(batch, topic)
             if part is not None:
-                self.say(Deliver(sub_id=sub_id), part)
+                self.say(Deliver(sub_id=sub_id, queue=topic if self._server.backlog else ""), part)
 
     def _subscribe(self, command: Subscribe) -> None:
         server = self._server
@@ -205,7 +212,7 @@ class Session:
         if command.journal not in (None, "j1"):
             self.say(Ack(id=command.id, code="wrong_journal", text="this is j1"))
             return
-        self.say(Ack(id=command.id, start=0))
+        self.say(Ack(id=command.id, start=0, backlog=server.backlog))
         if command.bookmark is None and command.positions is None:
             self._subscriptions[command.sub_id] = command.topic
             return

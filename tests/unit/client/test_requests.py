@@ -14,7 +14,7 @@ from tickertape.client.requests import make_request, start_text, wire_text
 from tickertape.client.resubscription import Replay
 
 
-@pytest.mark.parametrize("name", ["max_backlog", "oof", "top_n", "projection"])
+@pytest.mark.parametrize("name", ["send_keys", "oof", "top_n", "projection"])
 def test_what_is_not_built_yet_raises(name: str) -> None:
     with pytest.raises(BadOption, match=f"option {name} is not built yet"):
         make_request("orders", "s", bookmark="0", options=f"{name}=1")

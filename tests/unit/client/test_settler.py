@@ -279,6 +279,7 @@ def test_a_smaller_batch_size_sends_what_is_gathered() -> None:
     (message,) = peer.deliver()
     message.ack()
     peer.core.settler.choose(batch_size=1)
+    peer.core.settler.flush()
     assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
     for wrong in (0, -1, 10**9, "5", True):
         with pytest.raises(BadOption):

@@ -45,7 +45,7 @@ class Browsing:
         self.sub_id = sub_id
         self.queue = queue
         self.allowance = allowance
-        self._content = content
+        self.content = content
         self._left: BitMap64 = queue.state.ready.copy()
         self.end = int(self._left.max()) + 1 if self._left else 0
         """Position after the last message that it reads."""
@@ -53,6 +53,11 @@ class Browsing:
         """What passed and was not sent yet."""
         self._fetching = Fetching(access, None, lambda: came(self))
         self._effects: list[Effect] = access.effects
+
+    @property
+    def topic(self) -> str:
+        """Name of the queue."""
+        return self.queue.name
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -89,14 +94,14 @@ class Browsing:
         batch = fetched.batch
         high = batch.count
         chosen: MessageBatch | None = batch
-        if self._content is not None:
-            high = self._content.reach(batch, 0)
-            passed = self._content.passing(batch, np.arange(high))
+        if self.content is not None:
+            high = self.content.reach(batch, 0)
+            passed = self.content.passing(batch, np.arange(high))
             chosen = select(batch, passed) if len(passed) else None
         for position in fetched.positions[:high].tolist():
             self._left.discard(position)
         if chosen is not None:
-            self._waiting = chosen if self._content is None else self._content.project(chosen)
+            self._waiting = chosen if self.content is None else self.content.project(chosen)
         return True
 
     def _send(self, batch: MessageBatch) -> bool:

@@ -38,6 +38,8 @@ class Due(NamedTuple):
     """A delivery that waits until the log is persisted up to `end`."""
 
     end: int
+    consumer: Consumer
+    """Not sent when it is over by then: another subscription may have its id."""
     send: Send
 
 
@@ -140,7 +142,8 @@ class Delivering:
     def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
         """Consumers, and which of the messages each gets."""
         queue, batch = self._queue, fetched.batch
-        counts, queue.turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        counts, turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        queue.went_to(turn, any(counts))
         given: list[tuple[Consumer, Int64s]] = []
         low = 0
         for consumer, count in zip(queue.consumers, counts, strict=True):
@@ -163,7 +166,8 @@ class Delivering:
         chosen: dict[int, list[int]] = {}
         for index in range(fetched.batch.count):
             eligible = [i for i, mask in enumerate(masks) if mask is None or mask[index]]
-            who, queue.turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            who, turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            queue.went_to(turn, who is not None)
             if who is not None:
                 loads[who] = Load(loads[who].unacknowledged + 1, loads[who].limit)
                 chosen.setdefault(who, []).append(index)
@@ -210,13 +214,13 @@ class Delivering:
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:
-                self._later(Due(end, send))
+                self._later(Due(end, consumer, send))
             else:
                 self._effects.append(send)
 
 
 def _some(batch: MessageBatch, which: Int64s) -> MessageBatch:
     low, high = int(which[0]), int(which[-1]) + 1
-    if high - low == batch.count:
-        return batch
-    return slice_batch(batch, low, high) if high - low == len(which) else select(batch, which)
+    if high - low != len(which):
+        return select(batch, which)
+    return batch if high - low == batch.count else slice_batch(batch, low, high)

@@ -52,3 +52,5 @@ class QueueLook(NamedTuple):
     """How long ago the last message that the queue has looked at was persisted, when there are more."""
     target_queue_depth: int | None
     max_backlog: int | None
+    failure: str | None = None
+    """Why it has stopped: it cannot read what it needs."""

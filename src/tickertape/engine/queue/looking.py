@@ -47,6 +47,7 @@ def look(work: Work, journal: Journal, now: Now) -> QueueLook:
         seconds_behind=_age(journal, queue.considered, now) or 0.0,
         target_queue_depth=definition.target_queue_depth,
         max_backlog=definition.max_backlog,
+        failure=None if work.failure is None else str(work.failure),
     )
 
 

@@ -119,6 +119,11 @@ def record_bodies(queue: str, outcomes: Sequence[Outcome], runs: bytes = b"") ->
     return [*bodies, encode_record(QueueRecord(queue, last, runs))]
 
 
+def nothing_of(queue: str) -> bytes:
+    """The body of a record that says nothing: what was asked stands in another one."""
+    return encode_record(QueueRecord(queue, []))
+
+
 def _pieces(outcome: Outcome) -> list[Outcome]:
     ranges, step = outcome.ranges, record_ranges_bytes_max
     if len(ranges) <= step:

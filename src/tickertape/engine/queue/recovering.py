@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tickertape.base.bookmarks import AtTime, FromNow, parse_bookmark
+from tickertape.base.bookmarks import AtTime, FromNow, Range, parse_bookmark
 from tickertape.base.errors import BadBookmark, JournalCorrupt
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
@@ -81,10 +81,17 @@ def recover(
                 f"queue {definition.name}: its definition has changed, it is read anew from the log"
             )
             checkpoint = None
+        if checkpoint is not None and max(checkpoint.messages, checkpoint.records) > journal.persisted_end:
+            # What was not synced is gone, and its positions will be given again.
+            report.append(
+                f"queue {definition.name}: its checkpoint goes beyond the log, which is read instead"
+            )
+            checkpoint = None
         try:
             fold = _begin(work, begun, checkpoint, journal.view.first_position)
         except ValueError as error:
             report.append(f"queue {definition.name}: its checkpoint cannot be used, the log is read: {error}")
+            work.queue.start_over()
             fold = _begin(work, begun, None, journal.view.first_position)
         folds.append(fold)
     starts = [min(fold.messages_from, fold.records_from) for fold in folds]
@@ -110,6 +117,9 @@ def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -
         return _Fold(work, queue.considered, queue.considered)
     if covered.state is not None:
         restore(queue, covered.state)
+        oldest = queue.state.oldest()
+        if oldest is not None and oldest < first:  # nothing held it back while there was no such queue
+            raise ValueError(f"it has messages from before position {first}, which retention has removed")
     queue.considered = max(covered.messages, begun.position, first)
     return _Fold(work, queue.considered, max(covered.records, first))
 
@@ -119,6 +129,8 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
     if text == "now":
         return journal.accepted_end
     point = parse_bookmark("0" if text == "epoch" else text)
+    if isinstance(point, Range):
+        raise BadBookmark(f"recovery_point {text}: a time, a bookmark, epoch or now")
     if isinstance(point, FromNow):
         return journal.accepted_end
     if isinstance(point, AtTime) and point.micros >= journal.log_time(now):
@@ -130,8 +142,6 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
             request = search.send(b"" if request is None else (yield request))
     except StopIteration as done:
         extent = done.value
-    if extent.not_before is not None:
-        raise BadBookmark(f"recovery_point {text}: a time, a bookmark, epoch or now")
     start: int = extent.start
     return start
 

@@ -31,11 +31,12 @@ _MILLIS: Final = 1000
 
 
 def look_up(
-    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: Content | None
+    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: Content | None, end: int
 ) -> Found:
-    """The messages of the queue that a settlement names, but for those that a lease names."""
+    """The messages of the queue that a settlement names, but for those that a lease names; by a filter
+    (`content`) those below position `end`, which were there when it was asked for."""
     if content is not None:
-        return (yield from _passing(queue, view, content))
+        return (yield from _passing(queue, view, content, end))
     if queue.definition.leasing == "strict" or queue.definition.at_most_once:
         return BitMap64()
     if settlement.action not in ("ack", "expire") or not (queue.state.ready or queue.state.inactive):
@@ -88,9 +89,8 @@ def _named(
     """The leased messages that a settlement may settle, and those that wait."""
     lenient = queue.definition.leasing == "lenient"
     by_filter = settlement.filter is not None
-    held = queue.leases.of_positions(found) if found else []
-    if not by_filter:
-        held += queue.leases.find(runs)[0]
+    # What no lease named when it was looked up may be leased by now: then the runs name it, and once only.
+    held = queue.leases.of_positions(found) if by_filter else queue.leases.find(runs)[0]
     if not (by_filter and lenient):
         held = [(lease, positions) for lease, positions in held if lease.holder.session is session]
     waiting = BitMap64()
@@ -113,11 +113,13 @@ def _extend(queue: Queue, held: Held, deadline: float) -> None:
             queue.leases.extend(lease, positions, deadline)
 
 
-def _passing(queue: Queue, view: LogView, content: Content) -> Found:
-    """Messages of the queue that pass a filter; those of at-most-once queues that are owed, too."""
+def _passing(queue: Queue, view: LogView, content: Content, before: int) -> Found:
+    """Messages of the queue below a position that pass a filter; those of at-most-once queues that are owed,
+    too."""
     state = queue.state
-    inside = state.ready | state.inactive | state.leased | state.owed
     found = BitMap64()
+    inside = state.ready | state.inactive | state.leased | state.owed
+    inside = inside[: inside.rank(before - 1)] if before else found
     if not inside:
         return found
     end, looked_at = int(inside.max()) + 1, 0

@@ -24,6 +24,7 @@ from tickertape.journal.reading import Part
 
 _RETRY_SECONDS: Final = 1.0
 """How long what cannot be written to the log waits."""
+_TIDY_MESSAGES: Final = 65_536
 _MICROS: Final = 1_000_000
 _CLOCK_CHECK_SECONDS: Final = 1.0
 """The wall clock may be set forward: what depends on it is looked at so often."""
@@ -57,6 +58,8 @@ class Work:
         self._parts: list[Part] = []
         self._low = 0
         self._stirred = True
+        self._untidy = 0
+        """Messages that have entered since the queue was tidied."""
         self._retry_at: float | None = None
         self.failure: TickertapeError | None = None
 
@@ -114,9 +117,11 @@ class Work:
 
     def wake(self, now: Now) -> None:
         """Leases that have ended, and messages that are too old."""
-        if self._retry_at is not None and now.mono < self._retry_at:
-            return
-        self._retry_at = None
+        if self._retry_at is not None:
+            if now.mono < self._retry_at:
+                return
+            self._retry_at = None
+            self.stir()
         queue = self.queue
         due = queue.leases.due(now.mono)
         expires = queue.expiry.active and (at := queue.expiry.next_due()) is not None and at <= now.wall
@@ -170,6 +175,7 @@ class Work:
         """One bounded step."""
         if self.failure is not None:
             return
+        queue = self.queue
         if self._entering:
             self._enter()
         for narrowing in [*self.delivering.narrowed.values()]:
@@ -177,6 +183,11 @@ class Work:
                 self._stirred = True
         if self._burying.has_work:
             self._burying.step(now)
+        if self._journal.closing:
+            self._stirred = False  # who got something now could not acknowledge it any more
+        elif not self._hands.ledger.can_write() and (queue.definition.at_most_once or queue.state.doomed):
+            self._retry_at = now.mono + _RETRY_SECONDS
+            self._stirred = False
         if self._stirred:
             self._stirred = self.delivering.deliver(now)
         failure = self._log.failure or self.delivering.failure or self._burying.failure
@@ -198,6 +209,7 @@ class Work:
                 entered, high = self.entrance.look(part, self._low)
                 if entered is not None:
                     queue.enter(entered)
+                    self._untidy += len(entered.positions)
                     self._stirred = True
                     if not self.entrance.plain:
                         messages -= high - self._low
@@ -210,6 +222,9 @@ class Work:
             budget -= part.batch.nbytes // 16 if self.entrance.plain else part.batch.nbytes
             at += 1
         self._parts = parts[at:]
+        if self._untidy > _TIDY_MESSAGES:
+            self._untidy = 0
+            queue.tidy()
         if not parts and not self._log.waiting:
             queue.considered = max(queue.considered, min(self._log.position, self._journal.persisted_end))
 

@@ -21,6 +21,8 @@ from tickertape.engine.backlog import LiveSubscription
 from tickertape.engine.cover import Cover
 from tickertape.engine.delivery import Delivery
 from tickertape.engine.dispatcher import Dispatcher
+from tickertape.engine.queue.browsing import Browsing
+from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.engine.session import Session
 from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
@@ -233,6 +235,7 @@ class Look:
         held, delivery = subscribing.of(session.conn), subscribing.delivery
         subs = [_recorded(delivery, sub, end) for sub in islice(held.recorded.values(), room)]
         subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
+        subs += [_of_queues(sub) for sub in islice(held.of_queues.values(), room - len(subs))]
         waiting = self._instance.broker.subscribing.unrecorded.backlogs.waiting(session)
         return SessionState(
             client=session.name,
@@ -259,6 +262,7 @@ class Look:
                 held = self._instance.broker.subscribing.of(conn)
                 subscribed.update([sub.cover.topic for sub in held.recorded.values()])
                 subscribed.update([sub.cover.topic for sub in held.live.values()])
+                subscribed.update([sub.topic for sub in held.of_queues.values()])
         counts = self.statistics
         of = (lambda _: None) if subscribed is None else subscribed.__getitem__
         topics = [_seen(name, topic, of(name)) for name, topic in counts.topics.items()]
@@ -342,6 +346,30 @@ def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
         caught_up=not sub.waiting,
         blocked=sub.waiting,
         backlog_bytes=sub.backlog_bytes,
+    )
+
+
+def _of_queues(sub: Consumer | Browsing) -> SubscriptionState:
+    consumer = sub if isinstance(sub, Consumer) else None
+    return SubscriptionState(
+        sub_id=sub.sub_id,
+        topic=sub.topic,
+        filter=None if sub.content is None else sub.content.filter,
+        paused=False,
+        rate=None,
+        conflation_seconds=None,
+        live=False,
+        reads_with=None,
+        recorded=True,
+        position=None,
+        lag_messages=None,
+        credit_bytes=sub.allowance.credit,
+        caught_up=consumer is not None and not any(work.queue.state.ready for work in consumer.works),
+        blocked=consumer is not None and not consumer.room,
+        backlog_bytes=0,
+        queues=[work.queue.name for work in consumer.works] if consumer is not None else [sub.topic],
+        unsettled=None if consumer is None else consumer.unsettled,
+        max_backlog=None if consumer is None else consumer.limit,
     )
 
 

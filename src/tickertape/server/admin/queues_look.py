@@ -57,6 +57,8 @@ class QueueState(msgspec.Struct, kw_only=True):
     """Messages of topics that its pattern fits and the log does not record; they do not enter."""
     filtered: int
     """Messages that did not pass its filter."""
+    failure: str | None
+    """Why it has stopped; None while it works."""
     seconds_behind: float
     """How far it is behind the log."""
 
@@ -91,5 +93,6 @@ def _state(look: QueueLook) -> QueueState:
         deferred=look.deferred,
         unrecorded=look.unrecorded,
         filtered=look.filtered,
+        failure=look.failure,
         seconds_behind=look.seconds_behind,
     )

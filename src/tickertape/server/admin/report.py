@@ -141,6 +141,12 @@ class SubscriptionState(msgspec.Struct, kw_only=True):
     """There is more for it, and no credit or no room in the connection."""
     backlog_bytes: int
     """Unrecorded messages that wait for it."""
+    queues: list[str] = []
+    """The queues that it consumes."""
+    unsettled: int | None = None
+    """Messages of theirs that it holds; None when it consumes none."""
+    max_backlog: int | None = None
+    """How many it may."""
 
 
 class SessionState(msgspec.Struct, kw_only=True):

@@ -1,0 +1,255 @@
+"""What all fronts do with queues of a real server: consume, settle, come back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.helpers.relay import Relay
+from tickertape.testing.server import RunningServer, running_server, wait_until
+
+QUEUES = 60
+SECONDS = 20.0
+CONFIG = "".join(
+    f"""
+[[queue]]
+name = "work-{number}"
+underlying = "jobs-{number}"
+lease_period = "60s"
+[[queue]]
+name = "once-{number}"
+semantics = "at-most-once"
+"""
+    for number in range(QUEUES)
+)
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def queues() -> Iterator[RunningServer]:
+    """A server with queues; each test has some of its own."""
+    with running_server(config=CONFIG) as running:
+        yield running
+
+
+@pytest.fixture
+def number() -> int:
+    """The number of queues that no other test has."""
+    return next(_numbers)
+
+
+class Work:
+    """A queue, a producer, and consumers of one front."""
+
+    def __init__(self, front: Front, server: RunningServer, queue: str) -> None:
+        self.front = front
+        self.server = server
+        self.queue = queue
+        self._names = itertools.count()
+
+    def connect(self, **options: Any) -> tt.Client:
+        """One more client."""
+        return self.front.connect(f"{self.queue}-{next(self._names)}", self.server.uri, **options)
+
+    def put(self, *bodies: str) -> None:
+        """Publish messages that come into the queue."""
+        producer = self.connect()
+        for body in bodies:
+            producer.publish(self.queue, body)
+        producer.publish_flush()
+
+    def left(self) -> list[str]:
+        """What the queue has for whoever comes."""
+        stream = self.connect().subscribe(self.queue, browse=True)
+        return [message.data.decode() for message in stream]
+
+
+@pytest.fixture
+def work(front: Front, queues: RunningServer, number: int) -> Work:
+    return Work(front, queues, f"work-{number}")
+
+
+@pytest.fixture
+def once(front: Front, queues: RunningServer, number: int) -> Work:
+    return Work(front, queues, f"once-{number}")
+
+
+def take(stream: tt.MessageStream, count: int) -> list[tt.Message]:
+    return [stream.get(timeout=SECONDS) for _ in range(count)]
+
+
+def texts(messages: list[tt.Message]) -> list[str]:
+    return [message.data.decode() for message in messages]
+
+
+def test_a_message_says_where_it_comes_from(work: Work) -> None:
+    work.put("1")
+    stream = work.connect().subscribe(work.queue, max_backlog=2)
+    (message,) = take(stream, 1)
+    assert (message.topic, message.underlying_topic) == (work.queue, work.queue.replace("work", "jobs"))
+    assert message.bookmark is not None
+    assert message.lease_expires is not None
+    ahead = message.lease_expires - datetime.now(UTC)
+    assert timedelta(seconds=30) < ahead < timedelta(seconds=61)
+
+
+def test_what_is_acknowledged_is_done_and_what_is_cancelled_comes_again(work: Work) -> None:
+    work.put("1", "2", "3")
+    client = work.connect()
+    with client.subscribe(work.queue, max_backlog=10) as stream:
+        one, two, three = take(stream, 3)
+        one.ack()
+        two.cancel()
+        (again,) = take(stream, 1)
+        assert (again.data, again.bookmark) == (b"2", two.bookmark)
+        client.ack(work.queue, again.bookmark or "")
+        three.expire()
+        client.publish_flush()
+    assert work.left() == []
+
+
+def test_without_a_backlog_one_message_is_held_at_a_time(work: Work) -> None:
+    work.put("1", "2")
+    stream = work.connect().subscribe(work.queue)
+    (one,) = take(stream, 1)
+    with pytest.raises(tt.TimedOut):
+        stream.get(timeout=0.1)
+    one.ack()
+    assert texts(take(stream, 1)) == ["2"]
+
+
+def test_a_large_batch_size_never_keeps_a_consumer_waiting(work: Work) -> None:
+    work.put(*map(str, range(50)))
+    client = work.connect()
+    client.ack_batch_size = 1000
+    client.ack_timeout = 600
+    stream = client.subscribe(work.queue, max_backlog=10)
+    seen = []
+    for _ in range(50):
+        (message,) = take(stream, 1)
+        seen.append(message.data.decode())
+        message.ack()
+    assert seen == list(map(str, range(50)))
+    client.close()
+    assert work.left() == []
+
+
+def test_closing_gives_back_what_was_not_settled(work: Work) -> None:
+    work.put("1", "2", "3")
+    client = work.connect()
+    client.ack_batch_size = 100
+    stream = client.subscribe(work.queue, max_backlog=10)
+    take(stream, 3)[1].ack()
+    stream.close()
+    client.publish_flush()
+    wait_until(lambda: sorted(work.left()) == ["1", "3"])
+
+
+def test_a_whole_batch_is_settled(work: Work) -> None:
+    work.put("1", "2", "3")
+    client = work.connect()
+    seen = 0
+    with client.subscribe(work.queue, max_backlog=10) as stream:
+        for batch in stream.batches(timeout=SECONDS):
+            assert batch.queue == work.queue
+            batch.ack()
+            seen += batch.count
+            if seen == 3:
+                break
+    client.close()
+    assert work.left() == []
+
+
+def test_a_filter_settles_what_passes(work: Work) -> None:
+    work.put('{"id": 1}', '{"id": 2}')
+    client = work.connect()
+    client.sow_delete(work.queue, filter="/id = 1")
+    client.publish_flush()
+    wait_until(lambda: work.left() == ['{"id": 2}'])
+
+
+def test_a_topic_that_is_no_queue_is_refused(work: Work) -> None:
+    client = work.connect()
+    client.ack("nobody-s", "1|1|")
+    with pytest.raises(tt.PublishRejected, match="queue"):
+        client.publish_flush()
+
+
+def test_handlers_settle_by_themselves(work: Work) -> None:
+    work.put("1", "2", "3")
+    client = work.connect()
+    client.auto_ack = True
+    client.set_exception_listener(lambda _: None)
+    seen: list[str] = []
+
+    def handle(message: tt.Message) -> None:
+        seen.append(message.data.decode())
+        if seen.count("2") == 1 and message.data == b"2":
+            raise ValueError
+
+    client.subscribe(work.queue, on_message=handle, max_backlog=1)
+    wait_until(lambda: sorted(seen) == ["1", "2", "2", "3"])
+    client.close()
+    assert work.left() == []
+
+
+def test_a_loop_settles_by_itself(work: Work) -> None:
+    work.put("1", "2", "3")
+    client = work.connect()
+    client.auto_ack = True
+    with client.subscribe(work.queue, max_backlog=2) as stream:
+        assert texts(take(stream, 3)) == ["1", "2", "3"]
+    client.close()
+    wait_until(lambda: work.left() == ["3"])
+
+
+def test_exact_40_at_most_once_never_comes_again(once: Work) -> None:
+    once.put("1", "2", "3")
+    client = once.connect()
+    stream = client.subscribe(once.queue, max_backlog=2)
+    one, two = take(stream, 2)
+    assert (one.lease_expires, one.topic) == (None, once.queue)
+    one.cancel()
+    client.publish_flush()
+    with pytest.raises(tt.TimedOut):
+        stream.get(timeout=0.1)
+    two.ack()
+    assert texts(take(stream, 1)) == ["3"]
+    client.close()
+    assert once.left() == []
+
+
+def test_a_bookmark_subscription_replays_what_was_published(work: Work) -> None:
+    work.put("1", "2")
+    client = work.connect()
+    assert [message.data for message in client.replay(work.queue)] == [b"1", b"2"]
+    (message,) = take(client.bookmark_subscribe(work.queue, tt.EPOCH), 1)
+    with pytest.raises(tt.UsageError, match="did not come out of a queue"):
+        message.ack()
+
+
+def test_a_client_that_reconnects_consumes_on_and_settles_what_it_held(
+    front: Front, queues: RunningServer, work: Work
+) -> None:
+    with Relay(queues.uri) as relay:
+        client = front.make_ha(f"{work.queue}-ha", servers=relay.uri, reconnect_delay=0.01)
+        client.connect_and_logon()
+        seen: list[tt.Message] = []
+        client.subscribe(work.queue, on_message=seen.append, max_backlog=10)
+        work.put("1", "2")
+        wait_until(lambda: len(seen) == 2)
+        relay.cut()
+        seen[0].ack()
+        wait_until(lambda: texts(seen[2:]) in (["2"], ["1", "2"]))
+        client.publish_flush(timeout=SECONDS)
+        for message in seen[1:]:
+            message.ack()
+        client.publish_flush(timeout=SECONDS)
+        client.close()
+        assert work.left() == []

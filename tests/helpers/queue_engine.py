@@ -1,0 +1,130 @@
+"""Owns an engine with queues on a simulated disk, for what would take many starts of a real server.
+
+Must never judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.journal_world import drive
+from tickertape.base.ports import Now
+from tickertape.engine.broker import Broker
+from tickertape.engine.queue.checkpoint import decode_covered
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.look import QueueLook
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.recovering import recover
+from tickertape.engine.registry import load_registry
+from tickertape.journal.jobs import WriteQueues
+from tickertape.journal.queue_files import read_queues, write_queues
+from tickertape.journal.retention import RetentionPolicy
+from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
+
+
+class QueueEngine(EngineWorld):
+    """One engine with queues; time passes in `wake`, everything else happens in `settle`."""
+
+    def __init__(
+        self, *queues: QueueDefinition, segment_bytes: int = 32_768, retention: RetentionPolicy | None = None
+    ) -> None:
+        self.queues: Sequence[QueueDefinition] = queues
+        self.report: list[str] = []
+        """What the last start met."""
+        self.read_from = 0
+        """Where it began to read."""
+        super().__init__(7, segment_bytes=segment_bytes, retention=retention)
+
+    def open(self) -> None:
+        """Start the engine on what the disk holds, as a server does."""
+        super().open()
+        journal = self.broker.journal
+        registry = drive(self.disk, load_registry(journal))
+        self.broker = Broker(
+            journal, registry, instance="test", software="test", retention=self.retention, queues=self.queues
+        )
+        covered, self.report = {}, []
+        if self.broker.queues:
+            try:
+                body = read_queues(self.disk, journal.journal_id)
+                covered = {} if body is None else {one.queue: one for one in decode_covered(body)}
+            except ValueError as error:
+                self.report.append(str(error))
+        recovered = drive(
+            self.disk, recover(self.broker.queues, journal, registry.others, covered, self.now())
+        )
+        self.report += recovered.report
+        self.read_from = recovered.read_from
+        self.broker.begin_queues(recovered, self.now())
+        self.collect()
+        self.settle()
+
+    def reopen(self, *queues: QueueDefinition, clean: bool = False) -> None:
+        """The process is killed (or stopped, with a checkpoint), and another one starts, with these queues
+        if any are given."""
+        if clean and self.broker.queues:
+            write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.covered())
+        self.queues = queues or self.queues
+        self.disk = self.disk.kill_clone()
+        self.spilled.files.clear()
+        self.open()
+
+    def settle_but_for_writes(self) -> None:
+        """Everything happens but that what is written reaches the disk."""
+        while self.reads or self.broker.has_work:
+            self.run_read() if self.reads else self.work()
+
+    def checkpoint(self) -> None:
+        """One minute passes, so that a checkpoint is written."""
+        self.wake(61.0)
+        self.settle()
+        assert not any(isinstance(job, WriteQueues) for job in self.jobs)
+
+    def queue(self, name: str) -> Queue:
+        """One queue."""
+        (found,) = [work.queue for work in self.broker.queues.works if work.queue.name == name]
+        return found
+
+    def look(self, name: str) -> QueueLook:
+        """What is told of it."""
+        (found,) = [look for look in self.broker.queues.looks(self.instant) if look.name == name]
+        return found
+
+    @property
+    def instant(self) -> Now:
+        """Now, without letting time pass."""
+        return Now(self.mono, self.wall)
+
+    def ready(self, name: str) -> list[bytes]:
+        """The bodies of what a queue has ready, in the order of the log."""
+        messages = self.positions()
+        return [messages[position].body for position in self.queue(name).state.ready]
+
+    def settlement(self, peer: Peer, queue: str, *bodies: bytes, action: str = "ack") -> None:
+        """`peer` settles messages by what is in them, and everything else happens."""
+        keys = [
+            (heard.publisher, heard.sequence) for heard in self.positions().values() if heard.body in bodies
+        ]
+        runs = runs_of([key[0] for key in keys], [key[1] for key in keys])
+        told = Settlement(queue=queue, action=action, runs=runs)  # type: ignore[arg-type]
+        peer.publish(QUEUE_TOPIC, [encode_settlement(told)])
+        self.settle()
+
+    def consumed(self, name: str, count: int, action: str = "ack") -> list[bytes]:
+        """A consumer takes so many of a queue and settles them; what was in them."""
+        peer = self.connect(f"consumer of {name} {self._conn}")
+        peer.subscribe("s", name, options=f"max_backlog={count}")
+        self.settle()
+        bodies = [heard.body for heard in peer.heard["s"]]
+        peer.subscribe("s", name, filter="FALSE", options=f"replace,max_backlog={count}")  # and no more
+        self.settlement(peer, name, *bodies, action=action)
+        self.disconnect(peer)
+        return bodies
+
+    def disconnect(self, peer: Peer) -> None:
+        """A connection is lost."""
+        self.broker.disconnected(peer.conn)
+        del self.peers[peer.conn]
+        self.collect()
+        self.settle()

@@ -1,0 +1,89 @@
+"""Owns what tests of queues on a real server share: publishing, taking, and what `/stats` says of a queue.
+
+Must never judge, nor wait for anything but what it was told to wait for.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+import tickertape as tt
+from tests.helpers.admin import ask
+from tickertape.server.admin.queues_look import QueueState
+from tickertape.server.admin.report import Stats
+from tickertape.testing import RunningServer
+
+SECONDS = 20.0
+_QUIET_SECONDS = 0.03
+_LOOK_SECONDS = 0.002
+
+
+def queue(name: str, **options: object) -> str:
+    """The table of a queue as a configuration file has it."""
+    lines = [f"name = {_toml(name)}", *(f"{key} = {_toml(value)}" for key, value in options.items())]
+    return "[[queue]]\n" + "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def publish(server: RunningServer, topic: str, *bodies: Any, **more: Any) -> None:
+    """Publish bodies, and wait until they are on disk."""
+    with tt.Client(f"to-{topic}", server.uri, timeout=SECONDS) as client:
+        for body in bodies:
+            client.publish(topic, body, **more)
+        client.publish_flush(timeout=SECONDS)
+
+
+def numbers(server: RunningServer, topic: str, count: int, begin: int = 0) -> None:
+    """Publish `{"n": begin}` and so on."""
+    publish(server, topic, *({"n": n} for n in range(begin, begin + count)))
+
+
+def take(stream: tt.MessageStream, count: int) -> list[tt.Message]:
+    """The next so many messages."""
+    return [stream.get(SECONDS) for _ in range(count)]
+
+
+def of(messages: list[tt.Message]) -> list[Any]:
+    """The numbers in them."""
+    return [message.json()["n"] for message in messages]
+
+
+def nothing(*streams: tt.MessageStream) -> bool:
+    """Whether nothing comes for a moment; what may come was decided before by what `state` says."""
+    for stream in streams:
+        try:
+            stream.get(_QUIET_SECONDS)
+        except tt.TimedOut:
+            continue
+        return False
+    return True
+
+
+def state(server: RunningServer, name: str) -> QueueState:
+    """What `/stats` says of a queue."""
+    stats = msgspec.json.decode(ask(server, "/stats")[2], type=Stats)
+    (found,) = [queue for queue in stats.queues if queue.name == name]
+    return found
+
+
+def wait_state(server: RunningServer, name: str, seconds: float = SECONDS, **wanted: Any) -> QueueState:
+    """Wait until `/stats` says so of a queue; `AssertionError` with what it says when it never does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = state(server, name)
+        if all(getattr(found, key) == value for key, value in wanted.items()):
+            return found
+        assert time.monotonic() < deadline, f"wanted {wanted}, not {found}"
+        time.sleep(_LOOK_SECONDS)
+
+
+def left(server: RunningServer, name: str) -> list[Any]:
+    """The numbers of what a queue has ready, in the order of the log; nothing is taken."""
+    with tt.Client(f"look-{name}", server.uri, timeout=SECONDS) as client:
+        return of(list(client.subscribe(name, browse=True)))

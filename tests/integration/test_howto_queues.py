@@ -1,0 +1,83 @@
+"""The how-to about queues, pasted block by block: what it prints is what the page says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from tickertape.cli.group import cli
+from tickertape.testing import RunningServer, running_server
+
+PAGE = Path(__file__).parents[2] / "docs/howto/queues.md"
+ADDRESS = "tcp://127.0.0.1:9007"
+
+pytestmark = pytest.mark.slow
+
+
+class Block(NamedTuple):
+    """A fenced block, and the text block that follows it at once (what it prints)."""
+
+    language: str
+    source: str
+    printed: str | None
+
+
+def blocks() -> list[Block]:
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.findall(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", text, re.MULTILINE | re.DOTALL)
+    return [Block(language, source, printed or None) for language, source, printed in found]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    (config,) = [block.source for block in blocks() if block.language == "toml"]
+    with running_server(config=config) as running:
+        yield running
+
+
+def run_python(source: str, names: dict[str, Any], server: RunningServer) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(source.replace(ADDRESS, server.uri), names)
+    return printed.getvalue()
+
+
+def run_shell(source: str, server: RunningServer) -> str:
+    printed = ""
+    for line in source.splitlines():
+        _, _, *arguments = shlex.split(line, comments=True)
+        where = (
+            ["--admin", server.admin_url] if arguments[:2] == ["queue", "ls"] else ["--server", server.uri]
+        )
+        result = CliRunner().invoke(cli, [*arguments, *where])
+        assert result.exit_code == 0, result.output
+        printed += result.stdout
+    return printed
+
+
+def test_every_block_prints_what_the_page_says(
+    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    compared = 0
+    for block in blocks():
+        if block.language == "python":
+            printed = run_python(block.source, names, server)
+        elif block.language == "console" and "tickertape serve" not in block.source:
+            printed = run_shell(block.source, server)
+        else:
+            continue
+        if block.printed is not None:
+            assert printed == block.printed, block.source
+            compared += 1
+    names["database"].close()
+    assert compared >= 9

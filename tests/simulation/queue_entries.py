@@ -1,0 +1,247 @@
+"""Owns what the oracle of queues keeps: messages in a queue, consumers, and the words of filters with what
+they mean.
+
+Must never use anything of the engine: filters are Python functions beside their text, states are words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tickertape.engine.queue.definition import QueueDefinition
+
+Key = tuple[int, int]
+"""Publisher and sequence."""
+Body = dict[str, Any]
+
+MICROS: Final = 1_000_000
+SLACK: Final = MICROS
+"""How much later than asked what has come of age may be taken away: a second, in microseconds."""
+NEVER: Final = 1 << 62
+"""Later than every moment of a test, microseconds."""
+
+CONDITIONS: Final[dict[str, Callable[[Body], bool]]] = {
+    "TRUE": lambda _: True,
+    "/g = 'a'": lambda body: body["g"] == "a",
+    "/g = 'b'": lambda body: body["g"] == "b",
+    "/g != 'c'": lambda body: body["g"] != "c",
+    "/p > 1": lambda body: body["p"] > 1,
+    "/b = 1": lambda body: body["b"] == 1,
+    "/n % 5 != 0": lambda body: body["n"] % 5 != 0,
+}
+"""The conditions that tests use."""
+PRIORITIES: Final[dict[str, Callable[[Body], int]]] = {"/p": lambda body: int(body["p"])}
+
+
+def make_body(number: int, group: str = "a", priority: int = 0, barrier: int = 0) -> bytes:
+    """The body of a message as tests publish them."""
+    return msgspec.json.encode({"n": number, "g": group, "p": priority, "b": barrier})
+
+
+def passes(condition: str | None, body: Body) -> bool:
+    """Whether a message passes a filter, or there is none."""
+    return condition is None or CONDITIONS[condition](body)
+
+
+@dataclass(eq=False)
+class Entry:
+    """A message in a queue. `unsure`: it may also have left already, and nobody outside can know."""
+
+    position: int
+    key: Key
+    topic: str
+    raw: bytes
+    body: Body
+    priority: int
+    barrier: bool
+    arrived: int
+    """Microseconds since 1970 UTC, like all times here."""
+    expires: int
+    state: str = "ready"
+    """ready, leased, leaving (settled, not yet durable), returning (cancelled, not yet durable), done"""
+    why: str = ""
+    """Of what is leaving or done: acknowledged, taken, or the reason of an expiry."""
+    by: Key | None = None
+    """The settlement that decided it."""
+    holder: Consumer | None = None
+    ends: tuple[int, int] = (NEVER, NEVER)
+    """The lease ends neither before the first nor after the second."""
+    deliveries: tuple[int, int] = (0, 0)
+    """Unsuccessful ones: at least, at most."""
+    cancels: tuple[int, int] = (0, 0)
+    soft: int = 0
+    """Returns since the world last was at rest: a crash may undo them."""
+    unsure: bool = False
+    since: int = 0
+    """The interval between two rests in which it became ready, or done."""
+    delivered: str = "no"
+    """Of a barrier: no, yes, or perhaps (in an earlier life, or it came back)."""
+
+    @property
+    def here(self) -> bool:
+        """Still in the queue for certain."""
+        return self.state in ("ready", "leased") and not self.unsure
+
+    def stays(self, now: int) -> bool:
+        """Here for certain, and with no reason to leave just now."""
+        end = self.ends[0] if self.state == "leased" else self.expires
+        return self.here and now < end
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The lowest is delivered first."""
+        return (-self.priority, self.position)
+
+
+@dataclass(eq=False)
+class Consumer:
+    """A subscription to queues."""
+
+    conn: int
+    sub_id: str
+    queues: tuple[str, ...]
+    backlog: int
+    condition: str | None
+    order: int
+    earlier: list[str | None] = field(default_factory=list)
+    """Filters it had since the world last was at rest."""
+    fresh: bool = True
+    """It came, or was replaced, since the world last was at rest."""
+    wider: int = 0
+    """The largest backlog that it had since then: what was on its way stays its own."""
+    before: set[str] = field(default_factory=set)
+    """The queues that it had since then."""
+    held: set[tuple[str, Key]] = field(default_factory=set)
+    """What it was given and has not settled, for certain."""
+    maybe: set[tuple[str, Key]] = field(default_factory=set)
+    """What it may hold, or not any more."""
+
+    def takes(self, body: Body) -> bool:
+        """Whether its filter, or one that it had a moment ago, lets a message pass."""
+        return any(passes(condition, body) for condition in (self.condition, *self.earlier))
+
+    def surely_takes(self, body: Body) -> bool:
+        """Whether all of them do."""
+        return all(passes(condition, body) for condition in (self.condition, *self.earlier))
+
+
+class QueueState:
+    """What the oracle knows of one queue."""
+
+    def __init__(self, definition: QueueDefinition) -> None:
+        self.definition = definition
+        self.name = definition.name
+        self.topic = re.compile(definition.topic)
+        self.entries: dict[Key, Entry] = {}
+        """In the order in which they entered."""
+        self.letters: dict[Key, int] = {}
+        """Dead letters in the log, by the message they were."""
+        self.letters_now: set[Key] = set()
+        """Those that came since the world last was at rest."""
+        self.letters_twice: set[Key] = set()
+        """Those that may come again, because there was a crash before the log said that they had come."""
+        self.recent: list[tuple[Consumer, Entry]] = []
+        """Deliveries since the world last was at rest."""
+        self.open_before: set[Key] = set()
+        """What could have been delivered when the world last was at rest."""
+        self.left: Counter[str] = Counter()
+        """Why messages left in this life of the engine."""
+        self.last_served = -1
+        """Order of the consumer that got the last message."""
+
+    def admits(self, topic: str, body: Body) -> bool:
+        """Whether a message enters."""
+        underlying = self.definition.topic
+        fits = bool(self.topic.search(topic)) if _is_pattern(underlying) else topic == underlying
+        return fits and passes(self.definition.filter, body)
+
+    def enter(self, position: int, key: Key, topic: str, raw: bytes, stamp: int, life_ms: int) -> None:
+        """A message was persisted; when it fits it enters."""
+        if key in self.entries:
+            return
+        body: Body = msgspec.json.decode(raw)
+        if not self.admits(topic, body):
+            return
+        told, barrier = self.definition, self.definition.barrier_expression
+        self.entries[key] = Entry(
+            position,
+            key,
+            topic,
+            raw,
+            body,
+            PRIORITIES[told.priority](body) if told.priority else 0,
+            barrier is not None and passes(barrier, body),
+            stamp,
+            self._expires(stamp, life_ms),
+        )
+
+    def _expires(self, stamp: int, life_ms: int) -> int:
+        own = stamp + life_ms * 1000 if life_ms else NEVER
+        general = NEVER
+        if self.definition.expiration is not None:
+            general = stamp + int(self.definition.expiration * MICROS)
+        model = self.definition.expiration_model
+        if model == "queue":
+            return general
+        if model == "message":
+            return own if life_ms else general
+        return min(own, general)
+
+    def of(self, *states: str) -> list[Entry]:
+        """Entries in these states."""
+        return [entry for entry in self.entries.values() if entry.state in states]
+
+    def active(self) -> set[Key] | None:
+        """What may be delivered when only so many messages are active; None: all."""
+        depth = self.definition.target_queue_depth
+        if depth is None:
+            return None
+        here = [entry.key for entry in self.entries.values() if entry.state != "done"]
+        return set(here[:depth])
+
+    def barred(self, entry: Entry, now: int) -> bool:
+        """Whether a barrier keeps a message from being delivered, for certain."""
+        for other in self.entries.values():
+            if other.position >= entry.position:
+                return False
+            if entry.barrier and (other.stays(now) or self._held_once(other)):
+                return True
+            if other.barrier and other.stays(now) and other.delivered == "no":
+                return True
+        return False
+
+    def free(self, entry: Entry) -> bool:
+        """Whether no barrier keeps a message from being delivered, for certain."""
+        for other in self.entries.values():
+            if other.position >= entry.position:
+                return True
+            there = other.state != "done" or other.unsure
+            if entry.barrier and (there or self._held_once(other)):
+                return False
+            if other.barrier and there and other.delivered != "yes":
+                return False
+        return True
+
+    def open_now(self) -> set[Key]:
+        """What could be delivered for certain, if somebody had room for it."""
+        active = self.active()
+        return {
+            entry.key
+            for entry in self.of("ready")
+            if entry.here and (active is None or entry.key in active) and self.free(entry)
+        }
+
+    def _held_once(self, entry: Entry) -> bool:
+        """An at-most-once message whose holder is there and has not acknowledged it."""
+        holder = entry.holder
+        return self.definition.at_most_once and holder is not None and (self.name, entry.key) in holder.held
+
+
+def _is_pattern(topic: str) -> bool:
+    return any(mark in topic for mark in "^$*+?[](){}|\\")

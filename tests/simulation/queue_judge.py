@@ -1,0 +1,229 @@
+"""Owns what must hold of queues when the engine is at rest: nothing under way on the disk, nothing left to
+do.
+
+Must never be asked earlier: in between, what the engine has decided and not yet shown cannot be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from tests.simulation.queue_entries import NEVER, SLACK, Consumer, Entry, Key, QueueState
+from tests.simulation.queue_model import EXPIRIES, QueueModel
+
+
+class Look(Protocol):
+    """The part of what an engine says of a queue that can be held against the oracle."""
+
+    name: str
+    ready: int
+    leased: int
+    inactive: int
+    dooming: int
+    entered: int
+    acknowledged: int
+    taken: int
+    expired: Mapping[str, int]
+    returned: Mapping[str, int]
+    consumers: int
+    backlog: int
+
+
+def adds_up(look: Any) -> None:
+    """Nothing is lost: what entered waits, is with somebody, or has left. Holds after every step."""
+    left = look.acknowledged + look.taken + sum(look.expired.values())
+    there = look.ready + look.leased + look.inactive
+    assert there + left == look.entered, f"{look}: {there} there, {left} left"
+    assert min(look.ready, look.leased, look.inactive, look.dooming, look.backlog) >= 0, look
+    assert set(look.expired) <= set(EXPIRIES), look
+    assert set(look.returned) <= {"cancelled", "lease_expired", "holder_gone"}, look
+
+
+def at_rest(model: QueueModel, looks: Iterable[Any], now: int) -> None:
+    """Bring the oracle up to `now` (microseconds since 1970 UTC), and hold the engine against it."""
+    by_name = {look.name: look for look in looks}
+    assert set(by_name) == set(model.queues)
+    for name, state in model.queues.items():
+        _come_of_age(model, state, now)
+        assert not state.of("leaving", "returning"), f"{name}: a settlement was never persisted"
+        _in_order(model, state)
+        _fairly(model, state)
+        _compare(model, state, by_name[name], now)
+    for consumer in model.consumers.values():
+        consumer.maybe = {held for held in consumer.maybe if _may_hold(model, consumer, held)}
+    for state in model.queues.values():
+        _nothing_waits(model, state, now)
+        _letters(state)
+        state.open_before = state.open_now()
+        state.recent.clear()
+        state.letters_now.clear()
+        state.letters_twice.clear()
+    for entry in (entry for state in model.queues.values() for entry in state.entries.values()):
+        entry.soft = 0
+    for consumer in model.consumers.values():
+        consumer.earlier.clear()
+        consumer.before.clear()
+        consumer.wider = 0
+        consumer.fresh = False
+    model.interval += 1
+    model.moved = False
+
+
+def _may_hold(model: QueueModel, consumer: Consumer, held: tuple[str, Key]) -> bool:
+    entry = model.queues[held[0]].entries[held[1]]
+    return entry.state == "leased" and entry.holder is consumer and held not in consumer.held
+
+
+def _come_of_age(model: QueueModel, state: QueueState, now: int) -> None:
+    """Leases and lives that ended a while ago have ended; those that end just now may have."""
+    for entry in state.of("leased"):
+        if now >= entry.ends[1] + SLACK:
+            model.counts["returned: lease ended"] += 1
+            model._return(state, entry)
+    depth = state.definition.target_queue_depth
+    for place, entry in enumerate(state.of("ready")):
+        if now < entry.expires:
+            continue
+        if depth is not None and place >= depth:
+            entry.unsure = True  # whether what is not active yet is looked at is not said
+        elif now >= entry.expires + SLACK:
+            model.end(state, entry, "not sure" if entry.unsure else "expiration")
+        else:
+            entry.unsure = True
+
+
+# -- order ------------------------------------------------------------------------------------------------
+
+
+def _in_order(model: QueueModel, state: QueueState) -> None:
+    """Nothing that could have been delivered was passed over for something later or of less priority."""
+    waiting = [
+        entry
+        for entry in state.of("ready")
+        if entry.here and entry.since < model.interval and entry.key in state.open_before
+    ]
+    for consumer, entry in state.recent:
+        searched = [condition for condition in (consumer.condition, *consumer.earlier) if condition]
+        if consumer.fresh and searched and state.definition.priority is not None:
+            continue  # what passes its filter is still looked for: it gets the best of what was found
+        for other in waiting:
+            if other.rank < entry.rank and consumer.surely_takes(other.body):
+                raise AssertionError(f"{entry} was delivered, {other} was passed over")
+        model.counts["judged for order"] += bool(waiting)
+
+
+def _fairly(model: QueueModel, state: QueueState) -> None:
+    """When one message came alone, with nothing else waiting, the one-by-one rule says who gets it."""
+    served = {consumer.order for consumer, _ in state.recent}
+    if len(state.recent) == 1 and not model.disturbed and not state.of("ready"):
+        consumer, entry = state.recent[0]
+        others = [
+            other
+            for other in model.consumers.values()
+            if state.name in other.queues and other.surely_takes(entry.body) and not other.earlier
+        ]
+        if consumer in others and len(others) > 1:
+            _check_turn(model, state, consumer, others)
+    if served:
+        state.last_served = state.recent[-1][0].order if len(state.recent) == 1 else -1
+
+
+def _check_turn(model: QueueModel, state: QueueState, chosen: Consumer, others: list[Consumer]) -> None:
+    def held(consumer: Consumer) -> int:
+        return len(consumer.held) - (consumer is chosen)
+
+    able = [c for c in others if held(c) < c.backlog]
+    assert chosen in able
+    sharing = state.definition.sharing
+    if sharing == "fast":
+        model.counts["judged: fast"] += 1
+    elif sharing == "proportional":
+        least = min(held(c) / c.backlog for c in able)
+        assert held(chosen) / chosen.backlog == least, f"{chosen} was not the least busy of {able}"
+        model.counts["judged: proportional"] += 1
+    elif state.last_served > 0:
+        after = [c for c in able if c.order > state.last_served] or able
+        assert chosen.order == after[0].order, f"{chosen} had no turn after {state.last_served} in {able}"
+        model.counts["judged: round-robin"] += 1
+
+
+def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
+    """A consumer with room does not wait while there is a message for it."""
+    most = state.definition.max_backlog
+    if most is not None and sum(h[0] == state.name for c in model.consumers.values() for h in c.held) >= most:
+        return
+    open_now = state.open_now()
+    for consumer in model.consumers.values():
+        if state.name not in consumer.queues or len(consumer.held | consumer.maybe) >= consumer.backlog:
+            continue
+        for entry in state.of("ready"):
+            if entry.key in open_now and now < entry.expires and consumer.surely_takes(entry.body):
+                raise AssertionError(f"{entry} waits, and {consumer} has room")
+
+
+def _letters(state: QueueState) -> None:
+    """Each message that expired has its dead letter."""
+    if state.definition.dead_letter is None:
+        assert not state.letters
+        return
+    for entry in state.of("done"):
+        count = state.letters.get(entry.key, 0)
+        if entry.why != "not sure":
+            assert (count > 0) == (entry.why in EXPIRIES), f"{entry} has {count} dead letters"
+
+
+# -- numbers ----------------------------------------------------------------------------------------------
+
+
+def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
+    """What the engine counts is what the oracle has; what is not sure is decided by it when it can be."""
+    adds_up(look)
+    assert look.dooming == 0, look
+    ready, unsure = _surely(state, "ready")
+    leased, unsure_leased = _surely(state, "leased")
+    ending = sum(now >= entry.ends[0] for entry in state.of("leased") if not entry.unsure)
+    loose = len(unsure) + len(unsure_leased) + ending
+    waiting = look.ready + look.inactive
+    label = f"{look}: {len(ready)} ready, {len(leased)} leased, {loose} of which nobody can be sure"
+    assert len(ready) <= waiting <= len(ready) + loose, label
+    assert len(leased) - ending <= look.leased <= len(leased) + len(unsure_leased), label
+    assert look.consumers == sum(state.name in c.queues for c in model.consumers.values()), label
+    if not unsure_leased and not ending and unsure:
+        if waiting == len(ready):
+            for entry in unsure:
+                model.end(state, entry, "not sure")
+        elif waiting == len(ready) + len(unsure):
+            for entry in unsure:
+                entry.unsure = False
+    if unsure_leased and not ending:
+        _decide_leased(model, state, unsure_leased, look.leased - len(leased), now)
+    if model.first_life and not loose and not state.left["not sure"]:
+        expired = sum(state.left[why] for why in EXPIRIES)
+        found = look.entered, look.acknowledged, look.taken, sum(look.expired.values())
+        expected = len(state.entries), state.left["acknowledged"], state.left["taken"], expired
+        assert found == expected, f"{look}: {state.left}"
+    if not loose:
+        held = sum(h[0] == state.name for c in model.consumers.values() for h in c.held)
+        assert look.backlog == held, f"{look}: {held} held"
+    model.counts["compared exactly"] += not loose
+    model.counts["compared"] += 1
+
+
+def _decide_leased(model: QueueModel, state: QueueState, unsure: list[Entry], there: int, now: int) -> None:
+    """As many of the leases that are not sure are `there`: perhaps that says it of each."""
+    for entry in unsure:
+        if there == 0:
+            if now < entry.ends[0]:
+                model.end(state, entry, "not sure")
+            else:  # it may have gone back instead
+                model._give_room(state, entry)
+                entry.state, entry.holder, entry.ends = "ready", None, (NEVER, NEVER)
+        elif there == len(unsure) and entry.holder is not None:
+            entry.unsure = False
+            entry.holder.held.add((state.name, entry.key))
+
+
+def _surely(state: QueueState, name: str) -> tuple[list[Entry], list[Entry]]:
+    found = state.of(name)
+    return [e for e in found if not e.unsure], [e for e in found if e.unsure]

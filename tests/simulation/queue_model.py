@@ -1,0 +1,434 @@
+"""Owns the oracle of queues: dictionaries and lists that are told what was asked, what became persisted and
+what was delivered, and that judge each delivery.
+
+Must never share code with the engine, nor take its word for what a message's state is. Where the outside
+cannot know (a lease that ends this very moment, what was under way in a crash) it keeps both possibilities
+until something shows which it was. What each rule says stands in the reference of queues.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from tests.simulation.queue_entries import (
+    MICROS,
+    NEVER,
+    SLACK,
+    Consumer,
+    Entry,
+    Key,
+    QueueState,
+    passes,
+)
+from tickertape.engine.queue.definition import QueueDefinition
+
+EXPIRIES: Final = ("expiration", "max_deliveries", "max_cancels", "expire")
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """A message of the log."""
+
+    position: int
+    key: Key
+    topic: str
+    raw: bytes
+    stamp: int
+    life_ms: int
+    correlation: str | None = None
+
+
+class QueueModel:
+    """All queues of one engine, as they can be known from outside."""
+
+    def __init__(self, definitions: Iterable[QueueDefinition], counts: Counter[str]) -> None:
+        self.queues = {definition.name: QueueState(definition) for definition in definitions}
+        self.consumers: dict[tuple[int, str], Consumer] = {}
+        self.counts = counts
+        self.end_position = 0
+        """What of the log was told."""
+        self.interval = 0
+        """Rises when the world is at rest: then everything is known."""
+        self.moved = False
+        """Deliveries and records may be under way that nobody outside has seen."""
+        self.first_life = True
+        self.disturbed = True
+        """Something else than to publish was done since the world last was at rest."""
+        self._late: dict[Key, list[tuple[QueueState, Entry, int | None, str]]] = {}
+        """What settlements may have moved that the engine decided on after they came, and of which
+        connection a lease may be; None: of any."""
+        self._orders = 0
+
+    # -- what enters, and what was settled, as it becomes persisted -------------------------------------
+
+    def persisted(self, message: Arrived) -> None:
+        """A message is in the log. What was told before is passed over."""
+        if message.position < self.end_position:
+            return
+        self.end_position = message.position + 1
+        letters = {s.definition.dead_letter for s in self.queues.values()}
+        if message.topic in letters and message.correlation:
+            self._dead_letter(message)
+        for state in self.queues.values():
+            before = len(state.entries)
+            state.enter(*_fields(message))
+            if len(state.entries) > before:
+                state.entries[message.key].since = self.interval
+                self.counts["entered"] += 1
+
+    def _dead_letter(self, message: Arrived) -> None:
+        label = msgspec.json.decode(message.correlation or "{}")
+        if "queue" not in label:
+            return
+        state = self.queues[label["queue"]]
+        assert message.topic == state.definition.dead_letter
+        publisher, sequence, _ = label["bookmark"].split("|")
+        key = int(publisher), int(sequence)
+        entry = state.entries[key]
+        assert (entry.raw, entry.topic) == (message.raw, label["topic"]), (
+            "a dead letter is what the message was"
+        )
+        assert label["reason"] in EXPIRIES
+        assert not entry.here or self._may_expire(state, entry, message.stamp), f"{entry} lives, and is dead"
+        assert entry.why in ("", "not sure", *EXPIRIES), f"{entry} was no expiry, and has a dead letter"
+        state.letters[key] = state.letters.get(key, 0) + 1
+        assert state.letters[key] == 1 or key in state.letters_twice, f"{entry} has two dead letters"
+        state.letters_now.add(key)
+        if entry.state not in ("leaving", "returning"):
+            self.end(state, entry, entry.why if entry.why in EXPIRIES else label["reason"])
+        self.counts["dead letters"] += 1
+
+    def _may_expire(self, state: QueueState, entry: Entry, now: int) -> bool:
+        """Whether what is there for certain may be gone by now for its age or its returns."""
+        if entry.state == "leased" and now < entry.ends[0]:
+            return False
+        most = state.definition.max_deliveries
+        spent = most is not None and entry.deliveries[1] + (entry.state == "leased") >= most
+        return now >= entry.expires or spent
+
+    def settled(self, by: Key) -> None:
+        """A settlement is in the log."""
+        for state, entry, conn, action in self._late.pop(by, ()):
+            holder = entry.holder
+            theirs = holder is not None and conn in (None, holder.conn)
+            if entry.state == "ready" or (entry.state == "leased" and theirs):
+                self._settle_one(state, entry, action, by, perhaps=True, extend_ms=0, now=entry.arrived)
+        for state in self.queues.values():
+            for entry in state.of("leaving", "returning"):
+                if entry.by == by:
+                    self._carry_out(state, entry)
+
+    def _carry_out(self, state: QueueState, entry: Entry) -> None:
+        if entry.state == "leaving":
+            self.end(state, entry, entry.why)
+        else:
+            self._return(state, entry, cancelled=True)
+        entry.by = None
+
+    # -- consumers ------------------------------------------------------------------------------------
+
+    def subscribed(
+        self, conn: int, sub_id: str, queues: Sequence[str], backlog: int, condition: str | None
+    ) -> None:
+        """A subscription, or what takes the place of one."""
+        old = self.consumers.get((conn, sub_id))
+        if old is not None:
+            old.earlier.append(old.condition)
+            old.wider = max(old.wider, old.backlog)
+            old.before.update(old.queues)
+            old.fresh = True
+            old.queues, old.backlog, old.condition = tuple(queues), backlog, condition
+            self.counts["replaced"] += 1
+            return
+        self._orders += 1
+        consumer = Consumer(conn, sub_id, tuple(queues), backlog, condition, self._orders)
+        self.consumers[conn, sub_id] = consumer
+
+    def unsubscribed(self, conn: int, sub_id: str) -> None:
+        """It ends; what it holds goes back, of queues that it was replaced away from too."""
+        consumer = self.consumers.pop((conn, sub_id))
+        held = {name for name, _ in consumer.held | consumer.maybe}
+        self._release(consumer, held | {*consumer.queues, *consumer.before})
+
+    def gone(self, conn: int) -> None:
+        """The connection of some consumers is lost."""
+        for holder in [key for key in self.consumers if key[0] == conn]:
+            self.unsubscribed(*holder)
+
+    def _release(self, consumer: Consumer, queues: Iterable[str]) -> None:
+        for name in queues:
+            state = self.queues[name]
+            for entry in list(state.entries.values()):
+                if entry.holder is not consumer:
+                    self._perhaps_picked(state, entry, consumer)
+                elif entry.state == "leased":
+                    self._return(state, entry)
+                    self.counts["returned: holder gone"] += 1
+                else:
+                    entry.holder = None
+            for held in [held for held in consumer.held | consumer.maybe if held[0] == name]:
+                consumer.held.discard(held)
+                consumer.maybe.discard(held)
+
+    def _perhaps_picked(self, state: QueueState, entry: Entry, consumer: Consumer) -> None:
+        """Its body may be on its way to who leaves: then it comes back as if it had been there."""
+        if entry.state == "ready" and self.moved and consumer.takes(entry.body):
+            entry.deliveries = entry.deliveries[0], entry.deliveries[1] + 1
+            self._limits(state, entry)
+            if state.definition.at_most_once:
+                entry.unsure = True
+
+    # -- deliveries -----------------------------------------------------------------------------------
+
+    def delivered(
+        self, conn: int, sub_id: str, queue: str, lease: int, once: bool, keys: Sequence[Key], now: int
+    ) -> None:
+        """A frame came. Raises `AssertionError` for what must not be."""
+        state = self.queues[queue]
+        consumer = self.consumers[conn, sub_id]
+        told = state.definition
+        assert queue in consumer.queues or queue in consumer.before
+        assert once == told.at_most_once
+        self._check_lease(told, lease, now)
+        for key in keys:
+            entry = state.entries[key]
+            self._check_deliverable(state, entry, now)
+            assert consumer.takes(entry.body), f"{entry} does not pass {consumer.condition}"
+            room = max(consumer.backlog, consumer.wider) - self.holds(consumer, now)
+            assert room > 0, f"beyond its backlog of {consumer.backlog}: {entry}"
+            if told.max_backlog is not None:
+                assert self.held(queue, now) < told.max_backlog, f"beyond the backlog of the queue: {entry}"
+            consumer.maybe.discard((queue, key))
+            consumer.held.add((queue, key))
+            entry.holder, entry.unsure = consumer, False
+            state.recent.append((consumer, entry))
+            entry.delivered = "yes"
+            if once:
+                self.end(state, entry, "taken")
+            else:
+                entry.state = "leased"
+                entry.ends = (lease, lease) if lease else (NEVER, NEVER)
+            self.counts["delivered"] += 1
+            self.counts["delivered again"] += entry.deliveries[0] > 0
+            self.counts["a barrier was delivered"] += entry.barrier
+
+    def _check_lease(self, told: QueueDefinition, lease: int, now: int) -> None:
+        if told.lease_period is None or told.at_most_once:
+            assert lease == 0
+            return
+        latest = now + int(told.lease_period * MICROS)
+        assert latest - SLACK <= lease <= latest + 1000, f"a lease until {lease}, {latest} is the end"
+
+    def _check_deliverable(self, state: QueueState, entry: Entry, now: int) -> None:
+        if entry.state == "returning":
+            self._carry_out(state, entry)
+        if entry.state == "leased":
+            assert now >= entry.ends[0], f"two leases at a time: {entry}"
+            self._return(state, entry)
+            self.counts["returned: lease ended"] += 1
+        assert entry.state == "ready" or entry.unsure, f"what has left comes again: {entry}"
+        entry.state = "ready"
+        assert now < entry.expires + SLACK, f"it is too old to be delivered: {entry}"
+        assert not state.barred(entry, now), f"a barrier is in between: {entry}"
+        depth = state.definition.target_queue_depth
+        if depth is not None:
+            before = sum(e.stays(now) and e.position < entry.position for e in state.entries.values())
+            assert before < depth, f"more active messages than there should be: {entry}"
+
+    def holds(self, consumer: Consumer, now: int, queue: str | None = None) -> int:
+        """How many messages (of one queue) a consumer surely holds: leases that may have ended are not."""
+        found = 0
+        for name, key in consumer.held:
+            entry = self.queues[name].entries[key]
+            found += (entry.state != "leased" or now < entry.ends[0]) and queue in (None, name)
+        return found
+
+    def held(self, queue: str, now: int) -> int:
+        """How many messages of a queue all consumers hold."""
+        return sum(self.holds(consumer, now, queue) for consumer in self.consumers.values())
+
+    # -- settlements, judged when the engine takes them -------------------------------------------------
+
+    def settle(
+        self, conn: int, queue: str, action: str, by: Key, now: int, *, extend_ms: int = 0,
+        keys: Sequence[Key] = (), condition: str | None = None, late: bool = False,
+    ) -> None:  # fmt: skip
+        """A client says what became of messages. Each ends up as the table of leasing says. `late`: the
+        engine may decide later than now, when things are no longer as they are."""
+        state = self.queues[queue]
+        by_filter = condition is not None
+        entries = list(state.entries.values())
+        if by_filter:
+            entries = [entry for entry in entries if passes(condition, entry.body)]
+        else:
+            entries = [state.entries[key] for key in dict.fromkeys(keys) if key in state.entries]
+        for entry in entries:
+            if state.definition.at_most_once:
+                self._settle_taken(state, entry, conn, action, by, by_filter)
+            else:
+                effect = self._effect(state, entry, conn, by_filter, now)
+                if late and entry.state != "done":
+                    effect = effect and "perhaps"
+                    anybody = by_filter and state.definition.leasing == "lenient"
+                    self._late.setdefault(by, []).append((state, entry, None if anybody else conn, action))
+                if effect:
+                    self._settle_one(state, entry, action, by, effect == "perhaps", extend_ms, now)
+
+    def _settle_taken(
+        self, state: QueueState, entry: Entry, conn: int, action: str, by: Key, by_filter: bool
+    ) -> None:
+        """At most once: who holds it gets room; what was not delivered yet leaves as any other does."""
+        held = state.name, entry.key
+        for consumer in self.consumers.values():
+            if held in consumer.held and action == "ack" and (consumer.conn == conn or by_filter):
+                consumer.held.discard(held)
+                consumer.maybe.add(held)
+        if entry.state == "ready" and action == "ack" and state.definition.leasing == "lenient":
+            entry.unsure = True
+
+    def _effect(self, state: QueueState, entry: Entry, conn: int, by_filter: bool, now: int) -> str:
+        """Whether a settlement moves a message: "surely", "perhaps", or "" for not at all."""
+        strict = state.definition.leasing == "strict"
+        if entry.state == "done":
+            return "perhaps" if entry.unsure else ""
+        if entry.state in ("leaving", "returning"):
+            # What was settled before is settled; what was cancelled may be taken for one that is there.
+            return "" if entry.state == "leaving" else "perhaps"
+        perhaps = "perhaps" if entry.unsure else "surely"
+        if entry.state == "ready":
+            if now >= entry.expires:
+                perhaps = "perhaps"  # it may have left a moment ago
+            return "" if strict else perhaps
+        assert entry.holder is not None
+        if now >= entry.ends[0]:
+            return "perhaps"  # it may have ended, and be anybody's
+        if entry.holder.conn == conn:
+            return perhaps
+        return perhaps if by_filter and not strict else ""
+
+    def _settle_one(
+        self, state: QueueState, entry: Entry, action: str, by: Key, perhaps: bool, extend_ms: int, now: int
+    ) -> None:
+        """`perhaps`: it moves it, or it does not."""
+        self.counts[f"settled: {action}"] += 1
+        if action == "extend":
+            if entry.state == "leased" and state.definition.lease_period is not None:
+                end, (low, high) = now + extend_ms * 1000, entry.ends
+                # Whether an extension may shorten is not said; one that lengthens does.
+                low = end if not perhaps and low < end else min(low, end)
+                entry.ends = low, max(high, end + SLACK)
+            return
+        if action == "cancel" and (perhaps or entry.state == "ready"):
+            # One that nobody holds has nothing to give back; whether it is counted nobody can see.
+            entry.cancels = entry.cancels[0], entry.cancels[1] + 1
+            entry.deliveries = entry.deliveries[0], entry.deliveries[1] + 1
+            self._limits(state, entry)
+            if entry.state == "leased":
+                entry.ends = now, entry.ends[1]
+            return
+        self._give_room(state, entry)
+        if perhaps:
+            entry.unsure = True
+            if entry.state == "done":
+                entry.state = "ready"
+            return
+        entry.state = "returning" if action == "cancel" else "leaving"
+        entry.why = {"ack": "acknowledged", "expire": "expire"}.get(action, "")
+        entry.by = by
+
+    def _give_room(self, state: QueueState, entry: Entry) -> None:
+        holder = entry.holder
+        if holder is not None and (state.name, entry.key) in holder.held:
+            holder.held.discard((state.name, entry.key))
+            holder.maybe.add((state.name, entry.key))
+
+    # -- the one rule of what comes back ----------------------------------------------------------------
+
+    def _return(self, state: QueueState, entry: Entry, *, cancelled: bool = False) -> None:
+        self._give_room(state, entry)
+        entry.holder = None
+        entry.state, entry.why, entry.ends = "ready", "", (NEVER, NEVER)
+        entry.since = self.interval
+        entry.soft += not cancelled
+        if entry.delivered == "yes":
+            entry.delivered = "perhaps"
+        entry.deliveries = entry.deliveries[0] + 1, entry.deliveries[1] + 1
+        if cancelled:
+            entry.cancels = entry.cancels[0] + 1, entry.cancels[1] + 1
+            self.counts["returned: cancelled"] += 1
+        self._limits(state, entry)
+
+    def _limits(self, state: QueueState, entry: Entry) -> None:
+        """What came back too often leaves."""
+        told = state.definition
+        for most, why, (low, high) in (
+            (told.max_deliveries, "max_deliveries", entry.deliveries),
+            (None if told.max_cancels is None else told.max_cancels + 1, "max_cancels", entry.cancels),
+        ):
+            if most is not None and high >= most:
+                if low >= most and entry.state == "ready":
+                    self.end(state, entry, "not sure" if entry.unsure else why)
+                    return
+                entry.unsure = True
+
+    def end(self, state: QueueState, entry: Entry, why: str) -> None:
+        """It has left the queue."""
+        if entry.state != "done":
+            self.counts[f"done: {why}"] += 1
+            state.left[why] += 1
+        entry.state, entry.why, entry.unsure, entry.since = "done", why, False, self.interval
+        if why != "taken":
+            holder, entry.holder = entry.holder, None
+            if holder is not None:
+                held = state.name, entry.key
+                if held in holder.held:
+                    holder.held.discard(held)
+                    holder.maybe.add(held)
+
+    # -- another life ---------------------------------------------------------------------------------
+
+    def restarted(self, durable: set[Key], log: Iterable[Arrived], *, now: int) -> None:
+        """A new engine opened a log with these messages, and these settlements in it."""
+        for message in log:
+            self.persisted(message)
+        for state in self.queues.values():
+            state.letters_twice |= state.letters_now
+            for entry in state.entries.values():
+                self._restart(state, entry, durable, now)
+        self.consumers.clear()
+        self._late.clear()
+        self.first_life = False
+
+    def _restart(self, state: QueueState, entry: Entry, durable: set[Key], now: int) -> None:
+        if entry.state in ("leaving", "returning"):
+            if entry.by in durable:
+                self._carry_out(state, entry)
+            else:
+                entry.state, entry.why, entry.by = "ready", "", None
+        elif entry.state == "leased":
+            entry.state = "ready"
+            if now >= entry.ends[0]:
+                entry.deliveries = entry.deliveries[0], entry.deliveries[1] + 1
+        elif (
+            entry.since == self.interval
+            and entry.why.startswith(("max_", "not"))
+            and entry.key not in state.letters
+        ):
+            # It is not known whether the engine had it in the log.
+            entry.state, entry.why, entry.unsure = "ready", "", True
+        if entry.state == "ready":
+            entry.unsure |= state.definition.at_most_once and self.moved
+            entry.deliveries = max(0, entry.deliveries[0] - entry.soft), entry.deliveries[1]
+            self._limits(state, entry)
+        entry.holder, entry.soft = None, 0
+        entry.ends = NEVER, NEVER
+        entry.since = self.interval
+        if entry.delivered == "yes":
+            entry.delivered = "perhaps"
+
+
+def _fields(message: Arrived) -> tuple[int, Key, str, bytes, int, int]:
+    return message.position, message.key, message.topic, message.raw, message.stamp, message.life_ms

@@ -1,0 +1,78 @@
+"""Queues through power losses, kills and clean stops: what was acknowledged never comes back, all else
+comes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tests.helpers.tiers import parts
+from tests.simulation.queue_lives import Life, some_queues
+from tests.simulation.queue_world import QueueWorld
+
+SEEDS_A_PART = 25
+LIVES = 3
+
+
+def live_and_crash(seed: int, counts: Counter[str]) -> None:
+    """Some lives of one world, with an end to each that nobody expects."""
+    world = QueueWorld(seed, some_queues(Random(seed).choice), counts=counts, segment_bytes=16_384)
+    life = Life(world, world.rng.choice)
+    life.begin()
+    for _ in range(LIVES):
+        for _ in range(world.rng.randrange(10, 60)):
+            if world.rng.random() < 0.5:
+                life.act()
+            elif world.rng.random() < 0.8:
+                world.step()
+            else:
+                world.rest()
+        life.forget()
+        how = world.rng.random()
+        if how < 0.15:
+            world.stop()
+        else:
+            world.crash(power=how < 0.75)
+        counts["lives"] += 1
+        life.begin()
+        life.compare_browsed()
+    life.drain()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", parts(80))
+def test_a_queue_that_recovers_is_what_the_log_says(part: int) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART):
+        live_and_crash(seed, counts)
+    for event, least in MUST_HAPPEN.items():
+        assert counts[event] >= least, f"{event} happened {counts[event]} times: {counts}"
+
+
+MUST_HAPPEN = {
+    "crash": 10,
+    "kill": 2,
+    "lives": SEEDS_A_PART * LIVES,
+    "entered": 300,
+    "delivered": 300,
+    "delivered again": 20,
+    "a barrier was delivered": 1,
+    "done: acknowledged": 50,
+    "done: taken": 10,
+    "done: expiration": 10,
+    "done: expire": 5,
+    "done: max_deliveries": 3,
+    "done: max_cancels": 1,
+    "returned: cancelled": 5,
+    "returned: holder gone": 10,
+    "returned: lease ended": 5,
+    "settled again after a loss": 5,
+    "dead letters": 5,
+    "messages browsed": 50,
+    "judged for order": 20,
+    "compared exactly": 100,
+}
+"""A run in which one of these does not happen shows nothing about it."""

@@ -1,0 +1,85 @@
+"""Who gets a message that comes alone, by each way of sharing out: the oracle knows the one-by-one rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tests.helpers.tiers import parts
+from tests.simulation.queue_entries import make_body
+from tests.simulation.queue_world import QueuePeer, QueueWorld
+from tickertape.engine.queue.definition import Fairness, QueueDefinition, Semantics
+
+SEEDS_A_PART = 6
+MESSAGES = 60
+
+
+def one_by_one(seed: int, fairness: Fairness, semantics: Semantics, counts: Counter[str]) -> QueueWorld:
+    """Messages come alone to some consumers, which acknowledge some of what they hold."""
+    rng = Random(seed)
+    queue = QueueDefinition("q", fairness=fairness, semantics=semantics)
+    world = QueueWorld(seed, [queue], counts=counts)
+    publisher = world.connect("p")
+    peers: list[QueuePeer] = []
+    for number in range(rng.randrange(2, 5)):
+        peers.append(world.connect(f"c{number}"))
+        peers[-1].consume("s", "q", max_backlog=rng.choice((1, 2, 4, 10)))
+    world.rest()
+    for number in range(MESSAGES):
+        holding = [p for p in peers if world.model.consumers[p.conn, "s"].held]
+        full = sum(c.backlog - len(c.held) for c in world.model.consumers.values()) == 0
+        if holding and (full or rng.random() < 0.5):
+            peer = rng.choice(holding)
+            held = sorted(key for _, key in world.model.consumers[peer.conn, "s"].held)
+            peer.settle("q", "ack", [rng.choice(held)])
+        else:
+            publisher.put("q", [make_body(number)])
+        world.rest()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("fairness", "semantics"),
+    [
+        ("fast", "at-least-once"),
+        ("round-robin", "at-least-once"),
+        ("proportional", "at-least-once"),
+        ("round-robin", "at-most-once"),
+    ],
+)
+@pytest.mark.parametrize("part", parts(20))
+def test_a_message_that_comes_alone_goes_to_whose_turn_it_is(
+    fairness: Fairness, semantics: Semantics, part: int
+) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART):
+        one_by_one(seed, fairness, semantics, counts)
+    assert counts[f"judged: {fairness}"] > 10 * SEEDS_A_PART, counts
+
+
+def test_exact_39_the_one_with_the_most_unused_capacity_is_served() -> None:
+    world = QueueWorld(1, [QueueDefinition("q")])
+    publisher = world.connect("p")
+    busy = {"inky": (2, 1), "blinky": (4, 3), "clyde": (10, 4)}
+    peers: dict[str, QueuePeer] = {}
+    for number, (name, (backlog, outstanding)) in enumerate(busy.items()):
+        peers[name] = world.connect(name)
+        peers[name].consume("s", "q", max_backlog=backlog, filter="/g = 'b'" if number else None)
+        world.rest()
+        publisher.put("q", [make_body(i, "a" if number == 0 else "b") for i in range(outstanding)])
+        world.rest()
+        peers[name].consume("s", "q", max_backlog=1, replace=True)
+        world.rest()
+    for name, (backlog, _) in busy.items():
+        peers[name].consume("s", "q", max_backlog=backlog, replace=True)
+        world.rest()
+    assert _held(world, peers) == {"inky": 1, "blinky": 3, "clyde": 4}
+    publisher.put("q", [make_body(99)])
+    world.rest()
+    assert _held(world, peers) == {"inky": 1, "blinky": 3, "clyde": 5}
+
+
+def _held(world: QueueWorld, peers: dict[str, QueuePeer]) -> dict[str, int]:
+    return {name: len(world.model.consumers[peer.conn, "s"].held) for name, peer in peers.items()}

@@ -1,0 +1,247 @@
+"""Settling messages of queues over real sockets, by clients of all four kinds: from threads and handlers, in
+time, and when the connection is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.unit.client.queue_peer import Settled, read
+from tests.unit.client.socket_server import SocketServer, socket_server
+from tickertape.batch import batch_from_bodies
+from tickertape.testing.server import wait_until
+from tickertape.wire.settling import QUEUE_TOPIC
+
+WORK = "rec/work"
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+    opened = Front(request.param)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def server() -> Iterator[SocketServer]:
+    with socket_server() as running:
+        running.backlog = 100
+        yield running
+
+
+def settled(server: SocketServer) -> list[Settled]:
+    """The settlements that the server recorded."""
+    with server.lock:
+        batches = list(server.log)
+    return [
+        read(batch.body(at))
+        for batch in batches
+        for at in range(batch.count)
+        if batch.topic(at) == QUEUE_TOPIC
+    ]
+
+
+def acknowledged(server: SocketServer) -> int:
+    """How many messages were acknowledged."""
+    return sum(count for _, action, runs in settled(server) if action == "ack" for _, _, count in runs)
+
+
+def make(front: Front, server: SocketServer, kind: str, **options: Any) -> tt.Client:
+    """A client that is connected."""
+    if kind == "plain":
+        return front.connect("worker", server.uri, **options)
+    client = front.make_ha("worker", servers=server.uri, reconnect_delay=0.01, **options)
+    client.connect_and_logon()
+    return client
+
+
+def produce(server: SocketServer, count: int, first: int = 1) -> None:
+    """Hand so many jobs to the consumers there are."""
+    jobs = [str(number).encode() for number in range(first, first + count)]
+    batch = batch_from_bodies(WORK, jobs, publisher=9, first_sequence=first)
+    wait_until(lambda: server.sessions[-1].subscribed)  # which is a moment after it says so
+    for session in tuple(server.sessions):
+        session.hand_on(batch)
+
+
+@pytest.mark.parametrize("kind", ["plain", "ha"])
+def test_messages_and_calls_settle(front: Front, server: SocketServer, kind: str) -> None:
+    client = make(front, server, kind)
+    stream = client.subscribe(WORK, max_backlog=10)
+    produce(server, 6)
+    one, two, three, four, five, six = (stream.get(timeout=10) for _ in range(6))
+    assert {message.topic for message in (one, six)} == {WORK}
+    one.ack()
+    two.cancel()
+    client.ack(WORK, three)
+    client.ack(WORK, four.bookmark or "", "expire")
+    client.ack(WORK, [five, six], "lease_extension=2s")
+    client.sow_delete(WORK, bookmark=[five])
+    client.sow_delete(WORK, filter="/id > 1", options="cancel")
+    client.publish_flush()
+    actions = [action for _, action, _ in settled(server)]
+    assert actions == ["ack", "cancel", "ack", "expire", "extend 2000", "ack", "cancel /id > 1"]
+    assert {queue for queue, _, _ in settled(server)} == {WORK}
+
+
+def test_calls_refuse_what_they_cannot_do(front: Front, server: SocketServer) -> None:
+    client = make(front, server, "plain")
+    with pytest.raises(tt.UsageError, match="not built yet"):
+        client.sow_delete(WORK)
+    with pytest.raises(tt.UsageError, match="not both"):
+        client.sow_delete(WORK, bookmark="1|1|", filter="TRUE")
+    with pytest.raises(tt.BadOption):
+        client.ack(WORK, "1|1|", "done")
+    with pytest.raises(tt.BadTopic):
+        client.publish(QUEUE_TOPIC, b"x")
+    with pytest.raises(tt.BadOption):
+        client.ack_batch_size = 0
+    with pytest.raises(tt.BadOption):
+        client.ack_timeout = "soon"
+    with pytest.raises(tt.UsageError):
+        client.auto_ack = 1  # type: ignore[assignment]
+    for options in ({"max_backlog": 5}, {"browse": True}, {"options": "max_backlog=5"}):
+        with pytest.raises(tt.BadOption, match="bookmark"):
+            client.subscribe(WORK, bookmark=tt.EPOCH, **options)
+    for wrong in (0, -1, "many", 1.5, True):
+        with pytest.raises(tt.BadOption):
+            client.subscribe(WORK, max_backlog=wrong)  # type: ignore[arg-type]
+    assert (client.ack_batch_size, client.ack_timeout, client.auto_ack) == (1, 1.0, False)
+    assert settled(server) == []
+
+
+def test_gathered_acknowledgements_are_sent_in_time_while_a_handler_takes_its_time(
+    front: Front, server: SocketServer
+) -> None:
+    client = make(front, server, "plain")
+    client.ack_batch_size = 50
+    client.ack_timeout = "50ms"
+    assert (client.ack_batch_size, client.ack_timeout) == (50, 0.05)
+    on = threading.Event()
+
+    def handle(message: tt.Message) -> None:
+        message.ack()
+        if message.data == b"2" and front.kind == "blocking":
+            on.wait(20)
+
+    client.subscribe(WORK, on_message=handle)
+    produce(server, 3)
+    wait_until(lambda: acknowledged(server) >= 2)
+    on.set()
+    wait_until(lambda: acknowledged(server) == 3)
+    time.sleep(0.15)  # the thread that sends what is gathered may have ended: there is another one
+    produce(server, 1, first=10)
+    wait_until(lambda: acknowledged(server) == 4)
+
+
+@pytest.mark.parametrize("kind", ["plain", "ha"])
+def test_closing_sends_what_is_gathered(front: Front, server: SocketServer, kind: str) -> None:
+    client = make(front, server, kind)
+    client.ack_batch_size = 50
+    client.ack_timeout = 60
+    stream = client.subscribe(WORK, max_backlog=100)
+    produce(server, 3)
+    for _ in range(3):
+        stream.get(timeout=10).ack()
+    assert acknowledged(server) == 0
+    client.close()
+    assert acknowledged(server) == 3
+
+
+def test_a_shorter_time_holds_at_once(front: Front, server: SocketServer) -> None:
+    client = make(front, server, "plain")
+    client.ack_batch_size = 50
+    client.ack_timeout = 60
+    stream = client.subscribe(WORK, max_backlog=100)
+    produce(server, 2)
+    stream.get(timeout=10).ack()
+    client.ack_timeout = 0.02
+    wait_until(lambda: acknowledged(server) == 1)
+    stream.get(timeout=10).ack()
+    wait_until(lambda: acknowledged(server) == 2)
+
+
+def test_any_thread_settles(front: Front, server: SocketServer) -> None:
+    client = make(front, server, "plain")
+    client.ack_batch_size = 7
+    client.ack_timeout = "20ms"
+    stream = client.subscribe(WORK, max_backlog=100)
+    produce(server, 100)
+    messages = [stream.get(timeout=10) for _ in range(100)]
+
+    def settle(part: list[tt.Message]) -> None:
+        for message in part:
+            message.ack()
+
+    threads = [threading.Thread(target=settle, args=(messages[at::4],)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_until(lambda: acknowledged(server) >= 100)
+    rows = [run for _, _, runs in settled(server) for run in runs]
+    sequences = sorted(first + at for _, first, count in rows for at in range(count))
+    assert sequences == sorted(message.sequence for message in messages)
+
+
+def test_handlers_settle_by_themselves(front: Front, server: SocketServer) -> None:
+    client = make(front, server, "plain")
+    client.auto_ack = True
+    told: list[BaseException] = []
+    client.set_exception_listener(told.append)
+
+    def handle(message: tt.Message) -> None:
+        if message.data == b"2":
+            raise ValueError
+
+    client.subscribe(WORK, on_message=handle, max_backlog=10)
+    produce(server, 3)
+    wait_until(lambda: len(settled(server)) == 3)
+    assert [action for _, action, _ in settled(server)] == ["ack", "cancel", "ack"]
+    assert [type(error) for error in told] == [ValueError]
+
+
+def test_acknowledgements_of_a_lost_connection_are_sent_on_the_next(
+    front: Front, server: SocketServer
+) -> None:
+    client = make(front, server, "ha")
+    messages: list[tt.Message] = []
+    client.subscribe(WORK, on_message=messages.append, max_backlog=10)
+    produce(server, 3)
+    wait_until(lambda: len(messages) == 3)
+    client.ack_batch_size = 10
+    client.ack_timeout = 60
+    messages[0].ack()
+    server.drop_and_wait()
+    messages[1].ack()
+    wait_until(lambda: acknowledged(server) == 2)
+    wait_until(lambda: len(server.logons) >= 2)
+    messages[2].ack()
+    client.publish_flush(timeout=10)
+    assert acknowledged(server) == 3
+
+
+def test_without_a_connection_and_a_store_an_acknowledgement_raises(
+    front: Front, server: SocketServer
+) -> None:
+    client = make(front, server, "plain")
+    stream = client.subscribe(WORK, max_backlog=10)
+    produce(server, 2)
+    message = stream.get(timeout=10)
+    server.drop()
+    wait_until(lambda: not client.connected)
+    if front.kind == "blocking":
+        with pytest.raises(tt.Disconnected):
+            message.ack()
+    with pytest.raises(tt.Disconnected):
+        client.ack(WORK, "1|1|")
+    with pytest.raises(tt.StreamEnded):
+        stream.get(timeout=10)  # what waited has gone back
