@@ -19,7 +19,8 @@ BACKLOG = 1_000
 GATHERED = 80
 """Acknowledgements that travel together."""
 CONSUMERS = 8
-RATE = 1_000
+RATE = 200
+"""Messages a second to a consumer that waits for each of them."""
 QUEUED = 10_000_000
 SYMBOLS = 10
 """Each symbol has a random tenth of the messages of the large queue, each priority too."""
@@ -121,7 +122,7 @@ def eight_consumers(room: Room) -> Reading:
     aim=0.5,
 )
 def delivery_p50(room: Room) -> Reading:
-    count = room.count(5_000)
+    count = room.count(1_000)
     taken: list[float] = []
     with (
         stage(room.directory, config=QUEUE) as server,
