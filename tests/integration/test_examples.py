@@ -228,7 +228,7 @@ def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: 
 
         unheard, busy = worker(1, proxy.uri), worker(2, server.uri)
         wait_until(lambda: queue_of(server).consumers == 2, SECONDS)
-        proxy.stall(to_client=False)  # what it acknowledges does not arrive, until its heartbeat is missed
+        proxy.stall(to_client=False)  # what the first acknowledges does not arrive
         source.publish_batch("flights", early)
         wait_until(lambda: delays.done() == how_many(late(early)), SECONDS)
         with delays.locked():
@@ -237,6 +237,7 @@ def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: 
             unheard.kill()
             busy.kill()
             busy.wait(SECONDS)
+            proxy.cut()
         told = [
             process.communicate(timeout=SECONDS)[0]
             for process in [worker(number, server.uri, "--idle", "3") for number in (3, 4)]
