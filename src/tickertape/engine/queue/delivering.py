@@ -38,6 +38,8 @@ class Due(NamedTuple):
     """A delivery that waits until the log is persisted up to `end`."""
 
     end: int
+    consumer: Consumer
+    """Not sent when it is over by then: another subscription may have its id."""
     send: Send
 
 
@@ -102,7 +104,7 @@ class Delivering:
     # -- one delivery -----------------------------------------------------------------------------------
 
     def deliver(self, now: Now) -> bool:
-        """Hand out what is next; whether anything was."""
+        """Hand out what is next; whether there may be more to hand out."""
         queue = self._queue
         wanted = self._wanted()
         if not len(wanted):
@@ -116,7 +118,7 @@ class Delivering:
         if not given:
             return False
         self._give(given, fetched, now)
-        return True
+        return bool(queue.state.ready) and any(consumer.room for consumer in queue.consumers)
 
     def _wanted(self) -> Int64s:
         queue = self._queue
@@ -140,7 +142,8 @@ class Delivering:
     def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
         """Consumers, and which of the messages each gets."""
         queue, batch = self._queue, fetched.batch
-        counts, queue.turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        counts, turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        queue.went_to(turn, any(counts))
         given: list[tuple[Consumer, Int64s]] = []
         low = 0
         for consumer, count in zip(queue.consumers, counts, strict=True):
@@ -163,7 +166,8 @@ class Delivering:
         chosen: dict[int, list[int]] = {}
         for index in range(fetched.batch.count):
             eligible = [i for i, mask in enumerate(masks) if mask is None or mask[index]]
-            who, queue.turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            who, turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            queue.went_to(turn, who is not None)
             if who is not None:
                 loads[who] = Load(loads[who].unacknowledged + 1, loads[who].limit)
                 chosen.setdefault(who, []).append(index)
@@ -210,7 +214,7 @@ class Delivering:
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:
-                self._later(Due(end, send))
+                self._later(Due(end, consumer, send))
             else:
                 self._effects.append(send)
 

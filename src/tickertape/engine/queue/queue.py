@@ -50,6 +50,14 @@ class Queue:
         self.state, self.expiry = state, expiry
         self.order = Order(state, prioritised=self.definition.priority is not None)
 
+    def start_over(self) -> None:
+        """Forget a state that was stored: nothing has entered."""
+        definition = self.definition
+        self.take_over(
+            QueueState(definition.target_queue_depth),
+            Expiry(definition.expiration, definition.expiration_model),
+        )
+
     # -- the fold ---------------------------------------------------------------------------------------
 
     def enter(self, entered: Entered) -> None:
@@ -67,7 +75,9 @@ class Queue:
         if self.state.inactive and outcome.what is What.DONE:
             self.deferred += len(outcome.positions & self.state.inactive)
         affected = self.state.apply(outcome)
-        if outcome.what not in (What.RETURNED, What.BURIED):
+        if outcome.what is What.RETURNED:
+            self.order.delivered(affected)  # a barrier among them was, in an earlier life of the server too
+        elif outcome.what is not What.BURIED:
             self.order.left(affected)
         return affected
 
@@ -103,6 +113,11 @@ class Queue:
                 work.stir()  # it has room again, for what waits in its other queues too
         if self.definition.at_most_once:
             self.state.owed -= positions
+
+    def went_to(self, turn: int, given: bool) -> None:
+        """Whose turn it is now, after messages were `given` out: behind the last consumer there is room for
+        one that is still to come."""
+        self.turn = turn if turn or not given else len(self.consumers)
 
     def room(self) -> int | None:
         """How many more messages may be delivered and not acknowledged; None: any number."""

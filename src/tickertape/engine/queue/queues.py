@@ -225,14 +225,13 @@ class Queues:
         """The messages that a settlement names, but for those that a lease names. Raises `NotAQueue`,
         `BadFilter`."""
         work = self.work_of(session, settlement)
-        content = None
+        content, persisted = None, self._journal.persisted_end
         if settlement.filter is not None:
             topic = work.queue.definition.topic
             content = self._contents.cover(topic, settlement.filter, None, session.subscriber).content
-            persisted = self._journal.persisted_end
             while work.queue.considered < persisted and work.failure is None:
                 yield None  # what was there when it was asked for has to enter first
-        return (yield from look_up(work.queue, self._journal.view, settlement, runs, content))
+        return (yield from look_up(work.queue, self._journal.view, settlement, runs, content, persisted))
 
     def settle(
         self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
@@ -259,7 +258,9 @@ class Queues:
         """The log has grown."""
         end = self._journal.persisted_end
         while self._due and self._due[0].end <= end:
-            self._access.effects.append(self._due.popleft().send)
+            due = self._due.popleft()
+            if due.consumer.works:
+                self._access.effects.append(due.send)
         if self._begun:
             for work in self._works.values():
                 self._active[work] = None

@@ -91,6 +91,7 @@ def recover(
             fold = _begin(work, begun, checkpoint, journal.view.first_position)
         except ValueError as error:
             report.append(f"queue {definition.name}: its checkpoint cannot be used, the log is read: {error}")
+            work.queue.start_over()
             fold = _begin(work, begun, None, journal.view.first_position)
         folds.append(fold)
     starts = [min(fold.messages_from, fold.records_from) for fold in folds]
@@ -116,6 +117,9 @@ def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -
         return _Fold(work, queue.considered, queue.considered)
     if covered.state is not None:
         restore(queue, covered.state)
+        oldest = queue.state.oldest()
+        if oldest is not None and oldest < first:  # nothing held it back while there was no such queue
+            raise ValueError(f"it has messages from before position {first}, which retention has removed")
     queue.considered = max(covered.messages, begun.position, first)
     return _Fold(work, queue.considered, max(covered.records, first))
 
