@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -229,11 +232,18 @@ def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: 
         unheard, busy = worker(1, proxy.uri), worker(2, server.uri)
         wait_until(lambda: queue_of(server).consumers == 2, SECONDS)
         proxy.stall(to_client=False)  # what the first acknowledges does not arrive
+        os.kill(busy.pid, signal.SIGSTOP)  # until both have as much as they may
         source.publish_batch("flights", early)
+        wait_until(lambda: queue_of(server).leased == 2 * backlog, SECONDS)
+        os.kill(busy.pid, signal.SIGCONT)
         wait_until(lambda: delays.done() == how_many(late(early)), SECONDS)
+        heard = how_many(late(early)) - backlog
+        wait_until(lambda: queue_of(server).acknowledged == heard, SECONDS)
         with delays.locked():
             source.publish_batch("flights", later)
             wait_until(lambda: queue_of(server).leased == 2 * backlog, SECONDS)
+            time.sleep(0.5)  # one that acknowledges before it has written would do so now
+            assert queue_of(server).acknowledged == heard
             unheard.kill()
             busy.kill()
             busy.wait(SECONDS)
