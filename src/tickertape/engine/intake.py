@@ -215,6 +215,8 @@ class Intake:
 
         def done(_: Any) -> None:
             held = self._held.pop(conn)
+            if self._journal.failure is not None or self._journal.closing:
+                return  # nothing can be written any more: it is not acknowledged, and comes again
             try:
                 self._settle(session, frame, settlements)
                 self._go_on(session, held.waiting)

@@ -21,7 +21,7 @@ def test_dead_letters_that_do_not_fit_wait_and_are_tried_again(monkeypatch: pyte
     world.settle()
     work = next(iter(world.broker.queues.works))
     assert len(work.queue.state.doomed) == 100
-    monkeypatch.setattr(journal, "can_accept", lambda size: True)
+    monkeypatch.setattr(journal, "can_accept", lambda _: True)
     world.wake(1.1)
     world.settle()
     assert not work.queue.state.doomed
