@@ -417,13 +417,13 @@ class Broker:
         elif isinstance(command, Credits):
             self.subscribing.credits(session, command)
         elif isinstance(command, Subscribe):
-            self._answered(session, command.id, lambda: self._subscribe(session, command, now))
+            self._in_turn(session, command.id, lambda: self._subscribe(session, command, now))
         elif isinstance(command, Unsubscribe):
-            self._answered(session, command.id, lambda: self.subscribing.unsubscribe(session, command))
+            self._in_turn(session, command.id, lambda: self.subscribing.unsubscribe(session, command))
         elif isinstance(command, Pause):
-            self._answered(session, command.id, lambda: self.subscribing.pause(session, command, now))
+            self._in_turn(session, command.id, lambda: self.subscribing.pause(session, command, now))
         elif isinstance(command, Resume):
-            self._answered(session, command.id, lambda: self.subscribing.resume(session, command, now))
+            self._in_turn(session, command.id, lambda: self.subscribing.resume(session, command, now))
         elif isinstance(command, Flush):
             self._intake.flush(session, command)
         elif isinstance(command, Resolve):
@@ -434,6 +434,10 @@ class Broker:
             raise BadCommand(f"{type(command).__name__} does not come from a client")
         elif command.interval_ms is not None:
             self.beats.begin(session.conn, command.interval_ms, now.mono)
+
+    def _in_turn(self, session: Session, command_id: int, act: Callable[[], None]) -> None:
+        """As `_answered`, behind what was acknowledged before: an unsubscribe gives back what is not."""
+        self._intake.in_turn(session, lambda: self._answered(session, command_id, act))
 
     def _answered(self, session: Session, command_id: int, act: Callable[[], None]) -> None:
         """Do what a command asks; a refusal is its answer and disturbs nothing else."""

@@ -50,6 +50,8 @@ class Fetching:
         self._parts: list[Part] = []
         """What the last read brought."""
         self._token: int | None = None
+        self._segment = 0
+        """Number of the segment that is read."""
         self._queued = False
         self.failure: TickertapeError | None = None
         """What was wanted cannot be read."""
@@ -93,7 +95,9 @@ class Fetching:
                 raise data
             self._parts = self._reader.answer(data)
         except TickertapeError as error:
-            self.failure = error
+            if self._access.journal.view.has_number(self._segment):
+                self.failure = error
+            # Else retention has removed it meanwhile: what was wanted has left the queue.
             self.let_go()
         self._budget.idle(self, self._dropped)
         self._came()
@@ -137,7 +141,7 @@ class Fetching:
         self._send(request)
 
     def _send(self, request: ReadRequest) -> None:
-        self._token = self._access.new_token()
+        self._token, self._segment = self._access.new_token(), request.segment
         self._access.effects.append(Read(self._token, request))
 
 

@@ -185,15 +185,21 @@ class Work:
             self._burying.step(now)
         if self._journal.closing:
             self._stirred = False  # who got something now could not acknowledge it any more
-        elif not self._hands.ledger.can_write() and (queue.definition.at_most_once or queue.state.doomed):
-            self._retry_at = now.mono + _RETRY_SECONDS
+        elif queue.definition.at_most_once and not self._hands.ledger.can_write():
+            self._retry_soon(now)
             self._stirred = False
+        elif self._burying.stuck:
+            self._retry_soon(now)
         if self._stirred:
             self._stirred = self.delivering.deliver(now)
         failure = self._log.failure or self.delivering.failure or self._burying.failure
         if failure is not None:
             self.failure = failure
             self._hands.failed(self, failure)
+
+    def _retry_soon(self, now: Now) -> None:
+        if self._retry_at is None:
+            self._retry_at = now.mono + _RETRY_SECONDS
 
     def _enter(self) -> None:
         """Take in what came to the log."""
