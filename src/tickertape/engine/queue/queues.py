@@ -222,6 +222,8 @@ class Queues:
                 "which is the topic of the messages that it delivers"
             )
         self.permit(session, work)
+        if work.failure is not None:
+            raise work.failure
         return work
 
     def look_up(self, session: Session, settlement: Settlement, runs: Runs) -> Found:
@@ -322,7 +324,9 @@ class Queues:
         """The body of a checkpoint, which holds once everything accepted so far is persisted."""
         end = self._journal.accepted_end
         return encode_covered(
-            covered_of(work.queue, self.fingerprint(work), end) for work in self._works.values()
+            covered_of(work.queue, self.fingerprint(work), end)
+            for work in self._works.values()
+            if work.failure is None  # what is not known is not stored
         )
 
     def looks(self, now: Now) -> list[QueueLook]:

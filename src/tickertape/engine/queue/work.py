@@ -101,7 +101,7 @@ class Work:
             if self._hands.ledger.can_write():
                 outcomes += queue.given_back(positions, Reason.HOLDER_GONE, now.wall)
             else:
-                queue.state.give_back(positions)  # as a crash would: it counts nowhere
+                queue.give_back(positions)
         self._write(outcomes, now)
         self.stir()
 
@@ -117,6 +117,8 @@ class Work:
 
     def wake(self, now: Now) -> None:
         """Leases that have ended, and messages that are too old."""
+        if self.failure is not None:
+            return
         if self._retry_at is not None:
             if now.mono < self._retry_at:
                 return
@@ -124,7 +126,8 @@ class Work:
             self.stir()
         queue = self.queue
         due = queue.leases.due(now.mono)
-        expires = queue.expiry.active and (at := queue.expiry.next_due()) is not None and at <= now.wall
+        at = queue.next_due()
+        expires = at is not None and at <= now.wall
         if not due and not expires:
             return
         if not self._hands.ledger.can_write():
@@ -143,10 +146,12 @@ class Work:
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
+        if self.failure is not None:
+            return None
         if self._retry_at is not None:
             return self._retry_at
         deadline = self.queue.leases.next_deadline()
-        if self.queue.expiry.active and (due := self.queue.expiry.next_due()) is not None:
+        if (due := self.queue.next_due()) is not None:
             wait = min(max((due - now.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
             deadline = now.mono + wait if deadline is None else min(deadline, now.mono + wait)
         return deadline
