@@ -132,6 +132,10 @@ class Delivering:
         self._short[consumer] = consumer.allowance.credit
         self._fell_short = True
 
+    def rest(self) -> None:
+        """Nothing more is handed out now."""
+        self._fetching.rest()
+
     def _over(self) -> bool:
         """Nobody can be given anything; whether somebody whose credit did not suffice may have a chance, as
         something else is next now."""
