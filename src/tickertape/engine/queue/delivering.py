@@ -94,6 +94,14 @@ class Delivering:
                 narrowing.stop()
                 del self.narrowed[consumer.content.key]
 
+    def narrow(self) -> bool:
+        """Look at one piece for one filter, whose turn it is; whether something was found."""
+        for key, narrowing in self.narrowed.items():
+            if narrowing.has_work:
+                self.narrowed[key] = self.narrowed.pop(key)
+                return narrowing.step()
+        return False
+
     @property
     def failure(self) -> TickertapeError | None:
         """What cannot be read, and is needed."""

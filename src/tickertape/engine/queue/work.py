@@ -185,9 +185,8 @@ class Work:
         queue = self.queue
         if self._entering:
             self._enter()
-        for narrowing in [*self.delivering.narrowed.values()]:
-            if narrowing.has_work and narrowing.step():
-                self._stirred = True
+        if self.delivering.narrow():
+            self._stirred = True
         if self._burying.has_work:
             self._burying.step(now)
         else:
