@@ -56,6 +56,10 @@ class Burying:
         """The answer to a read; False when it is none of ours."""
         return self._fetching.read_done(token, data)
 
+    def rest(self) -> None:
+        """Nothing is published now."""
+        self._fetching.rest()
+
     def step(self, now: Now) -> None:
         """Publish the oldest letters, as many as are in memory."""
         doomed = self._queue.state.doomed

@@ -96,6 +96,14 @@ class Delivering:
                 narrowing.stop()
                 del self.narrowed[consumer.content.key]
 
+    def narrow(self) -> bool:
+        """Look at one piece for one filter, whose turn it is; whether something was found."""
+        for key, narrowing in self.narrowed.items():
+            if narrowing.has_work:
+                self.narrowed[key] = self.narrowed.pop(key)
+                return narrowing.step()
+        return False
+
     @property
     def failure(self) -> TickertapeError | None:
         """What cannot be read, and is needed."""
@@ -133,6 +141,10 @@ class Delivering:
     def _lacks_credit(self, consumer: Consumer) -> None:
         self._short[consumer] = consumer.allowance.credit
         self._fell_short = True
+
+    def rest(self) -> None:
+        """Nothing more is handed out now."""
+        self._fetching.rest()
 
     def _over(self) -> bool:
         """Nobody can be given anything; whether somebody whose credit did not suffice may have a chance, as

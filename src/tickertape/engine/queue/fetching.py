@@ -77,7 +77,15 @@ class Fetching:
         if found is None:
             self._read_on(first)
             found = self._now(wanted)
+        if found is not None:
+            self.rest()
         return found
+
+    def rest(self) -> None:
+        """What was read was used, or is not wanted now: it may be dropped if others want to read. Not before:
+        two that read in turns would only drop what the other one read."""
+        if not self.waiting:
+            self._budget.idle(self, self._dropped)
 
     def _now(self, wanted: Int64s) -> Fetched | None:
         """Of what a reader brought."""
@@ -99,7 +107,6 @@ class Fetching:
                 self.failure = error
             # Else retention has removed it meanwhile: what was wanted has left the queue.
             self.let_go()
-        self._budget.idle(self, self._dropped)
         self._came()
         return True
 
@@ -108,6 +115,11 @@ class Fetching:
         self._parts, self._reader = [], None
         if not self.waiting:
             self._budget.forget(self)
+
+    def stop(self) -> None:
+        """Nothing more is wanted; an answer that is still to come is ignored."""
+        self._token, self._queued = None, False
+        self.let_go()
 
     # -- inside -----------------------------------------------------------------------------------------
 

@@ -107,11 +107,18 @@ class Work:
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
-        return (
+        ours = (
             self.delivering.read_done(token, data)
             or self._log.read_done(token, data)
             or self._burying.read_done(token, data)
         )
+        if ours and self.failure is not None:
+            self._rest()
+        return ours
+
+    def _rest(self) -> None:
+        self.delivering.rest()
+        self._burying.rest()
 
     # -- time -------------------------------------------------------------------------------------------
 
@@ -183,11 +190,12 @@ class Work:
         queue = self.queue
         if self._entering:
             self._enter()
-        for narrowing in [*self.delivering.narrowed.values()]:
-            if narrowing.has_work and narrowing.step():
-                self._stirred = True
+        if self.delivering.narrow():
+            self._stirred = True
         if self._burying.has_work:
             self._burying.step(now)
+        else:
+            self._burying.rest()
         if self._journal.closing:
             self._stirred = False  # who got something now could not acknowledge it any more
         elif queue.definition.at_most_once and not self._hands.ledger.can_write():
@@ -197,9 +205,12 @@ class Work:
             self._retry_soon(now)
         if self._stirred:
             self._stirred = self.delivering.deliver(now)
+        if not self._stirred:
+            self.delivering.rest()
         failure = self._log.failure or self.delivering.failure or self._burying.failure
         if failure is not None:
             self.failure = failure
+            self._rest()
             self._hands.failed(self, failure)
 
     def _retry_soon(self, now: Now) -> None:
