@@ -20,7 +20,7 @@ from tickertape.base.queue_limits import settlement_bytes_max, settlement_messag
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.server.config import load_config
 from tickertape.testing import RunningServer, running_server
-from tickertape.wire.commands import Persisted, Rejected
+from tickertape.wire.commands import Persisted, Rejected, Unsubscribe
 from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
 CONFIG = "".join(
@@ -380,3 +380,53 @@ def test_a_queue_that_was_away_goes_on(
     assert [json.loads(body)["n"] for body in world.ready("q")] == [3, 4, 5, 6, 7, 8, 9, 10]
     world.reopen(clean=True)
     assert len(world.ready("q")) == 8
+
+
+@pytest.mark.parametrize("action", ["cancel", "expire", "ack"])
+def test_what_is_sent_again_after_a_restart_does_not_end_a_new_lease(action: str) -> None:
+    """A client sends what it said again and then subscribes again; it all may come at once. What it said of
+    its former lease is taken first, though the log has to be read for it."""
+    world = QueueEngine(QueueDefinition("q", "t", leasing="strict"), QueueDefinition("lenient", "t"))
+    peer = world.connect("p")
+    peer.publish("t", [b"1", b"2"])
+    world.settle()
+    keys = {heard.body: heard for heard in world.positions().values()}
+    world.reopen()
+    peer = world.connect("p")
+    one, two = keys[b"1"], keys[b"2"]
+    for queue_, action_, heard in (("lenient", "ack", two), ("q", action, one)):
+        runs = runs_of([heard.publisher], [heard.sequence])
+        told = Settlement(queue=queue_, action=action_, runs=runs)  # type: ignore[arg-type]
+        peer.publish(QUEUE_TOPIC, [encode_settlement(told)])
+    peer.subscribe("s", "q", options="max_backlog=5")
+    peer.subscribe("l", "lenient", options="max_backlog=5")
+    first = world.reads.pop(0)  # the disk takes its time with what the settlements need
+    world.settle()
+    world.reads.append(first)
+    world.settle()
+    assert [heard.body for heard in peer.heard["s"]] == [b"1", b"2"], "each once"
+    assert [heard.body for heard in peer.heard["l"]] == [b"1"]
+    look = world.look("q")
+    assert (look.leased, look.acknowledged, look.returned, look.expired) == (2, 0, {}, {})
+
+
+def test_what_was_acknowledged_before_an_unsubscribe_does_not_go_back() -> None:
+    world = QueueEngine(QueueDefinition("q", "t", leasing="strict"), QueueDefinition("lenient", "t"))
+    peer = world.connect("p")
+    peer.publish("t", [b"1", b"2"])
+    world.settle()
+    keys = {heard.body: heard for heard in world.positions().values()}
+    world.reopen()
+    peer = world.connect("p")
+    peer.subscribe("s", "q", options="max_backlog=1")
+    world.settle()
+    one, two = keys[b"1"], keys[b"2"]
+    for queue_, heard in (("lenient", two), ("q", one)):
+        runs = runs_of([heard.publisher], [heard.sequence])
+        peer.publish(QUEUE_TOPIC, [encode_settlement(Settlement(queue=queue_, action="ack", runs=runs))])
+    peer.send(Unsubscribe(id=99, sub_ids=("s",)))
+    world.settle()
+    look = world.look("q")
+    assert look.acknowledged == 1
+    assert world.ready("q") == [b"2"]
+    assert sum(look.returned.values()) <= 1

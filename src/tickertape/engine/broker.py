@@ -416,18 +416,11 @@ class Broker:
             self.subscribing.credit(session, command.sub_id, command.bytes)
         elif isinstance(command, Credits):
             self.subscribing.credits(session, command)
-        elif isinstance(command, Subscribe):
-            self._in_turn(session, command.id, lambda: self._subscribe(session, command, now))
-        elif isinstance(command, Unsubscribe):
-            self._in_turn(session, command.id, lambda: self.subscribing.unsubscribe(session, command))
-        elif isinstance(command, Pause):
-            self._in_turn(session, command.id, lambda: self.subscribing.pause(session, command, now))
-        elif isinstance(command, Resume):
-            self._in_turn(session, command.id, lambda: self.subscribing.resume(session, command, now))
+        elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
+            # In its turn: settlements that came before it may not end leases that it brings.
+            self._intake.after(session, lambda now: self._answer(session, command, now))
         elif isinstance(command, Flush):
             self._intake.flush(session, command)
-        elif isinstance(command, Resolve):
-            self._answered(session, command.id, lambda: self._resolve(session, command, now))
         elif isinstance(command, Logon):
             raise AlreadyLoggedOn("a second logon on one connection")
         elif not isinstance(command, Heartbeat):
@@ -435,16 +428,23 @@ class Broker:
         elif command.interval_ms is not None:
             self.beats.begin(session.conn, command.interval_ms, now.mono)
 
-    def _in_turn(self, session: Session, command_id: int, act: Callable[[], None]) -> None:
-        """As `_answered`, behind what was acknowledged before: an unsubscribe gives back what is not."""
-        self._intake.in_turn(session, lambda: self._answered(session, command_id, act))
-
-    def _answered(self, session: Session, command_id: int, act: Callable[[], None]) -> None:
+    def _answer(
+        self, session: Session, command: Subscribe | Unsubscribe | Pause | Resume | Resolve, now: Now
+    ) -> None:
         """Do what a command asks; a refusal is its answer and disturbs nothing else."""
         try:
-            act()
+            if isinstance(command, Subscribe):
+                self._subscribe(session, command, now)
+            elif isinstance(command, Unsubscribe):
+                self.subscribing.unsubscribe(session, command)
+            elif isinstance(command, Pause):
+                self.subscribing.pause(session, command, now)
+            elif isinstance(command, Resume):
+                self.subscribing.resume(session, command, now)
+            else:
+                self._resolve(session, command, now)
         except TickertapeError as error:
-            self._answers.refuse_command(session.conn, command_id, error)
+            self._answers.refuse_command(session.conn, command.id, error)
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         if self.draining:

@@ -1,8 +1,8 @@
 """Owns the way of a publish frame from a connection into the log, or to those who get what is not recorded.
 
-A frame whose settlements must be looked up first holds back what its connection sends after it: publishes and
-flushes go on in their order, and nothing more is read from it meanwhile. Must never let a later sequence of a
-publisher overtake an earlier one.
+A frame whose settlements must be looked up first holds back what its connection sends after it: publishes,
+flushes and subscriptions go on in their order, and nothing more is read from it meanwhile. Must never let a
+later sequence of a publisher overtake an earlier one.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ class Intake:
             held.waiting.append(lambda: self._unrecorded.after(act))
         self.pause_when_congested(session)
 
-    def in_turn(self, session: Session, act: Callable[[], None]) -> None:
-        """Do something once everything that the connection sent before is taken."""
+    def after(self, session: Session, act: Callable[[Now], None]) -> None:
+        """Do something once what the connection published before was taken."""
         held = self._held.get(session.conn)
         if held is None:
-            act()
+            act(self._now)
         else:
-            held.waiting.append(act)
+            held.waiting.append(lambda: act(self._now))
 
     def drop(self, session: Session) -> None:
         """The connection is gone: what it sent is taken, without what would have to be looked up.

@@ -1,0 +1,181 @@
+"""Owns processes that publish to a queue and work for it until they are killed, and what they write down.
+
+Must never judge: tests do. Each life has a file of its own; a line is with the system before what it tells of
+is done, and so stays when the process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple, NoReturn
+
+import tickertape as tt
+
+SECONDS: Final = 30.0
+TOPIC: Final = "orders"
+LEASED: Final = "work"
+ONCE: Final = "once"
+LEASE_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 0.01
+_FLUSH_SECONDS: Final = 0.05
+_HANG_SECONDS: Final = LEASE_SECONDS + 0.3
+_HANGS: Final = 0.002
+_CANCELS: Final = 0.02
+
+
+def now() -> int:
+    """Microseconds since 1970, on the clock of all processes."""
+    return time.time_ns() // 1000
+
+
+class Entry(NamedTuple):
+    """One line of a file: `got` (a message, and when its lease ends), `once` (one out of the other queue),
+    `cancel` and `ack` (about to be said), `sure` (the first so many acknowledgements are on disk)."""
+
+    what: str
+    at: int
+    number: int
+    end: int = 0
+
+
+class Life:
+    """A process; `run` is called in it with what it writes down by."""
+
+    def __init__(self, name: str, directory: Path, run: Callable[[Life], None]) -> None:
+        self.name = name
+        self.ended: int | None = None
+        """When it was killed, or told to end."""
+        self._path = directory / f"{name}.life"
+        self._run = run
+        self._over = threading.Event()
+        self._said = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._pid = os.fork()
+        if not self._pid:
+            self._live()
+
+    # -- in it ----------------------------------------------------------------------------------------
+
+    def say(self, what: str, number: int, end: int = 0) -> None:
+        """Write something down."""
+        os.write(self._said, b"%s %d %d %d\n" % (what.encode(), now(), number, end))
+
+    def over(self, seconds: float) -> bool:
+        """Wait so long; whether it is told to end."""
+        return self._over.wait(seconds)
+
+    def _live(self) -> NoReturn:
+        try:
+            signal.signal(signal.SIGTERM, lambda _signal, _frame: self._over.set())
+            self._run(self)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - a forked child never returns
+            traceback.print_exc(file=sys.__stderr__)
+        finally:
+            os._exit(1)
+
+    # -- beside it ------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """What it wrote down, whole lines only."""
+        lines = self._path.read_bytes().split(b"\n")[:-1]
+        return [Entry(word.decode(), *map(int, rest)) for word, *rest in map(bytes.split, lines)]
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.ended = now()
+        os.kill(self._pid, signal.SIGKILL)
+        self._reap()
+
+    def finish(self) -> int:
+        """Tell it to end, and wait; its exit code."""
+        if self.ended is None:
+            self.ended = now()
+            os.kill(self._pid, signal.SIGTERM)
+            return self._reap()
+        return 0
+
+    def _reap(self) -> int:
+        os.close(self._said)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
+def client(name: str, uri: str) -> tt.HAClient:
+    """A client that comes back and keeps what it has said."""
+    made = tt.HAClient(
+        name,
+        servers=uri,
+        publish_store=tt.MemoryPublishStore(),
+        bookmark_store=None,
+        reconnect_delay=_AGAIN_SECONDS,
+        timeout=SECONDS,
+    )
+    made.connect_and_logon()
+    return made
+
+
+def publisher(uri: str) -> Callable[[Life], None]:
+    """Publishes 0, 1, 2, ... in small bursts; says at its end how many those were."""
+
+    def run(life: Life) -> None:
+        rng, count = Random(1), 0
+        made = client(life.name, uri)
+        while not life.over(rng.random() * 0.04):
+            for _ in range(rng.randrange(1, 6)):
+                made.publish(TOPIC, b"%d" % count)
+                count += 1
+            if count % 50 < 3:
+                life.say("published", count)
+        made.publish_flush(timeout=SECONDS)
+        life.say("published", count)
+        made.close()
+
+    return run
+
+
+def worker(uri: str, seed: int, backlog: int) -> Callable[[Life], None]:
+    """Takes from both queues; mostly acknowledges, sometimes cancels, and hangs now and then."""
+
+    def run(life: Life) -> None:
+        rng, done = Random(seed), 0
+        made = client(life.name, uri)
+
+        def work(message: tt.Message) -> None:
+            nonlocal done
+            assert message.lease_expires is not None
+            number = int(message.data)
+            life.say("got", number, round(message.lease_expires.timestamp() * 1_000_000))
+            chance = rng.random()
+            if chance < _HANGS:
+                time.sleep(_HANG_SECONDS)
+            if chance > 1 - _CANCELS:
+                life.say("cancel", number)
+                message.cancel()
+            else:
+                life.say("ack", number)
+                message.ack()
+                done += 1
+
+        def take(message: tt.Message) -> None:
+            life.say("once", int(message.data))
+            message.ack()
+
+        made.subscribe(LEASED, on_message=work, max_backlog=backlog)
+        made.subscribe(ONCE, on_message=take, max_backlog=backlog)
+        while not life.over(_FLUSH_SECONDS):
+            before = done
+            try:
+                made.publish_flush(timeout=SECONDS)
+            except (tt.Disconnected, tt.NotReady):
+                continue
+            life.say("sure", before)
+        made.close()
+
+    return run

@@ -1,0 +1,260 @@
+"""SIGKILL of a server with queues and of those who work for it, in a loop, under load.
+
+Nothing is lost, nothing is with two at once, what was acknowledged does not come again, and what nobody has
+done comes again in time. All of it is judged by what publishers and workers wrote down, against the ends of
+leases that came with the messages: no process is asked how it sees itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+import tickertape as tt
+from tests.faults.queue_life import LEASE_SECONDS, LEASED, ONCE, SECONDS, TOPIC, Life, now, publisher, worker
+from tests.faults.victim import Victim
+from tests.helpers.queues import queue
+from tickertape.testing import wait_until
+
+CYCLES = 10
+CYCLES_FULL = 100
+BACKLOGS = (1, 5, 20)
+"""Of each worker at a time."""
+KINDS = ("worker", "server", "worker", "both", "worker", "server")
+LEASE = round(LEASE_SECONDS * 1_000_000)
+CLOCK = 50_000
+"""Microseconds by which what a process wrote and what the server saw may differ."""
+IN_TIME = 1_000_000
+"""Microseconds behind the end of a lease within which a message comes again."""
+CONFIG = (
+    '[journal]\nsegment_size = "1MB"\n'
+    + queue(LEASED, underlying=TOPIC, lease_period=f"{LEASE_SECONDS:g}s")
+    + queue(ONCE, underlying=TOPIC, semantics="at-most-once")
+)
+
+
+class Delivery(NamedTuple):
+    """A message was with somebody, as the end of its lease says from `begin` on."""
+
+    begin: int
+    end: int
+    number: int
+    life: Life
+    given_back: int | None
+    """When that worker said so."""
+    sure: int | None
+    """When that worker knew that its acknowledgement was on disk."""
+
+
+class World:
+    """One server, its publisher and workers, all their lives, and when who was killed."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self.rng = Random(seed)
+        self.counts: Counter[str] = Counter()
+        config = directory / "tickertape.toml"
+        config.write_text(CONFIG)
+        self.victim = Victim(directory / "data", config)
+        self.kills: list[int] = []
+        """Of the server."""
+        self.ready: list[int] = []
+        self.victim.spawn()
+        self.victim.wait_ready()
+        self.publisher = Life("publisher", directory, publisher(self.victim.uri))
+        self.lives: list[Life] = []
+        self.workers = [self.hire(backlog) for backlog in BACKLOGS]
+
+    def hire(self, backlog: int) -> Life:
+        """A worker, under a name of its own: whose lease is whose is known by it."""
+        number = len(self.lives)
+        life = Life(f"worker-{number}", self.directory, worker(self.victim.uri, number, backlog))
+        self.lives.append(life)
+        return life
+
+    def cycle(self, kind: str) -> None:
+        """Wait until a worker works, kill, and begin again."""
+        place = self.rng.randrange(len(BACKLOGS))
+        chosen = self.workers[place]
+        wait_until(lambda: any(entry.what == "sure" and entry.number for entry in chosen.entries()), SECONDS)
+        time.sleep(self.rng.random() * 0.3)
+        if kind != "server":
+            chosen.kill()
+        if kind != "worker":
+            self.kills.append(now())
+            assert self.victim.kill()
+            self.victim.spawn()
+            self.victim.wait_ready()
+            self.ready.append(now())
+        if kind != "server":
+            self.workers[place] = self.hire(BACKLOGS[place])
+        self.counts[kind] += 1
+
+    def finish(self) -> None:
+        """Everybody comes to an end, and what is left is taken."""
+        assert self.publisher.finish() == 0
+        published = self.publisher.entries()[-1].number
+        wait_until(lambda: len(self.acknowledged()) == published, SECONDS)
+        with tt.Client("last", self.victim.uri, timeout=SECONDS) as client:
+            wait_until(lambda: not list(client.subscribe(ONCE, browse=True)), SECONDS)
+            for life in self.workers:
+                assert life.finish() == 0
+            left = {int(message.data) for message in client.subscribe(LEASED, browse=True)}
+            self.counts["left"] = len(left)
+            assert left <= self.acknowledged(), "that was done by one whose word was lost: it may come again"
+        self.victim.terminate()
+        assert self.victim.wait() == 0, self.victim.said()
+        self.counts["published"] = published
+
+    def acknowledged(self) -> set[int]:
+        """Messages of which a worker wrote that it is done."""
+        return {entry.number for life in self.lives for entry in life.entries() if entry.what == "ack"}
+
+    def end(self) -> None:
+        """Nothing of it goes on."""
+        for life in (self.publisher, *self.workers):
+            if life.ended is None:
+                life.kill()
+        if self.victim.running():
+            self.victim.kill()
+
+
+# -- the judge ----------------------------------------------------------------------------------------
+
+
+def deliveries_of(life: Life) -> list[Delivery]:
+    """What a worker had, with what it said of it next."""
+    sure = [
+        entry for entry in life.entries() if entry.what == "sure"
+    ]  # its flushes have a thread of their own
+    entries = [entry for entry in life.entries() if entry.what in ("got", "ack", "cancel")]
+    cancels: defaultdict[int, list[int]] = defaultdict(list)
+    for entry in entries:
+        if entry.what == "cancel":
+            cancels[entry.number].append(entry.at)
+    found: list[Delivery] = []
+    done = 0
+    for got, said in zip(entries, [*entries[1:], None], strict=True):
+        if got.what != "got":
+            continue
+        told, begin = None, got.end - LEASE
+        if said is not None and said.what == "ack":
+            done += 1
+            told = next((entry.at for entry in sure if entry.number >= done), None)
+        # Who hung gives back what it has by now, though it meant a lease that had ended: bookmarks are the same.
+        given_back = next((at for at in cancels[got.number] if at >= begin - CLOCK), None)
+        found.append(Delivery(begin, got.end, got.number, life, given_back, told))
+    return found
+
+
+class Judge:
+    """What must hold of all deliveries of one message after the other."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.counts = world.counts
+        by_number: defaultdict[int, list[Delivery]] = defaultdict(list)
+        for life in world.lives:
+            for delivery in deliveries_of(life):
+                by_number[delivery.number].append(delivery)
+        self.deliveries = {n: sorted(some, key=lambda d: (d.begin, d.end)) for n, some in by_number.items()}
+
+    def all(self) -> None:
+        """Look at everything."""
+        missing = set(range(self.counts["published"])) - set(self.deliveries)
+        assert not missing, f"never delivered: {sorted(missing)[:20]}"
+        for some in self.deliveries.values():
+            for before, after in pairwise(some):
+                self.one_at_a_time(before, after)
+                self.in_time(before, after)
+            self.counts["delivered again"] += len(some) > 1
+            for delivery in some:
+                self.stays_done(delivery, some[-1])
+        once = Counter(e.number for life in self.world.lives for e in life.entries() if e.what == "once")
+        assert not [number for number, times in once.items() if times > 1], "at most once"
+        self.counts["at most once"] = len(once)
+
+    def ends(self, delivery: Delivery) -> dict[str, int]:
+        """Why a delivery was over at the latest, and when."""
+        found = {"lease end": delivery.end}
+        if delivery.given_back is not None:
+            found["cancel"] = delivery.given_back
+        if delivery.life.ended is not None and delivery.life.ended >= delivery.begin - CLOCK:
+            found["holder gone"] = delivery.life.ended
+        for kill in self.world.kills:
+            if kill >= delivery.begin - CLOCK:
+                found["server killed"] = kill
+                break
+        return found
+
+    def one_at_a_time(self, before: Delivery, after: Delivery) -> None:
+        """The earlier lease was over when the later one began."""
+        why = [reason for reason, at in self.ends(before).items() if at <= after.begin + CLOCK]
+        assert why, f"leased twice at once: {_shown(before)} and {_shown(after)}"
+        first = min(why, key=self.ends(before).__getitem__)
+        self.counts[f"again after {first}"] += 1
+
+    def in_time(self, before: Delivery, after: Delivery) -> None:
+        """It came again in time, but for what may have been with one who was killed before he said so."""
+        over = min(self.ends(before).values())
+        hidden = [life.ended for life in self.world.lives if life.ended is not None]
+        later = [at for at in (*hidden, *self.world.ready) if over <= at <= after.begin]
+        late = after.begin - max([over, *later])
+        self.counts["latest ms"] = max(self.counts["latest ms"], late // 1000)
+        assert late <= IN_TIME, f"{late} us late: {_shown(before)} and {_shown(after)}"
+
+    def stays_done(self, delivery: Delivery, last: Delivery) -> None:
+        """One who knew that his word was on disk, and held it all the while, was the last."""
+        if delivery.sure is None or delivery.sure > min(self.ends(delivery).values()):
+            return
+        self.counts["sure"] += 1
+        assert last.begin <= delivery.sure, f"done, and again: {_shown(delivery)} and {_shown(last)}"
+
+
+def _shown(delivery: Delivery) -> str:
+    return f"{delivery._replace(life=None)} of {delivery.life.name}, over at {delivery.life.ended}"  # type: ignore[arg-type]
+
+
+HAPPENS = (
+    "worker",
+    "server",
+    "both",
+    "delivered again",
+    "again after lease end",
+    "again after cancel",
+    "again after holder gone",
+    "again after server killed",
+    "sure",
+    "at most once",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_or_with_two_at_once_through_every_kill(full: bool) -> None:
+    given = os.environ.get("TICKERTAPE_FAULT_SEED")
+    seed = int(given) if given else Random().getrandbits(32) if full else 3
+    directory = Path(tempfile.mkdtemp(prefix="tickertape-queue-sigkill-"))
+    world = World(directory, seed)
+    try:
+        for number in range(CYCLES_FULL if full else CYCLES):
+            world.cycle(KINDS[number % len(KINDS)])
+        world.finish()
+        Judge(world).all()
+    except BaseException as error:
+        error.add_note(f"TICKERTAPE_FAULT_SEED={seed}, all of it is in {directory}, {dict(world.counts)}")
+        raise
+    finally:
+        world.end()
+    shutil.rmtree(directory)
+    silent = [what for what in HAPPENS if not world.counts[what]]
+    assert not silent, f"these never happened, so nothing was shown: {silent} ({dict(world.counts)})"
