@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.client.peer import START, Peer
+from tests.unit.client.peer import START
 from tests.unit.client.queue_peer import QueuePeer, read
 from tickertape.base.errors import BadCommand, BadOption, BadTopic, Disconnected, StoreFull, UsageError
 from tickertape.batch import batch_from_bodies
 from tickertape.client.effects import Hangup
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.requests import make_request
-from tickertape.wire.commands import Ack, Deliver, Flush, LoggedOn, Persisted, Publish, Subscribe, Unsubscribe
+from tickertape.wire.commands import Ack, Deliver, Flush, Persisted, Publish, Subscribe, Unsubscribe
 from tickertape.wire.settling import QUEUE_TOPIC
 
 
@@ -153,58 +153,6 @@ def test_acknowledgements_are_gathered_up_to_the_batch_size() -> None:
     peer.deliver(3).ack()  # a batch counts too
     assert peer.settled() == [("work", "ack", [(5, 4, 1)])]
     assert peer.answer() == [("work", "ack", [(5, 8, 3)])]
-
-
-def test_what_would_wait_for_an_answer_anyway_travels_as_one() -> None:
-    peer = consumer(batch_size=3)
-    messages = list(peer.deliver(14))
-    for message in messages[:11]:
-        message.ack()
-    assert peer.settled() == [("work", "ack", [(5, 1, 3)])]
-    # The second was on its way already; the rest, but for what is no batch yet, is one.
-    assert peer.answer() == [("work", "ack", [(5, 4, 3)]), ("work", "ack", [(5, 7, 5)])]
-    for message in messages[11:]:
-        message.ack()
-    assert peer.settled() == []
-    assert peer.answer() == [("work", "ack", [(5, 12, 3)])]
-    peer.answer()
-    peer.deliver(3).ack()
-    assert peer.settled() == [("work", "ack", [(5, 15, 3)])]
-
-
-def test_what_waits_for_an_answer_is_not_left_behind() -> None:
-    peer = consumer(batch_size=3)
-    for message in peer.deliver(9):
-        message.ack()
-    peer.core.settler.flush()
-    assert peer.settled() == [("work", "ack", [(5, 1, 3)])]
-    assert peer.answer() == [("work", "ack", [(5, 4, 3)]), ("work", "ack", [(5, 7, 3)])]
-    first, second, third = peer.deliver(3)
-    first.ack()
-    second.ack()
-    assert peer.settled() + peer.answer() == []  # gathered as before
-    third.ack()
-    assert peer.settled() == [("work", "ack", [(5, 10, 3)])]
-
-
-def test_acknowledgements_that_go_at_once_are_not_gathered_while_others_wait() -> None:
-    store = MemoryPublishStore()
-    peer = consumer(store=store)
-    for message in peer.deliver(4):
-        message.ack()
-    assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
-    assert peer.core.publishing.unpersisted_count() == 4
-
-
-def test_the_order_of_acknowledgements_is_kept() -> None:
-    peer = consumer(batch_size=4)
-    messages = list(peer.deliver(8))
-    for at in (0, 2, 1, 3):
-        messages[at].ack()
-    assert peer.settled() == [("work", "ack", [(5, 1, 1), (5, 3, 1), (5, 2, 1), (5, 4, 1)])]
-    peer.answer()
-    peer.core.settler.acknowledge("work", [(5, 5), (6, 6), (5, 7), (5, 8)], START)
-    assert peer.settled() == [("work", "ack", [(5, 5, 1), (6, 6, 1), (5, 7, 2)])]
 
 
 def test_a_small_batch_is_gathered_with_the_others() -> None:
@@ -497,9 +445,3 @@ def test_settlements_wait_for_room_in_the_store_in_their_order() -> None:
         ("work", "cancel", [(5, 6, 1)])
     ]
     assert not peer.core.settler.waiting
-
-
-def test_a_machine_without_a_front_refuses_a_delivery_out_of_a_queue() -> None:
-    peer = Peer().connect()
-    assert isinstance(peer.outcome("logon"), LoggedOn)
-    assert peer.core.settler.settling is None

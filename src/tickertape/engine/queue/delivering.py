@@ -66,6 +66,12 @@ class Delivering:
         self._fetching = Fetching(access, topic, came)
         self.narrowed: dict[object, Narrowing] = {}
         """By the filter of consumers."""
+        self._short: dict[Consumer, int] = {}
+        """Whose credit did not suffice for what it would have got, and what it was: others are served."""
+        self._fell_short = False
+        """Somebody has come to be among them just now."""
+        self._moved = False
+        """Something was handed out since nobody was among them."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
@@ -82,12 +88,21 @@ class Delivering:
 
     def discard(self, consumer: Consumer) -> None:
         """A consumer has gone."""
+        self._short.pop(consumer, None)
         narrowing = self._narrowing(consumer)
         if narrowing is not None and consumer.content is not None:
             narrowing.users -= 1
             if not narrowing.users:
                 narrowing.stop()
                 del self.narrowed[consumer.content.key]
+
+    def narrow(self) -> bool:
+        """Look at one piece for one filter, whose turn it is; whether something was found."""
+        for key, narrowing in self.narrowed.items():
+            if narrowing.has_work:
+                self.narrowed[key] = self.narrowed.pop(key)
+                return narrowing.step()
+        return False
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -104,21 +119,43 @@ class Delivering:
     # -- one delivery -----------------------------------------------------------------------------------
 
     def deliver(self, now: Now) -> bool:
-        """Hand out what is next; whether there may be more to hand out."""
+        """Hand out what is next; whether there may be more."""
         queue = self._queue
         wanted = self._wanted()
         if not len(wanted):
-            return False
+            return self._over()
         if queue.definition.at_most_once and not self._ledger.can_write():
             return False
         fetched = self._fetching.get(wanted)
         if fetched is None:
             return False
+        self._fell_short = False
         given = self._by_filter(fetched) if self.narrowed else self._in_stretches(fetched)
-        if not given:
-            return False
-        self._give(given, fetched, now)
-        return bool(queue.state.ready) and any(consumer.room for consumer in queue.consumers)
+        if given:
+            self._give(given, fetched, now)
+            self._moved = True
+            return bool(queue.state.ready) and (bool(self._short) or any(c.room for c in queue.consumers))
+        # Who would have got something has not the credit for it: it is for others then.
+        return self._fell_short or self._over()
+
+    def _lacks_credit(self, consumer: Consumer) -> None:
+        self._short[consumer] = consumer.allowance.credit
+        self._fell_short = True
+
+    def rest(self) -> None:
+        """Nothing more is handed out now."""
+        self._fetching.rest()
+
+    def _over(self) -> bool:
+        """Nobody can be given anything; whether somebody whose credit did not suffice may have a chance, as
+        something else is next now."""
+        again = self._moved and bool(self._short)
+        self._short.clear()
+        self._moved = False
+        return again
+
+    def _room(self, consumer: Consumer) -> int:
+        return 0 if self._short.get(consumer) == consumer.allowance.credit else consumer.room
 
     def _wanted(self) -> Int64s:
         queue = self._queue
@@ -127,7 +164,7 @@ class Delivering:
         rooms = 0
         among: BitMap64 | None = BitMap64()
         for consumer in queue.consumers:
-            room = consumer.room
+            room = self._room(consumer)
             if not room:
                 continue
             rooms += room
@@ -152,6 +189,8 @@ class Delivering:
                 if fit:
                     given.append((consumer, np.arange(low, low + fit, dtype=I8)))
                     low += fit
+                else:
+                    self._lacks_credit(consumer)
         return given
 
     def _by_filter(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
@@ -177,6 +216,8 @@ class Delivering:
             fit = consumer.fitting(select(fetched.batch, taken), 0, len(taken))
             if fit:
                 given.append((consumer, taken[:fit]))
+            else:
+                self._lacks_credit(consumer)
         return given
 
     @staticmethod
@@ -185,7 +226,7 @@ class Delivering:
         return None if content is None or content.filter is None else passing[content.key]
 
     def _loads(self) -> list[Load]:
-        return [Load(c.unsettled, c.limit) if c.room else _NO_ROOM for c in self._queue.consumers]
+        return [Load(c.unsettled, c.limit) if self._room(c) else _NO_ROOM for c in self._queue.consumers]
 
     def _narrowing(self, consumer: Consumer) -> Narrowing | None:
         content = consumer.content

@@ -6,7 +6,7 @@ Must never decide who gets them, or look at a body: what a message is worth was 
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 
 from pyroaring import BitMap64
@@ -29,6 +29,8 @@ class Order:
         """Messages by priority; those that have left the queue may still be among them."""
         self._rising: list[int] = []
         self._held = 0
+        self._unswept = 0
+        """Messages put since it was swept."""
         self.barriers = BitMap64()
         """Barriers that were not delivered yet."""
 
@@ -50,7 +52,8 @@ class Order:
         """Messages of one priority came."""
         level = self._levels.get(priority)
         if level is None:
-            if len(self._levels) >= priorities_max:
+            # Each look at all of them is paid for by as many messages: all of them may still be in the queue.
+            if len(self._levels) >= priorities_max and self._unswept >= priorities_max:
                 self._sweep()
             if len(self._levels) >= priorities_max:
                 priority = self._rising[max(bisect_right(self._rising, priority) - 1, 0)]
@@ -61,6 +64,7 @@ class Order:
         level |= positions
         self._levels[priority] = level
         self._held += len(positions)
+        self._unswept += len(positions)
         if self._held > 2 * (self._state.depth + _SWEEP_MIN):
             self._sweep()
 
@@ -116,15 +120,24 @@ class Order:
                 yield found
             return
         for priority in reversed(self._rising):
-            found = self._levels[priority] & ready
+            level = self._levels[priority]
+            found = level & ready
+            if not found and not self._state.has(level):
+                self._forget(priority)  # or each delivery would look at it again
+                continue
             if among is not None:
                 found &= among
             if found:
                 yield found
 
+    def _forget(self, priority: int) -> None:
+        """All messages of a priority have left the queue."""
+        self._held -= len(self._levels.pop(priority))
+        del self._rising[bisect_left(self._rising, priority)]
+
     def _sweep(self) -> None:
         """Forget what has left the queue."""
-        self._held = 0
+        self._held = self._unswept = 0
         for priority in list(self._rising):
             level = self._state.has(self._levels[priority])
             if level:

@@ -21,6 +21,7 @@ from tickertape.engine.answers import Answers
 from tickertape.engine.content import Content
 from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
+from tickertape.engine.effects import Happened
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.browsing import Browsing
 from tickertape.engine.queue.checkpoint import covered_of, encode_covered, fingerprint
@@ -77,10 +78,12 @@ class Queues:
             self._works[definition.name] = Work(Queue(definition), entrance, hands)
         self._patterned = [work for work in self._works.values() if work.entrance.cover.literal is None]
         self._begun = False
+        self._at_start: dict[str, QueueLook] = {}
 
-    def begin(self) -> None:
+    def begin(self, now: Now) -> None:
         """They are recovered: work."""
         self._begun = True
+        self._at_start = {seen.name: seen for seen in self.looks(now)}
         for work in self._works.values():
             work.begin()
             self._active[work] = None
@@ -219,6 +222,8 @@ class Queues:
                 "which is the topic of the messages that it delivers"
             )
         self.permit(session, work)
+        if work.failure is not None:
+            raise work.failure
         return work
 
     def look_up(self, session: Session, settlement: Settlement, runs: Runs) -> Found:
@@ -319,12 +324,19 @@ class Queues:
         """The body of a checkpoint, which holds once everything accepted so far is persisted."""
         end = self._journal.accepted_end
         return encode_covered(
-            covered_of(work.queue, self.fingerprint(work), end) for work in self._works.values()
+            covered_of(work.queue, self.fingerprint(work), end)
+            for work in self._works.values()
+            if work.failure is None  # what is not known is not stored
         )
 
     def looks(self, now: Now) -> list[QueueLook]:
         """All queues as they are now."""
         return [look(work, self._journal, now) for work in self._works.values()]
+
+    def looks_of_run(self, now: Now) -> list[QueueLook]:
+        """As `looks`, with counts that begin where the queues began to work; none before that."""
+        seen = self.looks(now) if self._begun else []
+        return [one.since(self._at_start[one.name]) for one in seen]
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -349,6 +361,8 @@ class Queues:
 
     def _failed(self, work: Work, error: TickertapeError) -> None:
         """A queue cannot read what it needs: nobody is served by it any more."""
+        fields: dict[str, str | int] = {"queue": work.queue.name, "code": error.code, "text": str(error)}
+        self._access.effects.append(Happened("queue_stopped", True, fields))
         for consumer in [*work.queue.consumers]:
             self._answers.end_subscription(consumer.session.conn, consumer.sub_id, consumer.topic, error)
             self._ended(consumer)

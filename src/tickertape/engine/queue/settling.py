@@ -33,16 +33,19 @@ _MILLIS: Final = 1000
 def look_up(
     queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: Content | None, end: int
 ) -> Found:
-    """The messages of the queue that a settlement names, but for those that a lease names; by a filter
-    (`content`) those below position `end`, which were there when it was asked for."""
+    """The messages of the queue that a settlement names, but for those that only a lease may name; by a
+    filter (`content`) those below position `end`, which were there when it was asked for."""
     if content is not None:
         return (yield from _passing(queue, view, content, end))
     if queue.definition.leasing == "strict" or queue.definition.at_most_once:
         return BitMap64()
-    if settlement.action not in ("ack", "expire") or not (queue.state.ready or queue.state.inactive):
+    if settlement.action not in ("ack", "expire"):
         return BitMap64()
-    _, unknown = queue.leases.find(runs)
-    found = BitMap64()
+    held, unknown = queue.leases.find(runs)
+    # A lease may have ended when it is settled.
+    found = BitMap64.union(*(positions for _, positions in held)) if held else BitMap64()
+    if not (queue.state.ready or queue.state.inactive):
+        return found
     for publisher, first, count in unknown.tolist():
         found |= bitmap_of((yield from positions_of_run(view, publisher, first, count)))
     return found
