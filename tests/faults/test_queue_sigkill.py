@@ -150,7 +150,7 @@ def deliveries_of(life: Life) -> list[Delivery]:
         if said is not None and said.what == "ack":
             done += 1
             told = next((entry.at for entry in sure if entry.number >= done), None)
-        # Who hung gives back what it has by now, though it meant a lease that had ended: bookmarks are the same.
+        # Who hung gives back what it has by now, though it meant a lease that had ended: it names bookmarks.
         given_back = next((at for at in cancels[got.number] if at >= begin - CLOCK), None)
         found.append(Delivery(begin, got.end, got.number, life, given_back, told))
     return found
@@ -221,7 +221,8 @@ class Judge:
 
 
 def _shown(delivery: Delivery) -> str:
-    return f"{delivery._replace(life=None)} of {delivery.life.name}, over at {delivery.life.ended}"  # type: ignore[arg-type]
+    times = (delivery.begin, delivery.end, delivery.given_back, delivery.sure)
+    return f"message {delivery.number} {times} of {delivery.life.name}, over at {delivery.life.ended}"
 
 
 HAPPENS = (
