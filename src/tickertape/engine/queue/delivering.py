@@ -102,7 +102,7 @@ class Delivering:
     # -- one delivery -----------------------------------------------------------------------------------
 
     def deliver(self, now: Now) -> bool:
-        """Hand out what is next; whether anything was."""
+        """Hand out what is next; whether there may be more."""
         queue = self._queue
         wanted = self._wanted()
         if not len(wanted):
@@ -112,9 +112,10 @@ class Delivering:
         fetched = self._fetching.get(wanted)
         if fetched is None:
             return False
+        served = self._served()
         given = self._by_filter(fetched) if self.narrowed else self._in_stretches(fetched)
         if not given:
-            return False
+            return self._served() < served  # whose turn it was has no credit for it: it is another's
         self._give(given, fetched, now)
         return True
 
@@ -182,6 +183,9 @@ class Delivering:
 
     def _loads(self) -> list[Load]:
         return [Load(c.unsettled, c.limit) if c.room else _NO_ROOM for c in self._queue.consumers]
+
+    def _served(self) -> int:
+        return sum(bool(consumer.room) for consumer in self._queue.consumers)
 
     def _narrowing(self, consumer: Consumer) -> Narrowing | None:
         content = consumer.content

@@ -164,6 +164,7 @@ class Queues:
                     consumer.former.append(work)
         kept, consumer.works = consumer.works, works
         consumer.topic, consumer.content, consumer.limit = topic, content, limit
+        consumer.short = None
         for work in works:
             if work in kept:
                 work.delivering.add(consumer)

@@ -1,0 +1,74 @@
+"""Who is served while others cannot be: an engine with queues, whose consumers have little credit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.queue_engine import QueueEngine
+from tests.simulation.engine_world import Peer
+from tickertape.engine.queue.definition import FAIRNESS, Fairness, QueueDefinition
+
+LARGE = b'{"kind": "a", "text": "%s"}' % (b"x" * 1_500)
+
+
+def stalled(world: QueueEngine) -> Peer:
+    """A consumer with room for many messages, whose application takes nothing, and with credit for one and a
+    half of the large ones."""
+    peer = world.connect("stalled")
+    peer.give_credit = lambda sub_id: peer.owed_credit.update({sub_id: 0})  # type: ignore[method-assign]
+    peer.subscribe("s", "work", options="max_backlog=100", credit=2_500)
+    world.settle()
+    return peer
+
+
+@pytest.mark.parametrize("filter", [None, "TRUE"])
+@pytest.mark.parametrize("fairness", FAIRNESS)
+def test_who_has_no_credit_for_a_message_keeps_it_from_nobody(fairness: Fairness, filter: str | None) -> None:
+    world = QueueEngine(QueueDefinition("work", fairness=fairness), segment_bytes=1 << 20)
+    slow = stalled(world)
+    quick = world.connect("quick")
+    quick.subscribe("s", "work", options="max_backlog=10", credit=100_000, filter=filter)
+    publisher = world.connect("publisher")
+    for _ in range(6):
+        publisher.publish("work", [LARGE])
+        world.settle()
+    assert (len(slow.heard["s"]), len(quick.heard["s"])) in {(1, 5), (0, 6)}
+    assert world.look("work").ready == 0
+
+
+def test_who_has_no_credit_for_the_next_message_keeps_others_from_none_behind_it() -> None:
+    world = QueueEngine(QueueDefinition("work"), segment_bytes=1 << 20)
+    slow = stalled(world)
+    picky = world.connect("picky")
+    picky.subscribe("s", "work", options="max_backlog=10", credit=100_000, filter="/kind = 'b'")
+    publisher = world.connect("publisher")
+    publisher.publish("work", [LARGE] * 130 + [b'{"kind": "b"}'])  # beyond all room that there is
+    world.settle()
+    assert [heard.body for heard in picky.heard["s"]] == [b'{"kind": "b"}']
+    assert (len(slow.heard["s"]), world.look("work").ready) == (1, 129)
+
+
+def test_credit_brings_the_message_that_it_was_short_of() -> None:
+    world = QueueEngine(QueueDefinition("work"), segment_bytes=1 << 20)
+    slow = stalled(world)
+    world.connect("publisher").publish("work", [LARGE] * 3)
+    world.settle()
+    assert len(slow.heard["s"]) == 1
+    for heard in (2, 3):
+        slow.owed_credit["s"] = slow.outstanding["s"]
+        Peer.give_credit(slow, "s")
+        world.settle()
+        assert len(slow.heard["s"]) == heard
+
+
+def test_a_message_above_what_a_connection_holds_comes_while_others_are_out() -> None:
+    world = QueueEngine(QueueDefinition("work"), segment_bytes=1 << 22)
+    peer = world.connect("consumer")
+    peer.give_credit = lambda sub_id: peer.owed_credit.update({sub_id: 0})  # type: ignore[method-assign]
+    peer.subscribe("s", "work", options="max_backlog=10", credit=2 << 20)
+    publisher = world.connect("publisher")
+    publisher.publish("work", [b"small"])
+    world.settle()
+    publisher.publish("work", [b"x" * (3 << 19)])
+    world.settle()
+    assert len(peer.heard["s"]) == 2
