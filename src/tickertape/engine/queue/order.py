@@ -75,6 +75,11 @@ class Order:
 
     # -- outputs ----------------------------------------------------------------------------------------
 
+    @property
+    def levels(self) -> int:
+        """How many different priorities are told apart."""
+        return len(self._rising)
+
     def next(self, count: int, among: BitMap64 | None = None) -> Int64s:
         """The positions of at most `count` messages that are next, of one priority, rising; `among` says
         which of the ready ones come into question."""
@@ -115,12 +120,18 @@ class Order:
             if found:
                 yield found
             return
-        for priority in reversed(self._rising):
-            found = self._levels[priority] & ready
+        for index in range(len(self._rising) - 1, -1, -1):
+            priority = self._rising[index]
+            level = self._levels[priority]
+            found = level & ready
             if among is not None:
                 found &= among
             if found:
                 yield found
+            elif not self._state.has(level):
+                # Else each message that is next would be looked for in all that were empty before it.
+                self._held -= len(level)
+                del self._levels[priority], self._rising[index]
 
     def _sweep(self) -> None:
         """Forget what has left the queue."""
