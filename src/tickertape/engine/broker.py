@@ -293,7 +293,7 @@ class Broker:
         if recovered.begun:
             self.queues.ledger.append(beginnings(recovered.begun), now)
             self._journal_moved(now)
-        self.queues.begin()
+        self.queues.begin(now)
 
     def pin(self, needed: Callable[[], Pin | None]) -> None:
         """Ask `needed` too what of the log may not be removed, each time before something is."""

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 
 class QueueLook(NamedTuple):
-    """A queue at a moment. Counts of what entered, left and went back begin with this run of the server."""
+    """A queue at a moment. Counts are of all that the queue knows: what a start read of the log, too, which
+    depends on how much it had to read. `since` has those of a run of the server."""
 
     name: str
     underlying: str
@@ -54,3 +55,20 @@ class QueueLook(NamedTuple):
     max_backlog: int | None
     failure: str | None = None
     """Why it has stopped: it cannot read what it needs."""
+
+    def since(self, before: QueueLook) -> QueueLook:
+        """The same with the counts of what happened after an earlier look."""
+        return self._replace(
+            entered=self.entered - before.entered,
+            acknowledged=self.acknowledged - before.acknowledged,
+            taken=self.taken - before.taken,
+            returned=_more(self.returned, before.returned),
+            expired=_more(self.expired, before.expired),
+            deferred=self.deferred - before.deferred,
+            unrecorded=self.unrecorded - before.unrecorded,
+            filtered=self.filtered - before.filtered,
+        )
+
+
+def _more(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    return {reason: count - before.get(reason, 0) for reason, count in now.items()}

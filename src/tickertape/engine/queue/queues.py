@@ -77,10 +77,12 @@ class Queues:
             self._works[definition.name] = Work(Queue(definition), entrance, hands)
         self._patterned = [work for work in self._works.values() if work.entrance.cover.literal is None]
         self._begun = False
+        self._at_start: dict[str, QueueLook] = {}
 
-    def begin(self) -> None:
+    def begin(self, now: Now) -> None:
         """They are recovered: work."""
         self._begun = True
+        self._at_start = {seen.name: seen for seen in self.looks(now)}
         for work in self._works.values():
             work.begin()
             self._active[work] = None
@@ -325,6 +327,11 @@ class Queues:
     def looks(self, now: Now) -> list[QueueLook]:
         """All queues as they are now."""
         return [look(work, self._journal, now) for work in self._works.values()]
+
+    def looks_of_run(self, now: Now) -> list[QueueLook]:
+        """As `looks`, with counts that begin where the queues began to work; none before that."""
+        seen = self.looks(now) if self._begun else []
+        return [one.since(self._at_start[one.name]) for one in seen]
 
     # -- inside -----------------------------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ class Look:
                 inbound_bytes=instance.inbound.bytes,
             ),
             slow_clients=self._slow_clients(),
-            queues=queue_states(instance.broker.queues.looks(clock())),
+            queues=queue_states(instance.broker.queues.looks_of_run(clock())),
         )
         return Seen(stats, self._topics(count))
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.server.admin.test_look import instance_of
+from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.look import QueueLook
 from tickertape.server.admin.look import Look, finished
 from tickertape.server.admin.metrics import exposition
@@ -106,3 +109,22 @@ def test_metrics_of_each_queue() -> None:
         'returned_total{queue="work",reason="cancelled"} 1.0',
         'returned_total{queue="work",reason="lease_expired"} 4.0',
     ]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_counts_of_a_queue_begin_with_the_server_whatever_its_start_read(kept: bool) -> None:
+    world = QueueEngine(QueueDefinition("work", max_deliveries=1, file_backed_metadata=kept))
+    world.connect("p").publish("work", [b"1", b"2", b"3", b"4"])
+    world.settle()
+    assert world.consumed("work", 1, action="cancel") == [b"1"]
+    assert [world.consumed("work", 1, action="expire") for _ in range(2)] == [[b"2"], [b"3"]]
+    assert _counts(world) == (4, 0, {"max_deliveries": 1, "expire": 2})
+    world.reopen(clean=kept)  # without a checkpoint all of it is read again
+    assert _counts(world) == (0, 0, {"max_deliveries": 0, "expire": 0})
+    world.consumed("work", 1)
+    assert _counts(world) == (0, 1, {"max_deliveries": 0, "expire": 0})
+
+
+def _counts(world: QueueEngine) -> tuple[int, int, dict[str, int]]:
+    (queue,) = finished(Look(instance_of(world), "test").stats()).queues
+    return queue.entered, queue.acknowledged, queue.expired
