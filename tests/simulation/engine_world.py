@@ -32,7 +32,7 @@ from tickertape.engine.effects import (
     PauseReading,
     Read,
     ResumeReading,
-    RetentionTold,
+    Happened,
     Send,
     SpillRead,
     SpillTrim,
@@ -254,7 +254,7 @@ class EngineWorld:
         self.policy = policy
         self.segment_bytes = segment_bytes
         self.retention = retention
-        self.told: list[RetentionTold] = []
+        self.told: list[Happened] = []
         self.slow_clients = slow_clients
         self.spilled = SpilledFiles()
         self.peers: dict[int, Peer] = {}
@@ -336,7 +336,7 @@ class EngineWorld:
                 self.reads.append(effect)
             elif isinstance(effect, PauseReading | ResumeReading):
                 self.pauses.append(effect)
-            elif isinstance(effect, RetentionTold):
+            elif isinstance(effect, Happened):
                 self.counts[effect.name] += 1
                 self.told.append(effect)
             elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):

@@ -88,8 +88,9 @@ class Read(NamedTuple):
     request: ReadRequest
 
 
-class RetentionTold(NamedTuple):
-    """Something happened to old segments; for the driver's log: name of the event, its level, its fields."""
+class Happened(NamedTuple):
+    """Something that is no matter of one connection; for the driver's log: name of the event, its level, its
+    fields."""
 
     name: str
     warning: bool
@@ -152,7 +153,7 @@ Effect = (
     | ResumeReading
     | DiskJob
     | Read
-    | RetentionTold
+    | Happened
     | SpillWrite
     | SpillRead
     | SpillTrim

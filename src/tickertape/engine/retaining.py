@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
 from tickertape.base.ports import Buffer, Now
-from tickertape.engine.effects import DiskJob, Effect, Read, RetentionTold
+from tickertape.engine.effects import DiskJob, Effect, Happened, Read
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.journal.jobs import RetireSegments
 from tickertape.journal.journal import Journal
@@ -133,7 +133,7 @@ class Retaining:
         }
         if view.first is not None:
             fields["first_bookmark"] = str(view.first.bookmark)
-        self._effects.append(RetentionTold("segments_removed", False, fields))
+        self._effects.append(Happened("segments_removed", False, fields))
         self._at = now.mono if self._policy.active else None  # there may be more
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Retaining:
             fields: dict[str, str | int] = {}
             if segments:
                 fields = {"segments": segments, "bytes": size, "by": who}
-            self._effects.append(RetentionTold(name, bool(segments), fields))
+            self._effects.append(Happened(name, bool(segments), fields))
         self.held_segments, self.held_bytes, self.held_by = segments, size, who
 
     def _advance(self, data: Buffer | TickertapeError | None, now: Now) -> None:
@@ -243,5 +243,5 @@ class Retaining:
 
     def _failed(self, text: str, now: Now) -> None:
         self.failures += 1
-        self._effects.append(RetentionTold("retention_failed", True, {"text": text}))
+        self._effects.append(Happened("retention_failed", True, {"text": text}))
         self._at = now.mono + retention_check_seconds

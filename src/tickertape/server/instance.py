@@ -34,6 +34,7 @@ from tickertape.engine.effects import (
     DiskJob,
     Effect,
     Fatal,
+    Happened,
     LoggedOnNow,
     Look,
     OfflineStart,
@@ -43,7 +44,6 @@ from tickertape.engine.effects import (
     Read,
     Refused,
     ResumeReading,
-    RetentionTold,
     Send,
     SpillRead,
     SpillTrim,
@@ -307,7 +307,7 @@ class Instance:
             event("refused", conn=effect.conn, client=client, code=effect.error.code, text=str(effect.error))
         elif isinstance(effect, SubscriptionEnded):
             self._tell_subscription(effect)
-        elif isinstance(effect, RetentionTold):
+        elif isinstance(effect, Happened):
             event(effect.name, logging.WARNING if effect.warning else logging.INFO, **effect.fields)
         elif isinstance(effect, PauseReading | ResumeReading | Look):
             self._turn_to_peer(effect)

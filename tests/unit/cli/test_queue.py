@@ -261,8 +261,8 @@ def test_a_server_without_the_queue_is_told_before_anything_is_purged(
 
 def test_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     reporting(monkeypatch, listing, stats_of(WORK, IDLE))
-    lines = run("queue", "ls").stdout.splitlines()
-    assert [line.split() for line in lines] == [
+    result = run("queue", "ls")
+    assert [line.split() for line in result.stdout.splitlines()] == [
         [
             "queue", "topics", "ready", "leased", "inactive", "consumers", "oldest", "entered",
             "acknowledged", "returned", "expired",
@@ -270,6 +270,7 @@ def test_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ["idle", "^orders/", "0", "0", "0", "3", "-", "40", "29", "0", "0"],
         ["work", "^orders/", "5", "2", "10", "3", "12.5", "40", "20", "5", "2"],
     ]  # fmt: skip
+    assert result.stderr == "queue idle has stopped: its log is damaged\n"
 
 
 def test_queues_as_json_and_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

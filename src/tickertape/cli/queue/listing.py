@@ -32,7 +32,8 @@ def list_queues(admin: str, output: str) -> None:
 
     Ready messages wait for a consumer with room, leased ones are with a consumer, inactive ones are beyond
     the queue's target depth. What entered, was acknowledged (or taken, at most once), went back and expired
-    is counted since the server started. The oldest is the age of the oldest message, in seconds.
+    is counted since the server started. The oldest is the age of the oldest message, in seconds. A queue that
+    cannot read what it needs has stopped: that is told below, with the reason.
 
     \b
     tickertape queue ls
@@ -47,6 +48,9 @@ def list_queues(admin: str, output: str) -> None:
         click.echo("no queues: a server has those that its configuration names under [[queue]]")
         return
     echo_table(_COLUMNS, [_row(queue) for queue in listed], left=2)
+    for queue in listed:
+        if queue.failure is not None:
+            click.echo(f"queue {safe(queue.name)} has stopped: {safe(queue.failure)}", err=True)
 
 
 def _row(queue: QueueState) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tickertape.base.ports import Now
-from tickertape.engine.effects import DiskJob, Effect, RetentionTold
+from tickertape.engine.effects import DiskJob, Effect, Happened
 from tickertape.engine.queue.queues import Queues
 from tickertape.journal.jobs import WriteQueues
 from tickertape.journal.journal import Journal
@@ -59,7 +59,7 @@ class Keeping:
             self.written += 1
             return
         self.failures += 1
-        self._effects.append(RetentionTold("queue_checkpoint_failed", True, {"text": str(error)}))
+        self._effects.append(Happened("queue_checkpoint_failed", True, {"text": str(error)}))
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""

@@ -21,6 +21,7 @@ from tickertape.engine.answers import Answers
 from tickertape.engine.content import Content
 from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
+from tickertape.engine.effects import Happened
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.browsing import Browsing
 from tickertape.engine.queue.checkpoint import covered_of, encode_covered, fingerprint
@@ -356,6 +357,8 @@ class Queues:
 
     def _failed(self, work: Work, error: TickertapeError) -> None:
         """A queue cannot read what it needs: nobody is served by it any more."""
+        fields: dict[str, str | int] = {"queue": work.queue.name, "code": error.code, "text": str(error)}
+        self._access.effects.append(Happened("queue_stopped", True, fields))
         for consumer in [*work.queue.consumers]:
             self._answers.end_subscription(consumer.session.conn, consumer.sub_id, consumer.topic, error)
             self._ended(consumer)

@@ -23,6 +23,7 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[QueueState], float | None]], ...]
     ("oldest_seconds", "Age of the oldest message.", lambda q: q.oldest_seconds),
     ("oldest_lease_seconds", "Age of the oldest lease.", lambda q: q.oldest_lease_seconds),
     ("seconds_behind", "How far a queue is behind the log.", lambda q: q.seconds_behind),
+    ("stopped", "1 when a queue cannot read what it needs.", lambda q: int(q.failure is not None)),
 )
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[QueueState], int]], ...]] = (
     ("entered", "Messages that entered a queue.", lambda q: q.entered),

@@ -54,6 +54,7 @@ IDLE = WORK._replace(
     returned={},
     expired={},
     max_backlog=100,
+    failure="its log is damaged",
 )
 
 
@@ -93,6 +94,8 @@ def test_metrics_of_each_queue() -> None:
         'oldest_lease_seconds{queue="work"} 1.25',
         'seconds_behind{queue="work"} 0.5',
         'seconds_behind{queue="idle"} 0.5',
+        'stopped{queue="work"} 0.0',
+        'stopped{queue="idle"} 1.0',
         'entered_total{queue="work"} 40.0',
         'entered_total{queue="idle"} 40.0',
         'filtered_total{queue="work"} 8.0',
