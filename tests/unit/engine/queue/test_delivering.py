@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_world import Peer
 from tickertape.engine.queue.definition import FAIRNESS, Fairness, QueueDefinition
+from tickertape.wire.commands import Ack
 
 LARGE = b'{"kind": "a", "text": "%s"}' % (b"x" * 1_500)
 
@@ -72,3 +73,33 @@ def test_a_message_above_what_a_connection_holds_comes_while_others_are_out() ->
     publisher.publish("work", [b"x" * (3 << 19)])
     world.settle()
     assert len(peer.heard["s"]) == 2
+
+
+def test_whose_turn_it_is_stays_when_one_before_it_goes() -> None:
+    world = QueueEngine(QueueDefinition("work", fairness="round-robin"))
+    peers = [world.connect(name) for name in "abc"]
+    for peer in peers:
+        peer.subscribe("s", "work", options="max_backlog=10")
+    publisher = world.connect("publisher")
+    publisher.publish("work", [b"1"])
+    world.settle()
+    first, second, third = (len(peer.heard["s"]) for peer in peers)
+    assert (first, second, third) == (1, 0, 0)
+    world.settlement(peers[0], "work", b"1")
+    world.disconnect(peers[0])
+    publisher.publish("work", [b"2"])
+    world.settle()
+    assert [len(peer.heard["s"]) for peer in peers[1:]] == [1, 0]
+
+
+@pytest.mark.parametrize("options", ["browse", "max_backlog=2"])
+def test_a_filter_on_a_queue_is_one_on_what_its_topics_hold(options: str) -> None:
+    world = QueueEngine(QueueDefinition("work", underlying="pictures"))
+    world.topic_types = {"pictures": "binary"}
+    world.reopen()
+    peer = world.connect("c")
+    asked = peer.subscribe("s", "work", options=options, filter="/a = 2")
+    world.settle()
+    answer = peer.answers[asked]
+    assert isinstance(answer, Ack)
+    assert (answer.code, "pictures" in answer.text) == ("bad_filter", True)
