@@ -103,3 +103,30 @@ def test_a_filter_on_a_queue_is_one_on_what_its_topics_hold(options: str) -> Non
     answer = peer.answers[asked]
     assert isinstance(answer, Ack)
     assert (answer.code, "pictures" in answer.text) == ("bad_filter", True)
+
+
+def test_what_is_held_of_a_queue_before_a_replacement_goes_back_at_the_end() -> None:
+    world = QueueEngine(QueueDefinition("work"), QueueDefinition("other"))
+    world.connect("publisher").publish("work", [b"1"])
+    peer = world.connect("c")
+    peer.subscribe("s", "work")
+    world.settle()
+    peer.subscribe("s", "other", options="replace")
+    world.settle()
+    assert (world.look("work").leased, world.look("work").consumers) == (1, 0)
+    world.disconnect(peer)
+    assert (world.look("work").ready, dict(world.look("work").returned)) == (1, {"holder_gone": 1})
+
+
+def test_room_that_one_queue_gives_back_serves_the_others_of_a_pattern() -> None:
+    world = QueueEngine(QueueDefinition("q/a"), QueueDefinition("q/b"))
+    peer = world.connect("c")
+    peer.give_credit = lambda sub_id: peer.owed_credit.update({sub_id: 0})  # type: ignore[method-assign]
+    peer.subscribe("s", "^q/", options="max_backlog=1")
+    publisher = world.connect("publisher")
+    for topic in ("q/a", "q/b"):
+        publisher.publish(topic, [topic.encode()])
+        world.settle()
+    assert [heard.body for heard in peer.heard["s"]] == [b"q/a"]
+    world.settlement(peer, "q/a", b"q/a")
+    assert [heard.body for heard in peer.heard["s"]] == [b"q/a", b"q/b"]
