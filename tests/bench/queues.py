@@ -19,7 +19,8 @@ BACKLOG = 1_000
 GATHERED = 80
 """Acknowledgements that travel together."""
 CONSUMERS = 8
-RATE = 1_000
+RATE = 200
+"""Messages a second to a consumer that waits for each of them."""
 QUEUED = 10_000_000
 SYMBOLS = 10
 """Each symbol has a random tenth of the messages of the large queue, each priority too."""
@@ -121,7 +122,7 @@ def eight_consumers(room: Room) -> Reading:
     aim=0.5,
 )
 def delivery_p50(room: Room) -> Reading:
-    count = room.count(5_000)
+    count = room.count(1_000)
     taken: list[float] = []
     with (
         stage(room.directory, config=QUEUE) as server,
@@ -144,34 +145,41 @@ def delivery_p50(room: Room) -> Reading:
 # -- many messages ------------------------------------------------------------------------------------------
 
 
-def _write_queued(path: Path, count: int) -> int:
-    """A log of `orders`, symbols and priorities at random; says how many are of the first symbol."""
-    chance = random.Random(1)
+def _numbers(count: int) -> list[int]:
+    """What the messages of the large queue are made of: symbol and priority, at random."""
+    return random.Random(1).choices(range(SYMBOLS * SYMBOLS), k=count)
+
+
+def _write_queued(path: Path, numbers: list[int]) -> None:
     heads = [
         b'{"symbol":"S%d","priority":%d,"x":"' % (number % SYMBOLS, number // SYMBOLS)
         for number in range(SYMBOLS * SYMBOLS)
     ]
     bodies = [head.ljust(len(BODY) - 2, b"x") + b'"}' for head in heads]
-    numbers = chance.choices(range(len(bodies)), k=count)
     with stage(path) as server:
-        fill(server, count, body_of=lambda n: bodies[numbers[n]])
-    return sum(number % SYMBOLS == 0 for number in numbers)
+        fill(server, len(numbers), body_of=lambda n: bodies[numbers[n]])
 
 
 def _settled_bytes(server: RunningServer) -> int:
-    """Anonymous memory of a server once it does not change any more."""
-    before, now = -1, anonymous_bytes(server.pid)
-    while now != before:
-        time.sleep(0.2)
-        before, now = now, anonymous_bytes(server.pid)
-    return now
+    """Anonymous memory of a server once it has nothing to do: filters look at all that is queued first."""
+    before, now = -1, _ticks(server)
+    while now - before not in (0, 1):
+        time.sleep(1)
+        before, now = now, _ticks(server)
+    return anonymous_bytes(server.pid)
+
+
+def _ticks(server: RunningServer) -> int:
+    """Processor time of a server so far, in hundredths of a second."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def _memory(room: Room, config: str, *filters: str) -> Reading:
     """What a server on the same log has more with a queue than without, for each message; `filters` of
     consumers that hold one message each."""
     count = room.count(QUEUED)
-    directory = room.shared.get("queued", lambda path: _write_queued(path, count))
+    directory = room.shared.get("queued", lambda path: _write_queued(path, _numbers(count)))
     with stage(directory) as server:
         without = _settled_bytes(server)
     with stage(directory, config=QUEUE + config) as server, tt.Client("bench-consumer", server.uri) as client:
@@ -227,7 +235,9 @@ def _highest_bytes(server: RunningServer) -> int:
 
 def _write_acknowledged(path: Path, count: int) -> None:
     """One symbol is consumed to its end: what is acknowledged lies all over the log."""
-    left = _write_queued(path, count)
+    numbers = _numbers(count)
+    _write_queued(path, numbers)
+    left = sum(number % SYMBOLS == 0 for number in numbers)
     with stage(path, config=QUEUE) as server, publisher(server, "bench-consumer") as client:
         stream = client.subscribe("work", filter="/symbol = 'S0'", max_backlog=10 * BACKLOG)
         for batch in stream.batches(FLUSH_SECONDS):

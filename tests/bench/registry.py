@@ -36,7 +36,7 @@ class Shared:
         self.directory = directory
         self._filled: set[str] = set()
 
-    def get(self, name: str, fill: Callable[[Path], None]) -> Path:
+    def get(self, name: str, fill: Callable[[Path], object]) -> Path:
         """The directory `name`, filled by `fill(directory)` when no bench has had it yet."""
         path = self.directory / name
         if name not in self._filled:

@@ -38,6 +38,7 @@ from tickertape.wire.commands import (
     Unsubscribe,
 )
 from tickertape.wire.frames import encode_frame
+from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
 GOLDEN: Final = Path(__file__).parent.parent / "golden"
 
@@ -47,6 +48,24 @@ def _wide() -> MessageBatch:
     builder.add("orders", b'{"id":1}', expiration_ms=5000, correlation_id="c-1", key="k-1")
     builder.add("fills", b"")
     return builder.build(publisher=12472216704108904515, first_sequence=42, timestamp=1623783153126619)
+
+
+def settlements() -> list[Settlement]:
+    """One of each action, by bookmarks and by a filter."""
+    runs = runs_of([12472216704108904515] * 3 + [7], [42, 43, 44, 1])
+    return [
+        Settlement(queue="work", action="ack", runs=runs),
+        Settlement(queue="work", action="cancel", runs=runs_of([7], [2])),
+        Settlement(queue="work", action="expire", filter="/id = 3"),
+        Settlement(queue="work", action="extend", runs=runs_of([7], [4]), extend_ms=60_000),
+    ]
+
+
+def _settlements() -> MessageBatch:
+    builder = BatchBuilder()
+    for settlement in settlements():
+        builder.add(QUEUE_TOPIC, encode_settlement(settlement))
+    return builder.build(publisher=12472216704108904515, first_sequence=44)
 
 
 def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
@@ -62,6 +81,7 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
         "logon-heartbeat": (Logon(name="pricing-1", heartbeat_ms=3000), None),
         "publish": (Publish(frame=1), one),
         "publish-sequenced": (Publish(frame=2, sequenced=True), _wide()),
+        "publish-settlements": (Publish(frame=3, sequenced=True), _settlements()),
         "subscribe": (
             Subscribe(id=1, sub_id="s", topic="^orders", bookmark="0", options="rate=2x", credit=2097152),
             None,
@@ -74,6 +94,10 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
             Subscribe(
                 id=6, sub_id="u", topic="orders", filter="/symbol = 'IBM'", options="replace", credit=2097152
             ),
+            None,
+        ),
+        "subscribe-queue": (
+            Subscribe(id=9, sub_id="v", topic="work", options="max_backlog=10", credit=2097152),
             None,
         ),
         "pause": (Pause(id=7, sub_ids=("s", "t")), None),
@@ -105,6 +129,7 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
         ),
         "ack": (Ack(id=1, start=0, found=False), None),
         "ack-after": (Ack(id=1, start=7, after="12472216704108904515|42|"), None),
+        "ack-queue": (Ack(id=9, backlog=10), None),
         "ack-error": (Ack(id=1, code="bad_bookmark", text="no"), None),
         "resolved": (Resolved(id=5, journal="j-1", start=0, end=100), None),
         "persisted": (Persisted(frame=2, sequence=43), None),
@@ -124,6 +149,8 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
             ),
             _wide(),
         ),
+        "deliver-queue": (Deliver(sub_id="v", queue="work", lease=1623783183126619), _wide()),
+        "deliver-once": (Deliver(sub_id="v", queue="work", once=True), _wide()),
         "completed": (Completed(sub_id="s", next=2), None),
         "ended": (Ended(sub_id="s"), None),
         "persisted_notice": (PersistedNotice(sub_ids=("a", "b"), publisher=7, sequence=9), None),

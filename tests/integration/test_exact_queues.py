@@ -50,8 +50,11 @@ CONFIG = "".join(
         *(
             queue(f"{word} {way}", underlying=f"{word}-{way[0]}", dead_letter=f"{word}-{way[0]}-dead", **more)
             for way in WAYS
-            for lease in [{"lease_period": "80ms"} if way == "lease end" else {}]
-            for word, options in (("tries", {"max_deliveries": 2}), ("age", {"expiration": "40ms"}))
+            for word, options, period in (
+                ("tries", {"max_deliveries": 2}, "80ms"),
+                ("age", {"expiration": "600ms"}, "900ms"),
+            )
+            for lease in [{"lease_period": period} if way == "lease end" else {}]
             for more in [{**options, **lease}]
         ),
         queue("kept"),
@@ -319,7 +322,7 @@ def test_exact_43_one_rule_for_every_end_of_a_delivery(server: RunningServer, wo
             stream = client.subscribe(name, filter="/n = 0")
             message = stream.get(SECONDS)
             if word == "age":
-                time.sleep(0.06)  # it is to become too old
+                time.sleep(0.65)  # it is to become too old
             if way == "cancel":
                 client.subscribe(name, filter="/n = 1", sub_id=stream.sub_id, replace=True)
                 message.cancel()

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -179,6 +180,13 @@ class Delays:
         except sqlite3.OperationalError:  # no table yet
             return []
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes meanwhile."""
+        with contextlib.closing(sqlite3.connect(self._file, timeout=SECONDS)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            yield
+
     def done(self) -> int:
         return len(self.ask("SELECT bookmark FROM done"))
 
@@ -203,7 +211,8 @@ def how_many(totals: dict[str, tuple[int, int]]) -> int:
 @pytest.mark.slow
 def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: Path) -> None:
     """One worker has written what it had when it is killed, and the server did not hear of it: that comes
-    again and counts once. Another is killed while it holds messages that it has not looked at."""
+    again and counts once. Another is killed while the database keeps it from writing what it has: it must not
+    have acknowledged that."""
     flights = [flight.body for flight in read_flights(3_000)]
     early, later = flights[:1_500], flights[1_500:]
     delays = Delays(tmp_path / "delays.sqlite")
@@ -220,18 +229,25 @@ def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: 
             given = ("--servers", uri, "--database", str(tmp_path / "delays.sqlite"), *arguments)
             return stack.enter_context(running("worker", "--name", f"worker-{number}", *given))
 
-        unheard = worker(1, proxy.uri)
-        wait_until(lambda: queue_of(server).consumers == 1, SECONDS)
-        proxy.stall(to_client=False)  # what it acknowledges does not arrive
+        unheard, busy = worker(1, proxy.uri), worker(2, server.uri)
+        wait_until(lambda: queue_of(server).consumers == 2, SECONDS)
+        proxy.stall(to_client=False)  # what the first acknowledges does not arrive
+        os.kill(busy.pid, signal.SIGSTOP)  # until both have as much as they may
         source.publish_batch("flights", early)
-        wait_until(lambda: delays.done() == backlog, SECONDS)
-        stopped = worker(2, server.uri)
-        wait_until(lambda: delays.done() == how_many(late(early)), SECONDS)
-        os.kill(stopped.pid, signal.SIGSTOP)
-        source.publish_batch("flights", later)
         wait_until(lambda: queue_of(server).leased == 2 * backlog, SECONDS)
-        unheard.kill()
-        stopped.kill()
+        os.kill(busy.pid, signal.SIGCONT)
+        wait_until(lambda: delays.done() == how_many(late(early)), SECONDS)
+        heard = how_many(late(early)) - backlog
+        wait_until(lambda: queue_of(server).acknowledged == heard, SECONDS)
+        with delays.locked():
+            source.publish_batch("flights", later)
+            wait_until(lambda: queue_of(server).leased == 2 * backlog, SECONDS)
+            time.sleep(0.5)  # one that acknowledges before it has written would do so now
+            assert queue_of(server).acknowledged == heard
+            unheard.kill()
+            busy.kill()
+            busy.wait(SECONDS)
+            proxy.cut()
         told = [
             process.communicate(timeout=SECONDS)[0]
             for process in [worker(number, server.uri, "--idle", "3") for number in (3, 4)]

@@ -54,7 +54,9 @@ def run_shell(source: str, server: RunningServer) -> str:
     printed = ""
     for line in source.splitlines():
         _, _, *arguments = shlex.split(line, comments=True)
-        where = ["--admin", server.admin_url] if arguments[:2] == ["queue", "ls"] else ["--server", server.uri]
+        where = (
+            ["--admin", server.admin_url] if arguments[:2] == ["queue", "ls"] else ["--server", server.uri]
+        )
         result = CliRunner().invoke(cli, [*arguments, *where])
         assert result.exit_code == 0, result.output
         printed += result.stdout

@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.helpers.java import java_that_runs, short_lived_java
+from tickertape.testing import running_server
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 ADDRESS = "tcp://127.0.0.1:9007"
@@ -33,11 +36,14 @@ class Block(NamedTuple):
 
 
 def quick_start() -> list[Block]:
-    section = README.read_text(encoding="utf-8").split("\n## Quick start\n")[1].split("\n## ")[0]
+    return [block for block in blocks_of("Quick start") if block.language in {"bash", "python"}]
+
+
+def blocks_of(name: str) -> list[Block]:
+    """The blocks of a section, in their order."""
+    section = README.read_text(encoding="utf-8").split(f"\n## {name}\n")[1].split("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", section, re.MULTILINE | re.DOTALL)
-    return [
-        Block(kind, source, printed or None) for kind, source, printed in found if kind in {"bash", "python"}
-    ]
+    return [Block(kind, source, printed or None) for kind, source, printed in found]
 
 
 def environment() -> dict[str, str]:
@@ -142,6 +148,14 @@ def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
 @pytest.mark.timeout(3 * STEP_SECONDS_MAX)
 def test_the_quick_start_prints_what_it_says(blocks: list[Block], printed: list[str]) -> None:
     assert printed == [block.printed for block in blocks[1:] if not block.needs_spark]
+
+
+@pytest.mark.slow
+def test_work_is_shared_out_as_the_page_says() -> None:
+    config, work = blocks_of("Share work out")
+    with running_server(config=config.source) as server, redirect_stdout(StringIO()) as printed:
+        exec(work.source.replace(ADDRESS, server.uri), {})
+    assert printed.getvalue() == work.printed
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutations.mutation import Mutation
+from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 
 _ENGINE_CRASHES = "simulation/test_engine_crashes.py"
@@ -354,6 +355,7 @@ MUTATIONS: Final = (
         (_SILENCE,),
     ),
     *STORE_MUTATIONS,
+    *QUEUE_MUTATIONS,
     Mutation(
         "two clients of one name throw each other out for ever",
         "client/session.py",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from tests.simulation.queue_entries import SLACK, Consumer, Entry, Key, QueueState
+from tests.simulation.queue_entries import NEVER, SLACK, Consumer, Entry, Key, QueueState
 from tests.simulation.queue_model import EXPIRIES, QueueModel
 
 
@@ -197,7 +197,7 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
             for entry in unsure:
                 entry.unsure = False
     if unsure_leased and not ending:
-        _decide_leased(model, state, unsure_leased, look.leased - len(leased))
+        _decide_leased(model, state, unsure_leased, look.leased - len(leased), now)
     if model.first_life and not loose and not state.left["not sure"]:
         expired = sum(state.left[why] for why in EXPIRIES)
         found = look.entered, look.acknowledged, look.taken, sum(look.expired.values())
@@ -210,11 +210,15 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
     model.counts["compared"] += 1
 
 
-def _decide_leased(model: QueueModel, state: QueueState, unsure: list[Entry], there: int) -> None:
+def _decide_leased(model: QueueModel, state: QueueState, unsure: list[Entry], there: int, now: int) -> None:
     """As many of the leases that are not sure are `there`: perhaps that says it of each."""
     for entry in unsure:
         if there == 0:
-            model.end(state, entry, "not sure")
+            if now < entry.ends[0]:
+                model.end(state, entry, "not sure")
+            else:  # it may have gone back instead
+                model._give_room(state, entry)
+                entry.state, entry.holder, entry.ends = "ready", None, (NEVER, NEVER)
         elif there == len(unsure) and entry.holder is not None:
             entry.unsure = False
             entry.holder.held.add((state.name, entry.key))

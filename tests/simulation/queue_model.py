@@ -188,10 +188,7 @@ class QueueModel:
     ) -> None:
         """A frame came. Raises `AssertionError` for what must not be."""
         state = self.queues[queue]
-        consumer = self.consumers.get((conn, sub_id))
-        if consumer is None:
-            self._delivered_to_nobody(state, once, keys, now)
-            return
+        consumer = self.consumers[conn, sub_id]
         told = state.definition
         assert queue in consumer.queues or queue in consumer.before
         assert once == told.at_most_once
@@ -217,14 +214,6 @@ class QueueModel:
             self.counts["delivered"] += 1
             self.counts["delivered again"] += entry.deliveries[0] > 0
             self.counts["a barrier was delivered"] += entry.barrier
-
-    def _delivered_to_nobody(self, state: QueueState, once: bool, keys: Sequence[Key], now: int) -> None:
-        """What waited for the disk when its subscription ended: at most once it has left the queue."""
-        assert once
-        for key in keys:
-            self._check_deliverable(state, state.entries[key], now)
-            self.end(state, state.entries[key], "taken")
-            self.counts["taken by nobody"] += 1
 
     def _check_lease(self, told: QueueDefinition, lease: int, now: int) -> None:
         if told.lease_period is None or told.at_most_once:

@@ -59,7 +59,7 @@ MUST_HAPPEN = {
     "entered": 300,
     "delivered": 300,
     "delivered again": 20,
-    "a barrier was delivered": 3,
+    "a barrier was delivered": 1,
     "done: acknowledged": 50,
     "done: taken": 10,
     "done: expiration": 10,

@@ -172,7 +172,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         if lease is None:
             lease = lease_of(batch, "acknowledge")
         index = self.index
-        lease.ack(batch.publisher(index), batch.sequence(index))
+        lease.ack(batch._publisher_numbers[index], batch._sequence_numbers[index])
 
     def cancel(self) -> None:
         """Give it back to its queue, which delivers it again, here or elsewhere, as often as it allows.

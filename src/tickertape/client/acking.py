@@ -59,7 +59,8 @@ class AcknowledgingClient(ABC, Generic[Done]):
         """How many acknowledgements are gathered before they are sent together, 1 to 16,384.
 
         1 (default): each is sent at once. Never more are gathered than a subscription may hold unacknowledged
-        messages (`max_backlog`), so that no consumer waits for its own acknowledgements. What is gathered is
+        messages (`max_backlog`), so that no consumer waits for its own acknowledgements. Above 1, more than
+        that travel together where they wait for the answer to earlier ones anyway. What is gathered is
         also sent after `ack_timeout`, before anything else is said of messages of queues, and by
         `unsubscribe`, `publish_flush`, `close` and the end of a stream. Setting it raises `BadOption`.
         """

@@ -104,14 +104,22 @@ def bodies_of(
 ) -> Iterator[bytes]:
     """The settlements of these messages, each of at most `marks_max` of them."""
     for begin in range(0, len(marks), marks_max):
-        runs = _runs(marks[begin : begin + marks_max])
-        yield encode_settlement(Settlement(queue=queue, action=action, runs=runs, extend_ms=extend_ms))
+        runs = _runs(*zip(*marks[begin : begin + marks_max], strict=True))
+        yield _body(queue, runs, action, extend_ms)
 
 
 def bodies_of_gathered(items: Sequence[Gathered], marks_max: int) -> Iterator[bytes]:
     """What was gathered as settlements: what follows one another of one queue is one."""
-    for queue, some in groupby(items, itemgetter(0)):
-        yield from bodies_of(queue, "ack", [item[1:] for item in some], 0, marks_max)
+    begin = 0
+    while begin < len(items):
+        some = items[begin : begin + marks_max]
+        begin += len(some)
+        queues, publishers, sequences = zip(*some, strict=True)
+        if queues.count(queues[0]) == len(some):  # what most are
+            yield _body(queues[0], _runs(publishers, sequences))
+            continue
+        for queue, group in groupby(some, itemgetter(0)):
+            yield from bodies_of(queue, "ack", [item[1:] for item in group], 0, marks_max)
 
 
 def body_of_filter(queue: str, action: Action, filter: str, extend_ms: int) -> bytes:
@@ -119,8 +127,16 @@ def body_of_filter(queue: str, action: Action, filter: str, extend_ms: int) -> b
     return encode_settlement(Settlement(queue=queue, action=action, filter=filter, extend_ms=extend_ms))
 
 
-def _runs(marks: Sequence[tuple[int, int]]) -> bytes:
-    if len(marks) == 1:
-        return _RUN.pack(*marks[0], 1)
-    publishers, sequences = zip(*marks, strict=True)
+def _body(queue: str, runs: bytes, action: Action = "ack", extend_ms: int = 0) -> bytes:
+    return encode_settlement(Settlement(queue=queue, action=action, runs=runs, extend_ms=extend_ms))
+
+
+def _runs(publishers: tuple[int, ...], sequences: tuple[int, ...]) -> bytes:
+    count, publisher, first = len(sequences), publishers[0], sequences[0]
+    if (
+        sequences[-1] - first == count - 1
+        and publishers.count(publisher) == count
+        and sequences == tuple(range(first, first + count))
+    ):  # what most are
+        return _RUN.pack(publisher, first, count)
     return runs_of(publishers, sequences)

@@ -223,9 +223,7 @@ class ClientCore:
 
     def flush(self, token: object, level: str) -> None:
         """Resolved when everything sent before is `level`; `publishing.refusals` then has what was refused.
-
-        Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`.
-        """
+        Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`."""
         if level not in ("persisted", "processed"):
             raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
         if not self.standing.closed:
@@ -443,6 +441,8 @@ class ClientCore:
             raise BadCommand(f"{type(command).__name__} does not come from a server")
 
     def _published(self, command: Persisted | Processed | Rejected) -> None:
+        if self.settler.behind:
+            self._settle(self.settler.answered)
         if isinstance(command, Persisted):
             self.publishing.persisted(command)
         elif isinstance(command, Processed):

@@ -129,8 +129,9 @@ class Publishing:
             return None if run.base is None else run.base + index
         return self.publish(run.topic, body, owner=run.owner)
 
-    def settle(self, body: bytes) -> None:
-        """As `publish`, of a settlement: only here is `QUEUE_TOPIC` published to."""
+    def settle(self, body: bytes) -> bool:
+        """As `publish`, of a settlement: only here is `QUEUE_TOPIC` published to. Whether it is kept until
+        there is an answer to what was sent before."""
         lane = self._find_lane(QUEUE_TOPIC, own=True)
         self._close_run()
         size = len(body) + message_cost_bytes
@@ -141,12 +142,11 @@ class Publishing:
         lane.add(QUEUE_TOPIC, body)
         if lane.idle or lane.size >= batch_bytes_target:
             self._flush_lane(lane)
+        return bool(lane.count and lane.in_flight)
 
     def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
-        """Accept `bodies`, at least one and at most about `chunk_bytes`, `body_bytes` together, as one batch.
-
-        Returns the sequence of the last and raises as `publish` does.
-        """
+        """Accept `bodies`, at least one, about `chunk_bytes` at most, `body_bytes` together, as one batch.
+        Returns the sequence of the last and raises as `publish` does."""
         return self.publish_whole(topic, len(bodies), body_bytes, partial(batch_from_bodies, topic, bodies))
 
     def publish_whole(self, topic: str, count: int, body_bytes: int, make: MakeBatch) -> int | None:

@@ -55,6 +55,9 @@ class Settler:
         """Those whose messages are settled by themselves."""
         self._deadline: float | None = None
         self._connected = False
+        self.behind = False
+        """A settlement is kept until there is an answer to what was published before: what comes meanwhile
+        would be kept too, so that it is gathered further, and `answered` sends it."""
 
     # -- subscriptions ----------------------------------------------------------------------------------
 
@@ -113,9 +116,12 @@ class Settler:
         """Something was put into `gathering`: send it, or see to it that it is sent in time. Raises as
         `flush`."""
         if len(gathering.items) >= gathering.limit:
-            self._gather_out(gathering)
-            self._drain()
-        elif gathering.items and not gathering.timed:
+            if not self.behind or self.batch_size == 1:
+                self._gather_out(gathering)
+                self._drain()
+                return
+            gathering.limit = len(gathering.items) + self.batch_size
+        if gathering.items and not gathering.timed:
             gathering.timed = True
             if self._deadline is None:
                 self._deadline = now.mono + self.timeout
@@ -177,6 +183,16 @@ class Settler:
         if self._outbox:
             self._drain()
 
+    def answered(self) -> None:
+        """There is an answer to something published, about to be taken. Raises as `flush`."""
+        self.behind = False
+        self._measure()
+        for gathering in (*self._by_id.values(), self._loose):
+            if len(gathering.items) >= gathering.limit:
+                self._gather_out(gathering)
+        self._drain()
+        self.behind = False
+
     def connected(self) -> None:
         """Everything may be called. Raises `StoreError`."""
         self._connected = True
@@ -185,7 +201,7 @@ class Settler:
 
     def lost(self) -> None:
         """The connection is gone: what is gathered goes into the publish store, or is lost without one."""
-        self._connected = False
+        self._connected = self.behind = False
         if self._publishing.store is None:
             for gathering in (*self._by_id.values(), self._loose):
                 gathering.timed = False
@@ -236,6 +252,8 @@ class Settler:
 
     def _gather_out(self, gathering: Gathering) -> None:
         gathering.timed = False  # first: whoever appends from here on comes again
+        if self.behind:
+            self._measure()
         items = gathering.items
         count = len(items)
         if count:
@@ -246,7 +264,7 @@ class Settler:
         outbox = self._outbox
         while outbox:
             try:
-                self._publishing.settle(outbox[0])
+                self.behind = self._publishing.settle(outbox[0])
             except StoreFull:
                 return  # `room` goes on
             except StoreError:

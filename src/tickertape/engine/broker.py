@@ -172,6 +172,7 @@ class Broker:
         if session is not None:
             self._intake.drop(session)
             self.subscribing.drop(session)
+            self._write()
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """What came from the connection is not the protocol: say so and close."""
@@ -327,7 +328,7 @@ class Broker:
     def _journal_moved(self, now: Now) -> None:
         """Pass on what the journal wants and what became persisted."""
         commits = self.journal.take_persisted()
-        self._effects.extend(DiskJob(job) for job in self.journal.jobs())
+        self._write()
         for session, command in self._publishing.due():
             self._answers.send(session.conn, command)
         for commit in commits:
@@ -341,12 +342,18 @@ class Broker:
             self.queues.persisted()
             self._delivery.dispatch()
             self._delivery.settle(now)
+            self.queues.step(now)  # an idle consumer need not wait for the next turn
+            self._write()
         if self._pauses.of("journal") and not self._intake.crowded:
             self._pauses.lift("journal")
         if self._pauses.of("unrecorded") and not self.subscribing.unrecorded.congested:
             self._pauses.lift("unrecorded")
         if self.journal.failure is not None and not self._failed:
             self._fail()
+
+    def _write(self) -> None:
+        """What was accepted goes to the disk."""
+        self._effects.extend(DiskJob(job) for job in self.journal.jobs())
 
     def _fail(self) -> None:
         self._failed = True
@@ -410,13 +417,13 @@ class Broker:
         elif isinstance(command, Credits):
             self.subscribing.credits(session, command)
         elif isinstance(command, Subscribe):
-            self._answered(session, command.id, lambda: self._subscribe(session, command, now))
+            self._in_turn(session, command.id, lambda: self._subscribe(session, command, now))
         elif isinstance(command, Unsubscribe):
-            self._answered(session, command.id, lambda: self.subscribing.unsubscribe(session, command))
+            self._in_turn(session, command.id, lambda: self.subscribing.unsubscribe(session, command))
         elif isinstance(command, Pause):
-            self._answered(session, command.id, lambda: self.subscribing.pause(session, command, now))
+            self._in_turn(session, command.id, lambda: self.subscribing.pause(session, command, now))
         elif isinstance(command, Resume):
-            self._answered(session, command.id, lambda: self.subscribing.resume(session, command, now))
+            self._in_turn(session, command.id, lambda: self.subscribing.resume(session, command, now))
         elif isinstance(command, Flush):
             self._intake.flush(session, command)
         elif isinstance(command, Resolve):
@@ -427,6 +434,10 @@ class Broker:
             raise BadCommand(f"{type(command).__name__} does not come from a client")
         elif command.interval_ms is not None:
             self.beats.begin(session.conn, command.interval_ms, now.mono)
+
+    def _in_turn(self, session: Session, command_id: int, act: Callable[[], None]) -> None:
+        """As `_answered`, behind what was acknowledged before: an unsubscribe gives back what is not."""
+        self._intake.in_turn(session, lambda: self._answered(session, command_id, act))
 
     def _answered(self, session: Session, command_id: int, act: Callable[[], None]) -> None:
         """Do what a command asks; a refusal is its answer and disturbs nothing else."""

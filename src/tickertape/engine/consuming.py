@@ -133,4 +133,4 @@ def beside_queues(cover: Cover, works: list[Work]) -> Cover:
     if cover.literal is not None:
         return NOTHING
     names = frozenset(work.queue.name for work in works)
-    return Cover(cover.topic, lambda topic: cover.covers(topic) and topic not in names, cover.content)
+    return Cover(cover.topic, lambda topic: topic not in names and cover.covers(topic), cover.content, names)

@@ -27,15 +27,22 @@ class Cover:
         topic: str,
         fits: TopicPattern | Callable[[str], bool] | None = None,
         content: Content | None = None,
+        beside: frozenset[str] = frozenset(),
     ) -> None:
+        """`beside`: names that `fits` does not fit though the pattern does."""
         self.topic = topic
         """As it was asked for: a name, or a pattern when there is `fits`."""
         self.literal = topic if fits is None else None
         self.pattern = fits if isinstance(fits, TopicPattern) else None
         """None for a literal, for all topics and for none."""
         self.content = content
-        self.key: Hashable = (topic, None if content is None else content.key)
+        self.key: Hashable = (topic, None if content is None else content.key, beside)
         self._fits = fits.fits if isinstance(fits, TopicPattern) else fits
+
+    @property
+    def is_odd(self) -> bool:
+        """Neither a name nor a pattern: whether a topic is covered has to be asked."""
+        return self.literal is None and self.pattern is None
 
     @property
     def plain(self) -> bool:

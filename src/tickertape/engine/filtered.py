@@ -41,7 +41,9 @@ G = TypeVar("G", bound=Grouped)
 def is_indexed(cover: Cover) -> bool:
     """Whether it has a filter whose answer is the same for everybody."""
     content = cover.content
-    return content is not None and content.filter is not None and not content.is_of_subscriber
+    if cover.is_odd or content is None:
+        return False
+    return content.filter is not None and not content.is_of_subscriber
 
 
 class Found(Generic[G]):

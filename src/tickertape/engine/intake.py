@@ -122,8 +122,19 @@ class Intake:
             held.waiting.append(lambda: self._unrecorded.after(act))
         self.pause_when_congested(session)
 
+    def in_turn(self, session: Session, act: Callable[[], None]) -> None:
+        """Do something once everything that the connection sent before is taken."""
+        held = self._held.get(session.conn)
+        if held is None:
+            act()
+        else:
+            held.waiting.append(act)
+
     def drop(self, session: Session) -> None:
-        """The connection is gone: what it sent is taken, without what would have to be looked up."""
+        """The connection is gone: what it sent is taken, without what would have to be looked up.
+
+        A settlement with a sequence is not, nor what follows it: its client would send it again, and the log
+        would know it and do nothing."""
         held = self._held.pop(session.conn, None)
         if held is None:
             return
@@ -131,9 +142,13 @@ class Intake:
         if self._journal.failure is not None or self._journal.closing:
             return
         try:
+            if held.frame.command.sequenced:
+                return
             self._settle(session, held.frame, held.settlements)
             for waiting in held.waiting:
                 if isinstance(waiting, _Frame):
+                    if waiting.command.sequenced and QUEUE_TOPIC in waiting.batch.topics:
+                        return
                     self._take(session, waiting, look_up=False)
         except TickertapeError:
             return  # what would have ended the connection
@@ -200,6 +215,8 @@ class Intake:
 
         def done(_: Any) -> None:
             held = self._held.pop(conn)
+            if self._journal.failure is not None or self._journal.closing:
+                return  # nothing can be written any more: it is not acknowledged, and comes again
             try:
                 self._settle(session, frame, settlements)
                 self._go_on(session, held.waiting)

@@ -69,6 +69,8 @@ class Standing(Generic[S, G]):
         """Those that are asked one by one, by their topic."""
         self._by_pattern: ByPattern[dict[G, None]] = ByPattern()
         """Those too, by the pattern of their topics."""
+        self._odd: dict[G, None] = {}
+        """Those that are asked of each topic."""
 
     def __bool__(self) -> bool:
         return bool(self._by_topic or self._groups)
@@ -96,6 +98,8 @@ class Standing(Generic[S, G]):
                 self._filtered.add(group)
             elif cover.pattern is not None:
                 self._by_pattern.setdefault(cover.pattern, dict)[group] = None
+            elif cover.is_odd:
+                self._odd[group] = None
             elif groups is self._groups and cover.literal is not None:
                 self._alone.setdefault(cover.literal, {})[group] = None
         if sub not in group.subs:
@@ -120,6 +124,7 @@ class Standing(Generic[S, G]):
 
     def _discard_alone(self, group: G) -> None:
         pattern, literal = group.cover.pattern, group.cover.literal
+        self._odd.pop(group, None)
         if pattern is not None:
             del self._by_pattern[pattern][group]
             if not self._by_pattern[pattern]:
@@ -156,6 +161,7 @@ class Standing(Generic[S, G]):
             any(topic in self._by_topic or topic in self._alone for topic in batch.topics)
             or self._by_pattern.may_fit(batch.topics)
             or self._filtered.may_cover(batch.topics)
+            or any(group.cover.covers(topic) for group in self._odd for topic in batch.topics)
         )
 
     def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Offer[G]]:
@@ -183,6 +189,7 @@ class Standing(Generic[S, G]):
         for topic, indices in indices_of_topics(batch, [t for t in batch.topics if t in self._alone]):
             for group in [*self._alone.get(topic, ())]:
                 yield from _of_group(batch, group, indices)
+        yield from self._offers_to_odd(batch)
         for matched in self._by_pattern.found(batch.topics):
             if isinstance(matched, int):
                 yield Offer(None, None, matched)
@@ -191,6 +198,12 @@ class Standing(Generic[S, G]):
             indices = messages_to(batch, own).nonzero()[0]
             for group in [*groups]:
                 yield from _of_group(batch, group, indices)
+
+    def _offers_to_odd(self, batch: MessageBatch) -> Iterator[Offer[G]]:
+        for group in [*self._odd]:
+            mask = group.cover.mask(batch)
+            if mask is not None:
+                yield from _of_group(batch, group, mask.nonzero()[0])
 
 
 def _is_whole(group: Group[Any]) -> bool:

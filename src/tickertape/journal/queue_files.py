@@ -6,6 +6,7 @@ docs/formats/queue-checkpoint.md shows the bytes.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from crc32c import crc32c
@@ -31,6 +32,13 @@ def write_queues(disk: Disk, journal_id: bytes, body: bytes) -> None:
         disk.close(handle)
     disk.rename(_TEMPORARY, QUEUES_FILE)
     disk.sync_directory(".")
+
+
+def remove_queues(disk: Disk) -> None:
+    """There is no checkpoint any more. Raises `OSError`."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove(QUEUES_FILE)
+        disk.sync_directory(".")
 
 
 def read_queues(disk: Disk, journal_id: bytes) -> bytes | None:

@@ -215,6 +215,10 @@ class LogView:
         """Whether it is still part of the log: retention has not removed it."""
         return segment.number in self._by_number
 
+    def has_number(self, number: int) -> bool:
+        """As `has`, of the segment with a number."""
+        return number in self._by_number
+
     def after(self, segment: LogSegment) -> LogSegment | None:
         """The segment that follows."""
         return self._by_number.get(segment.number + 1)

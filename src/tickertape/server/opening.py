@@ -24,7 +24,7 @@ from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
-from tickertape.journal.queue_files import read_queues, write_queues
+from tickertape.journal.queue_files import read_queues, remove_queues, write_queues
 from tickertape.journal.reached import write_reached
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
@@ -139,7 +139,11 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
     now = clock()
     recovered = read_all(disk, recover_queues(broker.queues, broker.journal, control, by_name, now))
     # At once: one that was not used now may look as if it fitted later.
-    write_queues(disk, broker.journal.journal_id, broker.queues.covered())
+    try:
+        write_queues(disk, broker.journal.journal_id, broker.queues.covered())
+    except OSError as error:
+        report.append(f"the checkpoint of the queues cannot be written: {error}")
+        remove_queues(disk)
     broker.begin_queues(recovered, now)
     return report + recovered.report
 

@@ -182,7 +182,11 @@ def _check_detours(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
     queues = list(queues)
     by_name = {queue.name: queue for _, queue in queues}
     for section, queue in queues:
-        for key, topic in (("underlying", queue.underlying), ("dead_letter", queue.dead_letter)):
+        for key, topic in (
+            ("underlying", queue.underlying),
+            ("dead_letter", queue.dead_letter),
+            ("default_publish_target", queue.default_publish_target),
+        ):
             other = by_name.get(topic or "")
             if other is None or topic in (other.underlying, other.default_publish_target):
                 continue

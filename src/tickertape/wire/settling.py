@@ -100,6 +100,10 @@ def runs_in(data: bytes) -> Runs:
     runs = np.frombuffer(data, _U8).reshape(-1, _RUN)
     if len(runs) > settlement_runs_max:
         raise BadCommand(f"{len(runs):,} runs of bookmarks: {settlement_runs_max:,} are allowed")
+    if len(runs) == 1:  # what most are
+        _, first, count = runs[0].tolist()
+        if 0 < count <= settlement_messages_max and 0 < first <= 2**64 - 1 - count:
+            return runs
     counts = runs[:, 2]
     if (counts == 0).any() or (counts > settlement_messages_max).any():
         raise BadCommand(f"a run of bookmarks has 1 to {settlement_messages_max:,} of them")

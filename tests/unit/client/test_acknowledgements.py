@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.client.peer import Peer
 from tests.unit.client.queue_peer import QueuePeer, read
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadOption, BadTopic, UsageError
@@ -18,6 +19,7 @@ from tickertape.client.acknowledgements import (
     check_queue,
     marks_in,
 )
+from tickertape.wire.commands import LoggedOn
 
 
 @pytest.mark.parametrize(
@@ -113,3 +115,9 @@ def test_what_was_gathered_keeps_its_order_across_queues() -> None:
 
 def test_a_filter_has_no_runs() -> None:
     assert read(body_of_filter("work", "expire", "/a > 1", 0)) == ("work", "expire /a > 1", [])
+
+
+def test_a_machine_without_a_front_refuses_a_delivery_out_of_a_queue() -> None:
+    peer = Peer().connect()
+    assert isinstance(peer.outcome("logon"), LoggedOn)
+    assert peer.core.settler.settling is None

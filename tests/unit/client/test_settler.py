@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.client.peer import START, Peer
+from tests.unit.client.peer import START
 from tests.unit.client.queue_peer import QueuePeer, read
 from tickertape.base.errors import BadCommand, BadOption, BadTopic, Disconnected, StoreFull, UsageError
 from tickertape.batch import batch_from_bodies
 from tickertape.client.effects import Hangup
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.requests import make_request
-from tickertape.wire.commands import Ack, Deliver, Flush, LoggedOn, Persisted, Publish, Subscribe, Unsubscribe
+from tickertape.wire.commands import Ack, Deliver, Flush, Persisted, Publish, Subscribe, Unsubscribe
 from tickertape.wire.settling import QUEUE_TOPIC
 
 
@@ -445,9 +445,3 @@ def test_settlements_wait_for_room_in_the_store_in_their_order() -> None:
         ("work", "cancel", [(5, 6, 1)])
     ]
     assert not peer.core.settler.waiting
-
-
-def test_a_machine_without_a_front_refuses_a_delivery_out_of_a_queue() -> None:
-    peer = Peer().connect()
-    assert isinstance(peer.outcome("logon"), LoggedOn)
-    assert peer.core.settler.settling is None

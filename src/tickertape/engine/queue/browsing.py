@@ -76,7 +76,7 @@ class Browsing:
     def stop(self) -> None:
         """It is wanted no more."""
         self._left.clear()
-        self._fetching.let_go()
+        self._fetching.stop()
 
     def step(self) -> bool:
         """One bounded step; whether another one would do something now."""

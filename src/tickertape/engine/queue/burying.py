@@ -34,6 +34,8 @@ class Burying:
         self._ledger = ledger
         self._topic = queue.definition.dead_letter
         self._fetching = Fetching(access, None, came)
+        self._room = 0
+        """Bytes of the letters that there was no room for; 0 when there was."""
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -43,11 +45,20 @@ class Burying:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._queue.state.doomed) and not self._fetching.waiting and self._ledger.can_write()
+        return bool(self._queue.state.doomed) and not self._fetching.waiting and self._can_write()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether there is something to do that the log has no room for."""
+        return bool(self._queue.state.doomed) and not self._can_write()
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
         return self._fetching.read_done(token, data)
+
+    def rest(self) -> None:
+        """Nothing is published now."""
+        self._fetching.rest()
 
     def step(self, now: Now) -> None:
         """Publish the oldest letters, as many as are in memory."""
@@ -58,10 +69,17 @@ class Burying:
             self._bury(bitmap_of(wanted), None, now)
             return
         fetched = self._fetching.get(wanted)
-        if fetched is not None and self._ledger.can_write(2 * fetched.batch.nbytes):
+        if fetched is None:
+            return
+        self._room = 2 * fetched.batch.nbytes
+        if self._can_write():
+            self._room = 0
             self._bury(bitmap_of(fetched.positions), self._letters(fetched, self._topic), now)
             if not doomed:
                 self._fetching.let_go()
+
+    def _can_write(self) -> bool:
+        return self._ledger.can_write() and self._ledger.can_write(self._room)
 
     def _bury(self, positions: BitMap64, letters: MessageBatch | None, now: Now) -> None:
         if letters is not None:

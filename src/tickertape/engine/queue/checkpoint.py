@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.expiry import Expiry
+from tickertape.engine.queue.order import Order
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Reason
 from tickertape.engine.queue.state import Doom, QueueState, Tries
@@ -107,8 +108,9 @@ def restore(queue: Queue, stored: StoredState) -> None:
     state.returned, state.expired = dict(stored.returned), dict(stored.expired)
     definition = queue.definition
     expiry = Expiry.of(definition.expiration, definition.expiration_model, stored.expiry)
-    queue.take_over(state, expiry)
-    queue.order.restore(stored.order)
+    order = Order(state, prioritised=definition.priority is not None)
+    order.restore(stored.order)
+    queue.take_over(state, expiry, order)
 
 
 def _stored(queue: Queue) -> StoredState:

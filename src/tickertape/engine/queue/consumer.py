@@ -45,32 +45,23 @@ class Consumer:
         """Messages that it may hold unacknowledged."""
         self.unsettled = 0
         """Messages that it holds, out of all its queues."""
-        self.short: int | None = None
-        """The credit that was too little for a message that it should have got."""
 
     @property
     def room(self) -> int:
-        """How many more messages it may be given; none while its connection takes nothing, or its credit is
-        what was too little: then others get them."""
-        credit = self.allowance.credit
-        if not self.session.writable or credit <= 0 or credit == self.short:
+        """How many more messages it may be given; none while its connection takes nothing."""
+        if not self.session.writable or self.allowance.credit <= 0:
             return 0
         return max(self.limit - self.unsettled, 0)
 
     def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
-        """How many of `batch[low:high]`, from the front, its credit allows; if none, it has no room until the
-        credit changes."""
+        """How many of `batch[low:high]`, from the front, its credit allows."""
         allowance = self.allowance
         count = affordable(batch, low, high, min(allowance.credit, outbox_bytes_max))
-        if count:
-            return count
-        if min(batch.cost_between(low, low + 1), allowance.window) <= allowance.credit:
+        if not count and min(batch.cost_between(low, low + 1), allowance.window) <= allowance.credit:
             return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
-        self.short = allowance.credit
-        return 0
+        return count
 
     def spend(self, batch: MessageBatch) -> None:
         """`batch` was sent."""
         self.allowance.credit -= batch.cost
-        self.short = None
         self.session.sent(batch.count, batch.body_bytes)

@@ -38,6 +38,8 @@ class Due(NamedTuple):
     """A delivery that waits until the log is persisted up to `end`."""
 
     end: int
+    consumer: Consumer
+    """Not sent when it is over by then: another subscription may have its id."""
     send: Send
 
 
@@ -64,6 +66,12 @@ class Delivering:
         self._fetching = Fetching(access, topic, came)
         self.narrowed: dict[object, Narrowing] = {}
         """By the filter of consumers."""
+        self._short: dict[Consumer, int] = {}
+        """Whose credit did not suffice for what it would have got, and what it was: others are served."""
+        self._fell_short = False
+        """Somebody has come to be among them just now."""
+        self._moved = False
+        """Something was handed out since nobody was among them."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
@@ -80,12 +88,21 @@ class Delivering:
 
     def discard(self, consumer: Consumer) -> None:
         """A consumer has gone."""
+        self._short.pop(consumer, None)
         narrowing = self._narrowing(consumer)
         if narrowing is not None and consumer.content is not None:
             narrowing.users -= 1
             if not narrowing.users:
                 narrowing.stop()
                 del self.narrowed[consumer.content.key]
+
+    def narrow(self) -> bool:
+        """Look at one piece for one filter, whose turn it is; whether something was found."""
+        for key, narrowing in self.narrowed.items():
+            if narrowing.has_work:
+                self.narrowed[key] = self.narrowed.pop(key)
+                return narrowing.step()
+        return False
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -106,18 +123,39 @@ class Delivering:
         queue = self._queue
         wanted = self._wanted()
         if not len(wanted):
-            return False
+            return self._over()
         if queue.definition.at_most_once and not self._ledger.can_write():
             return False
         fetched = self._fetching.get(wanted)
         if fetched is None:
             return False
-        served = self._served()
+        self._fell_short = False
         given = self._by_filter(fetched) if self.narrowed else self._in_stretches(fetched)
-        if not given:
-            return self._served() < served  # whose turn it was has no credit for it: it is another's
-        self._give(given, fetched, now)
-        return True
+        if given:
+            self._give(given, fetched, now)
+            self._moved = True
+            return bool(queue.state.ready) and (bool(self._short) or any(c.room for c in queue.consumers))
+        # Who would have got something has not the credit for it: it is for others then.
+        return self._fell_short or self._over()
+
+    def _lacks_credit(self, consumer: Consumer) -> None:
+        self._short[consumer] = consumer.allowance.credit
+        self._fell_short = True
+
+    def rest(self) -> None:
+        """Nothing more is handed out now."""
+        self._fetching.rest()
+
+    def _over(self) -> bool:
+        """Nobody can be given anything; whether somebody whose credit did not suffice may have a chance, as
+        something else is next now."""
+        again = self._moved and bool(self._short)
+        self._short.clear()
+        self._moved = False
+        return again
+
+    def _room(self, consumer: Consumer) -> int:
+        return 0 if self._short.get(consumer) == consumer.allowance.credit else consumer.room
 
     def _wanted(self) -> Int64s:
         queue = self._queue
@@ -126,7 +164,7 @@ class Delivering:
         rooms = 0
         among: BitMap64 | None = BitMap64()
         for consumer in queue.consumers:
-            room = consumer.room
+            room = self._room(consumer)
             if not room:
                 continue
             rooms += room
@@ -141,7 +179,8 @@ class Delivering:
     def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
         """Consumers, and which of the messages each gets."""
         queue, batch = self._queue, fetched.batch
-        counts, queue.turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        counts, turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        queue.went_to(turn, any(counts))
         given: list[tuple[Consumer, Int64s]] = []
         low = 0
         for consumer, count in zip(queue.consumers, counts, strict=True):
@@ -150,6 +189,8 @@ class Delivering:
                 if fit:
                     given.append((consumer, np.arange(low, low + fit, dtype=I8)))
                     low += fit
+                else:
+                    self._lacks_credit(consumer)
         return given
 
     def _by_filter(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
@@ -164,7 +205,8 @@ class Delivering:
         chosen: dict[int, list[int]] = {}
         for index in range(fetched.batch.count):
             eligible = [i for i, mask in enumerate(masks) if mask is None or mask[index]]
-            who, queue.turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            who, turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            queue.went_to(turn, who is not None)
             if who is not None:
                 loads[who] = Load(loads[who].unacknowledged + 1, loads[who].limit)
                 chosen.setdefault(who, []).append(index)
@@ -174,6 +216,8 @@ class Delivering:
             fit = consumer.fitting(select(fetched.batch, taken), 0, len(taken))
             if fit:
                 given.append((consumer, taken[:fit]))
+            else:
+                self._lacks_credit(consumer)
         return given
 
     @staticmethod
@@ -182,10 +226,7 @@ class Delivering:
         return None if content is None or content.filter is None else passing[content.key]
 
     def _loads(self) -> list[Load]:
-        return [Load(c.unsettled, c.limit) if c.room else _NO_ROOM for c in self._queue.consumers]
-
-    def _served(self) -> int:
-        return sum(bool(consumer.room) for consumer in self._queue.consumers)
+        return [Load(c.unsettled, c.limit) if self._room(c) else _NO_ROOM for c in self._queue.consumers]
 
     def _narrowing(self, consumer: Consumer) -> Narrowing | None:
         content = consumer.content
@@ -214,7 +255,7 @@ class Delivering:
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:
-                self._later(Due(end, send))
+                self._later(Due(end, consumer, send))
             else:
                 self._effects.append(send)
 

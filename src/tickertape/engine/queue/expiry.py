@@ -167,7 +167,7 @@ class Expiry:
     # -- what is too old ----------------------------------------------------------------------------------
 
     def due(self, wall: int) -> BitMap64:
-        """Positions that became too old since it was asked before; each is given once.
+        """Positions that became too old since it was asked before; each that is in the queue is given once.
 
         Among them may be ones that have left the queue, or never entered it: the period of the queue counts
         for whole stretches of the log."""

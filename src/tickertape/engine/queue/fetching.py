@@ -50,6 +50,8 @@ class Fetching:
         self._parts: list[Part] = []
         """What the last read brought."""
         self._token: int | None = None
+        self._segment = 0
+        """Number of the segment that is read."""
         self._queued = False
         self.failure: TickertapeError | None = None
         """What was wanted cannot be read."""
@@ -75,7 +77,15 @@ class Fetching:
         if found is None:
             self._read_on(first)
             found = self._now(wanted)
+        if found is not None:
+            self.rest()
         return found
+
+    def rest(self) -> None:
+        """What was read was used, or is not wanted now: it may be dropped if others want to read. Not before:
+        two that read in turns would only drop what the other one read."""
+        if not self.waiting:
+            self._budget.idle(self, self._dropped)
 
     def _now(self, wanted: Int64s) -> Fetched | None:
         """Of what a reader brought."""
@@ -93,9 +103,10 @@ class Fetching:
                 raise data
             self._parts = self._reader.answer(data)
         except TickertapeError as error:
-            self.failure = error
+            if self._access.journal.view.has_number(self._segment):
+                self.failure = error
+            # Else retention has removed it meanwhile: what was wanted has left the queue.
             self.let_go()
-        self._budget.idle(self, self._dropped)
         self._came()
         return True
 
@@ -104,6 +115,11 @@ class Fetching:
         self._parts, self._reader = [], None
         if not self.waiting:
             self._budget.forget(self)
+
+    def stop(self) -> None:
+        """Nothing more is wanted; an answer that is still to come is ignored."""
+        self._token, self._queued = None, False
+        self.let_go()
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -137,7 +153,7 @@ class Fetching:
         self._send(request)
 
     def _send(self, request: ReadRequest) -> None:
-        self._token = self._access.new_token()
+        self._token, self._segment = self._access.new_token(), request.segment
         self._access.effects.append(Read(self._token, request))
 
 

@@ -32,10 +32,13 @@ class Forward:
     def __init__(self, access: LogAccess, position: int, topic: str | None, came: Callable[[], None]) -> None:
         """`topic`: the only one that is wanted; None: there are several."""
         self._access = access
+        self._topic = topic
         self._reader = LogReader(access.journal.view, position, topic)
         self._came = came
         self._parts: list[Part] = []
         self._token: int | None = None
+        self._segment = 0
+        """Number of the segment that is read."""
         self._queued = False
         self.failure: TickertapeError | None = None
 
@@ -66,7 +69,11 @@ class Forward:
                 raise data
             self._parts = self._reader.answer(data)
         except TickertapeError as error:
-            self.failure = error
+            view = self._access.journal.view
+            if view.has_number(self._segment):
+                self.failure = error
+            else:  # retention has removed it meanwhile: what was in it is needed by nobody
+                self._reader = LogReader(view, self._reader.position, self._topic)
         self._access.budget.release(self)
         self._came()
         return True
@@ -95,5 +102,5 @@ class Forward:
         self._send(request)
 
     def _send(self, request: ReadRequest) -> None:
-        self._token = self._access.new_token()
+        self._token, self._segment = self._access.new_token(), request.segment
         self._access.effects.append(Read(self._token, request))

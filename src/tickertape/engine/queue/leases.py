@@ -82,6 +82,8 @@ class Leases(Generic[Holder]):
         self._publishers: dict[int, dict[int, list[_Piece[Holder]]]] = {}
         self._deadlines = _Times(self._is_deadline)
         self._grants = _Times(self._is_grant)
+        self._found: tuple[Runs, tuple[list[tuple[Lease[Holder], BitMap64]], Runs]] | None = None
+        """What `find` said last, until something changes: a settlement asks twice."""
 
     def __len__(self) -> int:
         """How many leases there are."""
@@ -93,6 +95,7 @@ class Leases(Generic[Holder]):
         self, holder: Holder, batch: MessageBatch, positions: Int64s, now: float, deadline: float | None
     ) -> Lease[Holder]:
         """`holder` gets the messages of `batch`, which stand at `positions`; none of them is leased."""
+        self._found = None
         lease = self._lease(holder, deadline, now, BitMap64())
         for publisher, sequence, count, position in _spans(batch, positions):
             lease.positions.add_range(position, position + count)
@@ -110,6 +113,7 @@ class Leases(Generic[Holder]):
 
     def release(self, lease: Lease[Holder], positions: BitMap64) -> None:
         """Of `lease` these are not leased any more; it is forgotten when nothing is left of it."""
+        self._found = None
         ours = lease.positions & positions
         for piece, bits in self._pieces(lease, ours):
             piece.bits ^= bits
@@ -122,6 +126,7 @@ class Leases(Generic[Holder]):
         """Of `lease` these end at `deadline`, as a lease of their own, or as `lease` if they are all of it.
 
         Nothing happens when none of them is in it."""
+        self._found = None
         ours = lease.positions & positions
         if not ours:
             return lease
@@ -173,6 +178,13 @@ class Leases(Generic[Holder]):
     def find(self, runs: Runs) -> tuple[list[tuple[Lease[Holder], BitMap64]], Runs]:
         """Which leased positions `runs` name (rows of publisher, first sequence, count), by lease; and what
         of `runs` is not leased, as runs."""
+        if self._found is not None and self._found[0] is runs:
+            return self._found[1]
+        said = self._find(runs)
+        self._found = runs, said
+        return said
+
+    def _find(self, runs: Runs) -> tuple[list[tuple[Lease[Holder], BitMap64]], Runs]:
         found: dict[Lease[Holder], list[_Bits]] = {}
         free: list[Runs] = []
         for row, (publisher, first, count) in enumerate(runs.tolist()):

@@ -6,7 +6,7 @@ Must never decide who gets them, or look at a body: what a message is worth was 
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 
 from pyroaring import BitMap64
@@ -29,6 +29,8 @@ class Order:
         """Messages by priority; those that have left the queue may still be among them."""
         self._rising: list[int] = []
         self._held = 0
+        self._unswept = 0
+        """Messages put since it was swept."""
         self.barriers = BitMap64()
         """Barriers that were not delivered yet."""
 
@@ -50,7 +52,8 @@ class Order:
         """Messages of one priority came."""
         level = self._levels.get(priority)
         if level is None:
-            if len(self._levels) >= priorities_max:
+            # Each look at all of them is paid for by as many messages: all of them may still be in the queue.
+            if len(self._levels) >= priorities_max and self._unswept >= priorities_max:
                 self._sweep()
             if len(self._levels) >= priorities_max:
                 priority = self._rising[max(bisect_right(self._rising, priority) - 1, 0)]
@@ -61,6 +64,7 @@ class Order:
         level |= positions
         self._levels[priority] = level
         self._held += len(positions)
+        self._unswept += len(positions)
         if self._held > 2 * (self._state.depth + _SWEEP_MIN):
             self._sweep()
 
@@ -74,11 +78,6 @@ class Order:
         self.delivered(positions)
 
     # -- outputs ----------------------------------------------------------------------------------------
-
-    @property
-    def levels(self) -> int:
-        """How many different priorities are told apart."""
-        return len(self._rising)
 
     def next(self, count: int, among: BitMap64 | None = None) -> Int64s:
         """The positions of at most `count` messages that are next, of one priority, rising; `among` says
@@ -120,22 +119,25 @@ class Order:
             if found:
                 yield found
             return
-        for index in range(len(self._rising) - 1, -1, -1):
-            priority = self._rising[index]
+        for priority in reversed(self._rising):
             level = self._levels[priority]
             found = level & ready
+            if not found and not self._state.has(level):
+                self._forget(priority)  # or each delivery would look at it again
+                continue
             if among is not None:
                 found &= among
             if found:
                 yield found
-            elif not self._state.has(level):
-                # Else each message that is next would be looked for in all that were empty before it.
-                self._held -= len(level)
-                del self._levels[priority], self._rising[index]
+
+    def _forget(self, priority: int) -> None:
+        """All messages of a priority have left the queue."""
+        self._held -= len(self._levels.pop(priority))
+        del self._rising[bisect_left(self._rising, priority)]
 
     def _sweep(self) -> None:
         """Forget what has left the queue."""
-        self._held = 0
+        self._held = self._unswept = 0
         for priority in list(self._rising):
             level = self._state.has(self._levels[priority])
             if level:

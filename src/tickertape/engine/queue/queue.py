@@ -42,13 +42,23 @@ class Queue:
         """What enters below this position has entered."""
         self.filtered = 0
         self.unrecorded = 0
+        self.unjudged = BitMap64()
+        """Messages that went back to wait without a judgement of their age."""
         self.deferred = 0
         """Acknowledgements of messages that were not active yet."""
 
-    def take_over(self, state: QueueState, expiry: Expiry) -> None:
+    def take_over(self, state: QueueState, expiry: Expiry, order: Order) -> None:
         """Go on from a state that was stored."""
-        self.state, self.expiry = state, expiry
-        self.order = Order(state, prioritised=self.definition.priority is not None)
+        self.state, self.expiry, self.order = state, expiry, order
+        if expiry.active:
+            self.unjudged = state.ready | state.inactive
+
+    def start_over(self) -> None:
+        """Forget a state that was stored: nothing has entered."""
+        definition = self.definition
+        state = QueueState(definition.target_queue_depth)
+        expiry = Expiry(definition.expiration, definition.expiration_model)
+        self.take_over(state, expiry, Order(state, prioritised=definition.priority is not None))
 
     # -- the fold ---------------------------------------------------------------------------------------
 
@@ -67,7 +77,9 @@ class Queue:
         if self.state.inactive and outcome.what is What.DONE:
             self.deferred += len(outcome.positions & self.state.inactive)
         affected = self.state.apply(outcome)
-        if outcome.what not in (What.RETURNED, What.BURIED):
+        if outcome.what is What.RETURNED:
+            self.order.delivered(affected)  # a barrier among them was, in an earlier life of the server too
+        elif outcome.what is not What.BURIED:
             self.order.left(affected)
         return affected
 
@@ -103,6 +115,17 @@ class Queue:
                 work.stir()  # it has room again, for what waits in its other queues too
         if self.definition.at_most_once:
             self.state.owed -= positions
+
+    def went_to(self, turn: int, given: bool) -> None:
+        """Whose turn it is now, after messages were `given` out: behind the last consumer there is room for
+        one that is still to come."""
+        self.turn = turn if turn or not given else len(self.consumers)
+
+    def give_back(self, positions: BitMap64) -> None:
+        """What a consumer held waits again, as after a crash: that counts nowhere."""
+        self.state.give_back(positions)
+        if self.expiry.active:
+            self.unjudged |= positions
 
     def room(self) -> int | None:
         """How many more messages may be delivered and not acknowledged; None: any number."""
@@ -151,8 +174,17 @@ class Queue:
                     spent.setdefault(Reason.MAX_CANCELS, []).append(position)
         return [(BitMap64(found), why) for why, found in spent.items()]
 
+    def next_due(self) -> int | None:
+        """When `too_old` may find something, wall microseconds; None: never, as things are."""
+        if not self.expiry.active:
+            return None
+        return 0 if self.unjudged else self.expiry.next_due()
+
     def too_old(self, wall: int) -> Outcome | None:
         """What waits and has become too old; what is leased is judged at the end of its lease."""
         due = self.expiry.due(wall)
+        if self.unjudged:
+            due |= self.expiry.overdue(self.state.has(self.unjudged), wall)
+            self.unjudged = BitMap64()
         waiting = due & (self.state.ready | self.state.inactive) if due else due
         return self.expired(waiting, Reason.EXPIRATION, delivered=False) if waiting else None

@@ -167,7 +167,6 @@ class Queues:
                     consumer.former.append(work)
         kept, consumer.works = consumer.works, works
         consumer.topic, consumer.content, consumer.limit = topic, content, limit
-        consumer.short = None
         for work in works:
             if work in kept:
                 work.delivering.add(consumer)
@@ -223,20 +222,21 @@ class Queues:
                 "which is the topic of the messages that it delivers"
             )
         self.permit(session, work)
+        if work.failure is not None:
+            raise work.failure
         return work
 
     def look_up(self, session: Session, settlement: Settlement, runs: Runs) -> Found:
         """The messages that a settlement names, but for those that a lease names. Raises `NotAQueue`,
         `BadFilter`."""
         work = self.work_of(session, settlement)
-        content = None
+        content, persisted = None, self._journal.persisted_end
         if settlement.filter is not None:
             topic = work.queue.definition.topic
             content = self._contents.cover(topic, settlement.filter, None, session.subscriber).content
-            persisted = self._journal.persisted_end
             while work.queue.considered < persisted and work.failure is None:
                 yield None  # what was there when it was asked for has to enter first
-        return (yield from look_up(work.queue, self._journal.view, settlement, runs, content))
+        return (yield from look_up(work.queue, self._journal.view, settlement, runs, content, persisted))
 
     def settle(
         self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
@@ -263,7 +263,9 @@ class Queues:
         """The log has grown."""
         end = self._journal.persisted_end
         while self._due and self._due[0].end <= end:
-            self._access.effects.append(self._due.popleft().send)
+            due = self._due.popleft()
+            if due.consumer.works:
+                self._access.effects.append(due.send)
         if self._begun:
             for work in self._works.values():
                 self._active[work] = None
@@ -322,7 +324,9 @@ class Queues:
         """The body of a checkpoint, which holds once everything accepted so far is persisted."""
         end = self._journal.accepted_end
         return encode_covered(
-            covered_of(work.queue, self.fingerprint(work), end) for work in self._works.values()
+            covered_of(work.queue, self.fingerprint(work), end)
+            for work in self._works.values()
+            if work.failure is None  # what is not known is not stored
         )
 
     def looks(self, now: Now) -> list[QueueLook]:

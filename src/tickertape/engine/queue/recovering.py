@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tickertape.base.bookmarks import AtTime, FromNow, Range, parse_bookmark
-from tickertape.base.errors import BadBookmark, JournalCorrupt
+from tickertape.base.errors import BadBookmark, BookmarkExpired, BookmarkUnknown, JournalCorrupt
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.points import resolve
 from tickertape.engine.queue.checkpoint import Covered, restore
+from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.queue.records import QueueBegun, begun_in, decode_record, encode_record
 from tickertape.engine.queue.work import Work
@@ -70,7 +71,7 @@ def recover(
         begun = known.get((definition.name, definition.recovery_point))
         checkpoint = covered.get(definition.name)
         if begun is None or latest[definition.name] is not begun:
-            position = yield from _position(journal, definition.recovery_point, now)
+            position = yield from _beginning(journal, definition, now)
             begun = QueueBegun(
                 queue=definition.name, recovery_point=definition.recovery_point, position=position
             )
@@ -91,11 +92,19 @@ def recover(
             fold = _begin(work, begun, checkpoint, journal.view.first_position)
         except ValueError as error:
             report.append(f"queue {definition.name}: its checkpoint cannot be used, the log is read: {error}")
+            work.queue.start_over()
             fold = _begin(work, begun, None, journal.view.first_position)
         folds.append(fold)
     starts = [min(fold.messages_from, fold.records_from) for fold in folds]
     read_from = min(starts, default=journal.persisted_end)
-    yield from _read(folds, journal, read_from)
+    try:
+        yield from _read(folds, journal, read_from)
+    except JournalCorrupt as error:
+        # What the queues are cannot be known; everything else of the log is served.
+        report.append(f"the queues are not served: {error}")
+        for fold in folds:
+            fold.work.failure = error
+        return Recovered(read_from, new, report)
     for fold in folds:
         fold.work.queue.considered = max(fold.work.queue.considered, journal.persisted_end)
     return Recovered(read_from, new, report)
@@ -116,8 +125,24 @@ def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -
         return _Fold(work, queue.considered, queue.considered)
     if covered.state is not None:
         restore(queue, covered.state)
+        oldest = queue.state.oldest()
+        if oldest is not None and oldest < first:  # nothing held it back while there was no such queue
+            raise ValueError(f"it has messages from before position {first}, which retention has removed")
     queue.considered = max(covered.messages, begun.position, first)
     return _Fold(work, queue.considered, max(covered.records, first))
+
+
+def _beginning(
+    journal: Journal, definition: QueueDefinition, now: Now
+) -> Generator[ReadRequest, Buffer, int]:
+    """As `_position`; what is refused is refused with the name of the queue."""
+    try:
+        return (yield from _position(journal, definition.recovery_point, now))
+    except (BookmarkUnknown, BookmarkExpired) as error:
+        kind = "has been removed from the log" if isinstance(error, BookmarkExpired) else "is not in the log"
+        raise BookmarkUnknown(
+            f"queue {definition.name}: recovery_point {definition.recovery_point} {kind}: name another one"
+        ) from None
 
 
 def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, Buffer, int]:

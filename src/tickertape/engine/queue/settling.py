@@ -31,17 +31,21 @@ _MILLIS: Final = 1000
 
 
 def look_up(
-    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: Content | None
+    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: Content | None, end: int
 ) -> Found:
-    """The messages of the queue that a settlement names, but for those that a lease names."""
+    """The messages of the queue that a settlement names, but for those that only a lease may name; by a
+    filter (`content`) those below position `end`, which were there when it was asked for."""
     if content is not None:
-        return (yield from _passing(queue, view, content))
+        return (yield from _passing(queue, view, content, end))
     if queue.definition.leasing == "strict" or queue.definition.at_most_once:
         return BitMap64()
-    if settlement.action not in ("ack", "expire") or not (queue.state.ready or queue.state.inactive):
+    if settlement.action not in ("ack", "expire"):
         return BitMap64()
-    _, unknown = queue.leases.find(runs)
-    found = BitMap64()
+    held, unknown = queue.leases.find(runs)
+    # A lease may have ended when it is settled.
+    found = BitMap64.union(*(positions for _, positions in held)) if held else BitMap64()
+    if not (queue.state.ready or queue.state.inactive):
+        return found
     for publisher, first, count in unknown.tolist():
         found |= bitmap_of((yield from positions_of_run(view, publisher, first, count)))
     return found
@@ -112,11 +116,13 @@ def _extend(queue: Queue, held: Held, deadline: float) -> None:
             queue.leases.extend(lease, positions, deadline)
 
 
-def _passing(queue: Queue, view: LogView, content: Content) -> Found:
-    """Messages of the queue that pass a filter; those of at-most-once queues that are owed, too."""
+def _passing(queue: Queue, view: LogView, content: Content, before: int) -> Found:
+    """Messages of the queue below a position that pass a filter; those of at-most-once queues that are owed,
+    too."""
     state = queue.state
-    inside = state.ready | state.inactive | state.leased | state.owed
     found = BitMap64()
+    inside = state.ready | state.inactive | state.leased | state.owed
+    inside = inside[: inside.rank(before - 1)] if before else found
     if not inside:
         return found
     end, looked_at = int(inside.max()) + 1, 0

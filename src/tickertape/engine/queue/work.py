@@ -101,22 +101,31 @@ class Work:
             if self._hands.ledger.can_write():
                 outcomes += queue.given_back(positions, Reason.HOLDER_GONE, now.wall)
             else:
-                queue.state.give_back(positions)  # as a crash would: it counts nowhere
+                queue.give_back(positions)
         self._write(outcomes, now)
         self.stir()
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
-        return (
+        ours = (
             self.delivering.read_done(token, data)
             or self._log.read_done(token, data)
             or self._burying.read_done(token, data)
         )
+        if ours and self.failure is not None:
+            self._rest()
+        return ours
+
+    def _rest(self) -> None:
+        self.delivering.rest()
+        self._burying.rest()
 
     # -- time -------------------------------------------------------------------------------------------
 
     def wake(self, now: Now) -> None:
         """Leases that have ended, and messages that are too old."""
+        if self.failure is not None:
+            return
         if self._retry_at is not None:
             if now.mono < self._retry_at:
                 return
@@ -124,7 +133,8 @@ class Work:
             self.stir()
         queue = self.queue
         due = queue.leases.due(now.mono)
-        expires = queue.expiry.active and (at := queue.expiry.next_due()) is not None and at <= now.wall
+        at = queue.next_due()
+        expires = at is not None and at <= now.wall
         if not due and not expires:
             return
         if not self._hands.ledger.can_write():
@@ -143,10 +153,12 @@ class Work:
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
+        if self.failure is not None:
+            return None
         if self._retry_at is not None:
             return self._retry_at
         deadline = self.queue.leases.next_deadline()
-        if self.queue.expiry.active and (due := self.queue.expiry.next_due()) is not None:
+        if (due := self.queue.next_due()) is not None:
             wait = min(max((due - now.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
             deadline = now.mono + wait if deadline is None else min(deadline, now.mono + wait)
         return deadline
@@ -178,22 +190,32 @@ class Work:
         queue = self.queue
         if self._entering:
             self._enter()
-        for narrowing in [*self.delivering.narrowed.values()]:
-            if narrowing.has_work and narrowing.step():
-                self._stirred = True
+        if self.delivering.narrow():
+            self._stirred = True
         if self._burying.has_work:
             self._burying.step(now)
+        else:
+            self._burying.rest()
         if self._journal.closing:
             self._stirred = False  # who got something now could not acknowledge it any more
-        elif not self._hands.ledger.can_write() and (queue.definition.at_most_once or queue.state.doomed):
-            self._retry_at = now.mono + _RETRY_SECONDS
+        elif queue.definition.at_most_once and not self._hands.ledger.can_write():
+            self._retry_soon(now)
             self._stirred = False
+        elif self._burying.stuck:
+            self._retry_soon(now)
         if self._stirred:
             self._stirred = self.delivering.deliver(now)
+        if not self._stirred:
+            self.delivering.rest()
         failure = self._log.failure or self.delivering.failure or self._burying.failure
         if failure is not None:
             self.failure = failure
+            self._rest()
             self._hands.failed(self, failure)
+
+    def _retry_soon(self, now: Now) -> None:
+        if self._retry_at is None:
+            self._retry_at = now.mono + _RETRY_SECONDS
 
     def _enter(self) -> None:
         """Take in what came to the log."""

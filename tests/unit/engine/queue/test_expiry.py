@@ -199,8 +199,8 @@ class Ageing(RuleBasedStateMachine):
         self.wall += later
         found = set(self.expiry.due(self.wall))
         over = {p for p, end in self.ends.items() if end is not None and end <= self.wall}
+        # What has left the queue may be among them, and again: nobody keeps account of it any more.
         assert found & set(self.ends) == over - self.told
-        assert not found & self.told
         self.told |= found
 
     @rule(later=st.integers(0, 200_000), some=st.sets(st.integers(0, 300)))

@@ -72,6 +72,20 @@ def test_settled_is_not_leased_and_leased_again_is_the_new_lease() -> None:
     assert is_empty(leases)
 
 
+def test_what_was_found_is_found_anew_after_each_change() -> None:
+    leases: Leases[str] = Leases()
+    asked = runs((7, 1, 3))
+    assert rows_of(leases.find(asked)[1]) == [(7, 1, 3)]
+    inky = leases.grant("inky", batch_of(7, 1, 3), np.arange(3), 1.0, 9.0)
+    assert leases.find(asked)[0] == [(inky, at(0, 1, 2))]
+    later = leases.extend(inky, at(1), 20.0)
+    assert leases.find(asked)[0] == [(inky, at(0, 2)), (later, at(1))]
+    leases.release(inky, at(0))
+    found, left = leases.find(asked)
+    assert found == [(inky, at(2)), (later, at(1))]
+    assert rows_of(left) == [(7, 1, 1)]
+
+
 def test_an_extended_part_is_a_lease_of_its_own() -> None:
     leases: Leases[str] = Leases()
     lease = leases.grant("inky", batch_of(7, 1, 100), np.arange(100), 1.0, 5.0)

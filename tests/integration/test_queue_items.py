@@ -1,0 +1,264 @@
+"""What users were told that queues do, one test an item, on one real server with many queues.
+
+What the numbered behaviours say is in test_exact_queues.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.queues import SECONDS, left, nothing, numbers, of, publish, queue, state, take, wait_state
+from tickertape.testing import RunningServer, running_server
+
+pytestmark = pytest.mark.slow
+
+CONFIG = "".join(
+    [
+        *(queue(f"copy {n}", underlying="copied") for n in range(2)),
+        queue("big", underlying="copied", filter="/n >= 6"),
+        queue("red", underlying="^(shared|red_DIRECT)$", default_publish_target="red_DIRECT"),
+        queue("blue", underlying="^(shared|blue_DIRECT)$", default_publish_target="blue_DIRECT"),
+        queue("ten", underlying="ten", max_per_subscription_backlog=10),
+        queue("five", underlying="five", max_per_subscription_backlog=5),
+        queue("fast", fairness_model="fast"),
+        queue("round", fairness_model="round-robin"),
+        queue("priority", priority="/p"),
+        queue("deep", target_queue_depth=3),
+        queue("limited", max_backlog=4),
+        queue("leased", lease_period="60s"),
+        queue("short", lease_period="150ms"),
+        queue("by-client"),
+        queue("filters"),
+        queue("again"),
+        queue("browsed"),
+        queue("text"),
+        queue("keyed", dead_letter="keyed-dead"),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """One server; each test has queues of its own."""
+    with running_server(config=CONFIG) as running:
+        yield running
+
+
+@pytest.fixture
+def a(server: RunningServer) -> Iterator[tt.Client]:
+    """A consumer."""
+    with tt.Client("a", server.uri, timeout=SECONDS) as client:
+        yield client
+
+
+@pytest.fixture
+def b(server: RunningServer) -> Iterator[tt.Client]:
+    """Another one."""
+    with tt.Client("b", server.uri, timeout=SECONDS) as client:
+        yield client
+
+
+# -- what is in a queue -------------------------------------------------------------------------------
+
+
+def test_several_queues_over_one_topic_each_have_all_of_it(server: RunningServer, a: tt.Client) -> None:
+    numbers(server, "copied", 8)
+    for message in take(a.subscribe("copy 0", max_backlog=3), 8 - 5):
+        message.ack()
+    wait_state(server, "copy 0", acknowledged=3)
+    assert state(server, "copy 1").ready == 8, "what one queue is done with is nothing to another"
+    assert left(server, "big") == [6, 7], "a filter decides what enters"
+    found = state(server, "big")
+    assert (found.entered, found.filtered) == (2, 6)
+
+
+def test_queues_over_many_topics_share_one_and_have_one_each(server: RunningServer) -> None:
+    publish(server, "shared", {"n": 0})
+    publish(server, "red", {"n": 1})
+    publish(server, "blue", {"n": 2})
+    publish(server, "red_DIRECT", {"n": 3})
+    assert left(server, "red") == [0, 1, 3]
+    assert left(server, "blue") == [0, 2]
+
+
+def test_what_is_no_object_and_what_is_empty_goes_through(server: RunningServer, a: tt.Client) -> None:
+    bodies = [b"", b"null", "d\u00e9j\u00e0 vu".encode(), b"\x00" * 300_000]
+    publish(server, "text", *bodies)
+    stream = a.subscribe("text")
+    for body in bodies:
+        message = stream.get(SECONDS)
+        assert message.data == body
+        message.ack()
+
+
+def test_a_message_keeps_what_goes_with_it(server: RunningServer, a: tt.Client) -> None:
+    publish(server, "keyed", {"n": 0}, sow_key="k-1", correlation_id="c-1", expiration=60)
+    message = a.subscribe("keyed").get(SECONDS)
+    assert (message.sow_key, message.correlation_id, message.expiration) == ("k-1", "c-1", 60_000)
+    message.expire()
+    letter = a.bookmark_subscribe("keyed-dead", tt.EPOCH).get(SECONDS)
+    assert (letter.json(), letter.sow_key) == ({"n": 0}, "k-1")
+    assert '"correlation_id":"c-1"' in (letter.correlation_id or "")
+
+
+# -- who gets what ------------------------------------------------------------------------------------
+
+
+def test_fast_fills_the_first(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+    first, second = a.subscribe("fast", max_backlog=3), b.subscribe("fast", max_backlog=9)
+    numbers(server, "fast", 5)
+    assert (of(take(first, 3)), of(take(second, 2))) == ([0, 1, 2], [3, 4])
+
+
+def test_in_turn_goes_on_with_the_next(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+    streams = a.subscribe("round", max_backlog=9), b.subscribe("round", max_backlog=9)
+    for n in range(6):
+        numbers(server, "round", 1, n)
+        assert of(take(streams[n % 2], 1)) == [n]
+    assert nothing(*streams)
+
+
+def test_priority_comes_first_and_the_oldest_of_it(server: RunningServer, a: tt.Client) -> None:
+    priorities = [1, 5, 3, 5, None, 9]
+    publish(server, "priority", *({"n": n, "p": p} for n, p in enumerate(priorities)))
+    stream = a.subscribe("priority")
+    got = []
+    for _ in priorities:
+        message = stream.get(SECONDS)
+        got.append(message.json()["n"])
+        message.ack()
+    assert got == [5, 1, 3, 2, 0, 4], "what has none is last"
+
+
+def test_beyond_the_target_depth_messages_wait_in_the_log(server: RunningServer, a: tt.Client) -> None:
+    numbers(server, "deep", 8)
+    found = wait_state(server, "deep", entered=8)
+    assert (found.ready, found.inactive) == (3, 5)
+    marks = [message.bookmark or "" for message in a.replay("deep")]
+    a.ack("deep", marks[7])
+    assert wait_state(server, "deep", acknowledged=1).deferred == 1, "not active yet, and done"
+    stream = a.subscribe("deep", max_backlog=10)
+    held = take(stream, 3)
+    assert nothing(stream)
+    for message in held:
+        message.ack()
+    assert of(take(stream, 3)) == [3, 4, 5]
+    assert state(server, "deep").inactive == 1
+
+
+def test_the_backlog_of_all_consumers_is_limited(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+    numbers(server, "limited", 9)
+    first = a.subscribe("limited", max_backlog=3)
+    wait_state(server, "limited", leased=3, ready=6)
+    second = b.subscribe("limited", max_backlog=3)
+    wait_state(server, "limited", leased=4, ready=5, backlog=4)
+    held = take(first, 3)
+    assert len(take(second, 1)) == 1
+    assert nothing(first, second)
+    held[0].ack()
+    wait_state(server, "limited", acknowledged=1, leased=4)
+
+
+def test_who_filters_gets_only_that_and_holds_up_nobody(
+    server: RunningServer, a: tt.Client, b: tt.Client
+) -> None:
+    numbers(server, "filters", 6)
+    odd = a.subscribe("filters", filter="/n = 1 OR /n = 3 OR /n = 5", max_backlog=10)
+    assert of(take(odd, 3)) == [1, 3, 5]
+    assert state(server, "filters").ready == 3
+    rest = b.subscribe("filters", max_backlog=10)
+    assert of(take(rest, 3)) == [0, 2, 4]
+    numbers(server, "filters", 2, 10)
+    assert of(take(rest, 2)) == [10, 11], "what nobody else may have"
+
+
+def test_a_look_takes_nothing(server: RunningServer, a: tt.Client) -> None:
+    numbers(server, "browsed", 4)
+    (held,) = take(a.subscribe("browsed"), 1)
+    seen = list(a.subscribe("browsed", browse=True))
+    assert of(seen) == [1, 2, 3], "what is available"
+    assert all(message.lease_expires is None for message in seen)
+    found = state(server, "browsed")
+    assert (found.ready, found.leased, found.consumers) == (3, 1, 1)
+    held.ack()
+
+
+# -- leases -------------------------------------------------------------------------------------------
+
+
+def test_a_lease_says_when_it_ends_and_is_extended(server: RunningServer, a: tt.Client) -> None:
+    numbers(server, "leased", 1)
+    message = a.subscribe("leased").get(SECONDS)
+    assert message.lease_expires is not None
+    wait = message.lease_expires - datetime.now(UTC)
+    assert timedelta(seconds=50) < wait <= timedelta(seconds=60)
+    message.ack()
+
+
+def test_a_lease_that_is_extended_does_not_end(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+    numbers(server, "short", 2)
+    stream = a.subscribe("short", max_backlog=2)
+    kept, lost = take(stream, 2)
+    kept.extend("60s")
+    other = b.subscribe("short")
+    a.subscribe("short", filter="/n = 99", sub_id=stream.sub_id, replace=True)  # nothing new for it
+    assert of(take(other, 1)) == [1], "its lease has ended"
+    found = wait_state(server, "short", returned={"lease_expired": 1})
+    assert found.leased == 2
+    lost.ack()  # another one holds it now
+    a.publish_flush(timeout=SECONDS)
+    assert state(server, "short").acknowledged == 0
+    a.ack("short", kept, "lease_extension=100ms")  # shorter than it was
+    wait_state(server, "short", returned={"lease_expired": 3})
+
+
+def test_who_disconnects_or_unsubscribes_holds_nothing(server: RunningServer, b: tt.Client) -> None:
+    numbers(server, "by-client", 4)
+    with tt.Client("gone", server.uri, timeout=SECONDS) as gone:
+        first = gone.subscribe("by-client", max_backlog=2)
+        take(first, 2)
+        second = b.subscribe("by-client", max_backlog=4)
+        take(second, 2)
+        first.close()
+        assert of(take(second, 2)) == [0, 1], "at once"
+        assert state(server, "by-client").returned == {"holder_gone": 2}
+        b.subscribe("by-client", filter="/n = 99", sub_id=second.sub_id, replace=True)
+    b.close()
+    found = wait_state(server, "by-client", leased=0)
+    assert (found.ready, found.returned) == (4, {"holder_gone": 6})
+
+
+def test_a_replacement_keeps_the_leases(server: RunningServer, a: tt.Client) -> None:
+    """Ten leased, and replaced onto a queue that allows five: nothing new until fewer than five are left."""
+    numbers(server, "ten", 12)
+    numbers(server, "five", 12)
+    held = take(a.subscribe("ten", sub_id="s", max_backlog=20), 10)
+    stream = a.subscribe("five", sub_id="s", max_backlog=20, replace=True)
+    for message in held[:5]:
+        message.ack()
+    a.publish_flush(timeout=SECONDS)
+    assert wait_state(server, "ten", acknowledged=5).leased == 5
+    assert nothing(stream)
+    held[5].ack()
+    assert [(m.topic, m.json()["n"]) for m in take(stream, 1)] == [("five", 0)]
+    assert nothing(stream)
+    assert wait_state(server, "ten", acknowledged=6).leased == 4
+    stream.close()
+    found = wait_state(server, "ten", leased=0)
+    assert (found.returned, found.ready) == ({"holder_gone": 4}, 6)
+
+
+def test_what_was_returned_comes_before_what_is_younger(server: RunningServer, a: tt.Client) -> None:
+    numbers(server, "again", 5)
+    stream = a.subscribe("again", max_backlog=2)
+    first, second = take(stream, 2)
+    first.cancel()
+    (back,) = take(stream, 1)
+    assert back.json() == {"n": 0}
+    assert back.bookmark == first.bookmark
+    a.ack("again", [second, back])
+    assert of(take(stream, 2)) == [2, 3]

@@ -1,0 +1,85 @@
+"""Owns the defects that are planted in message queues, and the tests that have to notice each.
+
+Must never hold one that changes nothing a consumer could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_CRASHES = "simulation/test_queue_crashes.py"
+
+QUEUE_MUTATIONS: Final = (
+    Mutation(
+        "one delivery more than allowed",
+        "engine/queue/queue.py",
+        "deliveries + 1 >= deliveries_max:",
+        "deliveries >= deliveries_max:",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "a settlement by bookmark ends the lease of another connection",
+        "engine/queue/settling.py",
+        "    if not (by_filter and lenient):\n",
+        "    if not lenient:\n",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "with strict leasing what nobody holds can be settled by filter",
+        "engine/queue/settling.py",
+        "    if lenient and found:\n",
+        "    if found:\n",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "a consumer of several queues with room again is served by one of them only",
+        "engine/queue/queue.py",
+        "            if work.queue is not self:\n",
+        "            if work.queue is None:\n",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "a barrier is delivered before what is older was acknowledged",
+        "engine/queue/order.py",
+        "        return barrier + 1 if oldest == barrier else barrier\n",
+        "        return barrier + 1 if oldest != -1 else barrier\n",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "the lowest priority is delivered first",
+        "engine/queue/order.py",
+        "        for priority in reversed(self._rising):\n",
+        "        for priority in self._rising:\n",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "the backlog of a queue is not looked at",
+        "engine/queue/queue.py",
+        "        return None if limit is None else max(limit - self.leases.count, 0)\n",
+        "        return None if limit is None else limit\n",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "outcomes are not folded in at a start",
+        "engine/queue/recovering.py",
+        "                own.work.queue.apply(outcome)\n",
+        "                pass\n",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "returns are not counted",
+        "engine/queue/state.py",
+        "            self.tries[position] = Tries(deliveries + 1, cancels + cancelled)\n",
+        "            self.tries[position] = Tries(deliveries, cancels + cancelled)\n",
+        (_CRASHES,),
+    ),
+    Mutation(
+        "expired messages are forgotten before their dead letters are in the log",
+        "engine/queue/queue.py",
+        "        doomed = self.definition.dead_letter is not None\n",
+        "        doomed = False\n",
+        (_CRASHES,),
+    ),
+)

@@ -1,0 +1,216 @@
+"""A start from a checkpoint of the queues comes to what a start without one comes to, whatever happened and
+whatever became of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.helpers.queue_engine import QueueEngine
+from tests.helpers.tiers import parts
+from tests.simulation.engine_world import Peer
+from tickertape.engine.queue.checkpoint import decode_covered, encode_covered
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.queue import Queue
+from tickertape.journal.queue_files import QUEUES_FILE, read_queues, write_queues
+
+SEEDS = 30
+SEEDS_EVERY_RUN = 6
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "tries": {"max_deliveries": 4, "max_cancels": 3, "dead_letter": "dead"},
+    "expiring": {"expiration": 40.0, "dead_letter": "dead"},
+    "priority": {"priority": "/p"},
+    "barrier": {"barrier_expression": "/n IN (5, 20, 40)"},
+    "depth": {"target_queue_depth": 4, "priority": "/p"},
+    "once": {"semantics": "at-most-once", "barrier_expression": "/n = 12"},
+    "filter": {"filter": "/p > 1"},
+    "leased": {"lease_period": 5.0, "max_deliveries": 5},
+}
+
+
+def definitions(*, file_backed: bool) -> list[QueueDefinition]:
+    return [
+        QueueDefinition(name, "t", file_backed_metadata=file_backed, **more) for name, more in KINDS.items()
+    ]
+
+
+def shown(world: QueueEngine, queue: Queue) -> dict[str, object]:
+    """What of a state must be the same however it was recovered; counts begin with a start."""
+    state, inside = queue.state, queue.state.has(queue.state.ready | queue.state.inactive)
+    assert not state.leased
+    return {
+        "ready": list(state.ready),
+        "inactive": list(state.inactive),
+        "doomed": dict(state.doomed),
+        "tries": {at: tries for at, tries in state.tries.items() if any(tries)},
+        "barriers": list(queue.order.barriers & inside),
+        "order": in_order(queue),
+        "too old": [list(queue.expiry.overdue(inside, world.wall + n * 1_000_000)) for n in range(0, 60, 3)],
+    }
+
+
+def in_order(queue: Queue) -> list[int]:
+    """What is ready in the order in which one after the other would be delivered, up to a barrier."""
+    found: list[int] = []
+    left = queue.state.ready.copy()
+    while left and len(part := queue.order.next(1, left)):
+        found += part.tolist()
+        left.discard(found[-1])
+    return found
+
+
+def states(world: QueueEngine) -> dict[str, dict[str, object]]:
+    return {work.queue.name: shown(world, work.queue) for work in world.broker.queues.works}
+
+
+def live(world: QueueEngine, rng: Random, steps: int) -> None:
+    """Messages, consumers, settlements of all kinds, and time."""
+    peers: list[Peer] = [world.connect(f"c{n}") for n in range(3)]
+    n = 0
+    for _ in range(steps):
+        peer = rng.choice(peers)
+        name = rng.choice(list(KINDS))
+        kind = rng.randrange(8)
+        if kind < 2:
+            for _ in range(rng.randrange(1, 4)):
+                peer.publish("t", [b'{"n":%d,"p":%d}' % (n, n * 7 % 5)])
+                n += 1
+        elif kind == 2:
+            options = f"replace,max_backlog={rng.randrange(1, 6)}"
+            peer.subscribe(f"s{peers.index(peer)} {name}", name, options=options)
+        elif kind < 7:
+            bodies = [heard.body for heard in peer.heard.get(f"s{peers.index(peer)} {name}", [])]
+            action = rng.choice(("ack", "ack", "cancel", "cancel", "expire"))
+            if bodies:
+                world.settlement(peer, name, *rng.sample(bodies, min(len(bodies), 3)), action=action)
+        else:
+            world.wake(rng.choice((0.5, 6.0, 20.0)))
+        if rng.random() < 0.7:
+            world.settle()
+    world.settle()
+
+
+@pytest.mark.parametrize("seed", parts(SEEDS, SEEDS_EVERY_RUN))
+@pytest.mark.parametrize("file_backed", [False, True])
+def test_with_and_without_a_checkpoint_a_start_comes_to_the_same(seed: int, file_backed: bool) -> None:
+    rng = Random(seed)
+    world = QueueEngine(*definitions(file_backed=file_backed))
+    begins: list[int] = []
+    for life in range(3):
+        live(world, rng, 60)
+        if rng.random() < 0.5:
+            world.checkpoint()
+            live(world, rng, rng.randrange(30))
+        for peer in [*world.peers.values()]:
+            world.disconnect(peer)
+        before = states(world)
+        world.reopen(clean=life == 1)
+        begins.append(world.read_from)
+        assert world.report == []
+        assert states(world) == before, "as it was when it was killed"
+        body = read_queues(world.disk, world.broker.journal.journal_id)
+        if body is not None:
+            world.disk.remove(QUEUES_FILE)
+        world.reopen()
+        assert states(world) == before, "as the log says"
+        assert world.read_from <= begins[-1]
+        if body is not None:
+            write_queues(world.disk, world.broker.journal.journal_id, body)
+            world.reopen()
+            assert states(world) == before, "as an older checkpoint and the log behind it say"
+        world.reopen(*definitions(file_backed=not file_backed))
+        assert states(world) == before, "whether the whole state is kept is no matter"
+        world.reopen(clean=True)
+        world.reopen(*definitions(file_backed=file_backed))
+        assert states(world) == before
+    assert begins[1] > 0, "a clean stop spares the next start reading all"
+
+
+def cut(body: bytes) -> bytes:
+    return body[: len(body) // 2]
+
+
+def flipped(body: bytes) -> bytes:
+    return body[:-3] + bytes([body[-3] ^ 4]) + body[-2:]
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, lambda _: b"", lambda body: body + b"x"])
+@pytest.mark.parametrize("file_backed", [False, True])
+def test_a_damaged_file_is_told_and_not_needed(file_backed: bool, damage: Callable[[bytes], bytes]) -> None:
+    world = QueueEngine(*definitions(file_backed=file_backed))
+    live(world, Random(3), 80)
+    for peer in [*world.peers.values()]:
+        world.disconnect(peer)
+    before = states(world)
+    world.reopen(clean=True)
+    handle = world.disk.open(QUEUES_FILE)
+    whole = bytes(world.disk.read(handle, 0, world.disk.size(handle)))
+    bad = damage(whole)
+    world.disk.truncate(handle, len(bad))
+    world.disk.write(handle, 0, [bad])
+    world.disk.sync(handle)
+    world.disk.close(handle)
+    world.reopen()
+    assert len(world.report) == 1
+    assert QUEUES_FILE in world.report[0]
+    assert states(world) == before
+
+
+@pytest.mark.parametrize("file_backed", [False, True])
+def test_a_file_of_another_journal_or_of_none_is_not_used(file_backed: bool) -> None:
+    world = QueueEngine(*definitions(file_backed=file_backed))
+    live(world, Random(4), 80)
+    for peer in [*world.peers.values()]:
+        world.disconnect(peer)
+    before = states(world)
+    journal_id = world.broker.journal.journal_id
+    write_queues(world.disk, bytes(reversed(journal_id)), world.broker.queues.covered())
+    world.reopen()
+    assert ["another journal" in line for line in world.report] == [True]
+    assert states(world) == before
+    write_queues(world.disk, journal_id, encode_covered([]))
+    world.reopen()
+    assert (world.report, states(world)) == ([], before)
+
+
+@pytest.mark.parametrize("field", ["ready", "inactive", "order", "expiry"])
+@pytest.mark.parametrize("kind", ["priority", "depth", "expiring", "barrier"])
+def test_a_state_that_is_none_is_forgotten_whole(kind: str, field: str) -> None:
+    """Its checksum is right, and what is in it is not: nothing of it may stay."""
+    world = QueueEngine(*definitions(file_backed=True))
+    live(world, Random(5), 80)
+    for peer in [*world.peers.values()]:
+        world.disconnect(peer)
+    before = states(world)
+    journal_id = world.broker.journal.journal_id
+    covered = decode_covered(world.broker.queues.covered())
+    for one in covered:
+        if one.queue == kind:
+            assert one.state is not None
+            wrong: object = (b"\xff" * 9, [(1, b"\xff")]) if field == "order" else b"\xff" * 9
+            one.state = msgspec.structs.replace(one.state, **{field: wrong})
+    write_queues(world.disk, journal_id, encode_covered(covered))
+    world.reopen()
+    assert [line.split(":")[0] for line in world.report] == [f"queue {kind}"]
+    assert states(world) == before
+
+
+@pytest.mark.parametrize("file_backed", [False, True])
+def test_a_barrier_that_was_delivered_and_came_back_is_none_any_more(file_backed: bool) -> None:
+    definition = QueueDefinition("q", "t", barrier_expression="/n = 1", file_backed_metadata=file_backed)
+    world = QueueEngine(definition)
+    peer = world.connect("p")
+    peer.publish("t", [b'{"n":%d}' % n for n in range(3)])
+    world.settle()
+    world.consumed("q", 1)
+    world.consumed("q", 1, "cancel")
+    before = states(world)
+    assert before["q"]["order"] == before["q"]["ready"]
+    for clean in (False, True):
+        world.reopen(clean=clean)
+        assert states(world) == before

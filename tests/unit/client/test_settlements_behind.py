@@ -1,0 +1,67 @@
+"""Acknowledgements that are made while earlier ones wait for their answer: they travel together."""
+
+from __future__ import annotations
+
+from tests.unit.client.peer import START
+from tests.unit.client.queue_peer import QueuePeer
+from tickertape.client.publish_store import MemoryPublishStore
+
+
+def consumer(batch_size: int = 1, store: MemoryPublishStore | None = None) -> QueuePeer:
+    peer = QueuePeer(store)
+    peer.connect()
+    peer.consume(backlog=10)
+    peer.core.settler.choose(batch_size=batch_size)
+    return peer
+
+
+def test_what_would_wait_for_an_answer_anyway_travels_as_one() -> None:
+    peer = consumer(batch_size=3)
+    messages = list(peer.deliver(14))
+    for message in messages[:11]:
+        message.ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 3)])]
+    # The second was on its way already; the rest, but for what is no batch yet, is one.
+    assert peer.answer() == [("work", "ack", [(5, 4, 3)]), ("work", "ack", [(5, 7, 5)])]
+    for message in messages[11:]:
+        message.ack()
+    assert peer.settled() == []
+    assert peer.answer() == [("work", "ack", [(5, 12, 3)])]
+    peer.answer()
+    peer.deliver(3).ack()
+    assert peer.settled() == [("work", "ack", [(5, 15, 3)])]
+
+
+def test_what_waits_for_an_answer_is_not_left_behind() -> None:
+    peer = consumer(batch_size=3)
+    for message in peer.deliver(9):
+        message.ack()
+    peer.core.settler.flush()
+    assert peer.settled() == [("work", "ack", [(5, 1, 3)])]
+    assert peer.answer() == [("work", "ack", [(5, 4, 3)]), ("work", "ack", [(5, 7, 3)])]
+    first, second, third = peer.deliver(3)
+    first.ack()
+    second.ack()
+    assert peer.settled() + peer.answer() == []  # gathered as before
+    third.ack()
+    assert peer.settled() == [("work", "ack", [(5, 10, 3)])]
+
+
+def test_acknowledgements_that_go_at_once_are_not_gathered_while_others_wait() -> None:
+    store = MemoryPublishStore()
+    peer = consumer(store=store)
+    for message in peer.deliver(4):
+        message.ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
+    assert peer.core.publishing.unpersisted_count() == 4
+
+
+def test_the_order_of_acknowledgements_is_kept() -> None:
+    peer = consumer(batch_size=4)
+    messages = list(peer.deliver(8))
+    for at in (0, 2, 1, 3):
+        messages[at].ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 1), (5, 3, 1), (5, 2, 1), (5, 4, 1)])]
+    peer.answer()
+    peer.core.settler.acknowledge("work", [(5, 5), (6, 6), (5, 7), (5, 8)], START)
+    assert peer.settled() == [("work", "ack", [(5, 5, 1), (6, 6, 1), (5, 7, 2)])]

@@ -1,0 +1,200 @@
+"""Records and the checkpoint of queues are byte for byte as they were, and are read by what the documents say
+alone. `TICKERTAPE_GOLDEN=write` writes the files anew."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from crc32c import crc32c
+from pyroaring import BitMap64
+
+from tickertape.engine.queue.checkpoint import (
+    covered_of,
+    decode_covered,
+    encode_covered,
+    fingerprint,
+    restore,
+)
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.entering import Entered
+from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queue.records import (
+    Outcome,
+    QueueBegun,
+    QueueRecord,
+    Reason,
+    What,
+    begun_in,
+    bitmap_of,
+    decode_record,
+    encode_record,
+    ranges_of,
+)
+from tickertape.engine.queue.state import Doom, Tries
+from tickertape.journal.queue_files import QUEUES_FILE, read_queues, write_queues
+from tickertape.testing.disk import StrictDisk
+from tickertape.wire.settling import runs_of
+
+GOLDEN = Path(__file__).parents[3] / "golden"
+JOURNAL = bytes(range(16))
+RUNS = ((12472216704108904515, 42, 3), (7, 1, 1))
+BEGUN = QueueBegun(queue="work", recovery_point="epoch", position=3)
+TIME = 1_790_000_000_000_000
+
+
+def record() -> QueueRecord:
+    runs = runs_of([RUNS[0][0]] * 3 + [7], [42, 43, 44, 1])
+    return QueueRecord(
+        "work",
+        [
+            Outcome(What.DONE, ranges_of(BitMap64([4, 5, 6, 2**33]))),
+            Outcome(What.RETURNED, ranges_of(BitMap64([7])), Reason.CANCELLED),
+            Outcome(What.EXPIRED, ranges_of(BitMap64([9, 10])), Reason.MAX_DELIVERIES, True, True),
+        ],
+        runs,
+    )
+
+
+def filled(definition: QueueDefinition) -> Queue:
+    """A queue with something in every part of its state."""
+    queue = Queue(definition)
+    positions = np.arange(10, 20)
+    priorities = [n % 2 for n in range(10)]
+    lives = np.array([0, 5_000] + [0] * 8)
+    barriers = BitMap64([17])
+    times = np.full(10, TIME)
+    queue.enter(Entered(positions, bitmap_of(positions), times, lives, priorities, barriers, 1))
+    queue.considered = 25
+    queue.apply(Outcome(What.DONE, ranges_of(BitMap64([10]))))
+    queue.apply(Outcome(What.RETURNED, ranges_of(BitMap64([12])), Reason.LEASE_EXPIRED))
+    queue.apply(Outcome(What.EXPIRED, ranges_of(BitMap64([13])), Reason.EXPIRE, True, True))
+    queue.state.lease(BitMap64([14]))
+    return queue
+
+
+DEFINITIONS = [
+    QueueDefinition(
+        "work",
+        underlying="orders",
+        priority="/urgency",
+        barrier_expression="/last",
+        expiration=60.0,
+        target_queue_depth=6,
+        dead_letter="dead",
+        file_backed_metadata=True,
+    ),
+    QueueDefinition("plain"),
+]
+
+
+def checkpoint() -> bytes:
+    queues = [filled(DEFINITIONS[0]), Queue(DEFINITIONS[1])]
+    queues[1].considered = 25
+    body = encode_covered(
+        covered_of(queue, fingerprint(queue.definition, [("orders", "fix")]), 30) for queue in queues
+    )
+    disk = StrictDisk(Random(1))
+    write_queues(disk, JOURNAL, body)
+    return disk.contents()[QUEUES_FILE]
+
+
+FILES = {
+    "queue-record": lambda: encode_record(record()),
+    "queue-begun": lambda: encode_record(BEGUN),
+    "queue-checkpoint": checkpoint,
+}
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / f"{name}.bin").read_bytes()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_golden_files_are_what_is_written(name: str) -> None:
+    written = FILES[name]()
+    if os.environ.get("TICKERTAPE_GOLDEN") == "write":
+        (GOLDEN / f"{name}.bin").write_bytes(written)
+    assert written == golden(name), "the format changed: say so in an ADR, then write the file anew"
+
+
+def test_golden_records_are_read() -> None:
+    assert decode_record(golden("queue-record")) == record()
+    assert begun_in([golden("queue-record"), golden("queue-begun")]) == [BEGUN]
+
+
+def test_a_record_read_by_the_document_alone() -> None:
+    name, outcomes, runs = msgspec.msgpack.decode(golden("queue-record"))
+    assert name == "work"
+    assert tuple(struct.iter_unpack("<QQQ", runs)) == RUNS
+    found = [(what, list(struct.iter_unpack("<qq", ranges)), *rest) for what, ranges, *rest in outcomes]
+    assert found == [
+        (1, [(4, 3), (2**33, 1)], 0, False, False),
+        (2, [(7, 1)], 1, False, False),
+        (3, [(9, 2)], 5, True, True),
+    ]
+    assert msgspec.msgpack.decode(golden("queue-begun")) == {
+        "type": "queue",
+        "queue": "work",
+        "recovery_point": "epoch",
+        "position": 3,
+    }
+
+
+def test_the_golden_checkpoint_is_read() -> None:
+    disk = StrictDisk(Random(1))
+    handle = disk.open(QUEUES_FILE, create=True)
+    disk.write(handle, 0, [golden("queue-checkpoint")])
+    disk.close(handle)
+    body = read_queues(disk, JOURNAL)
+    assert body is not None
+    work, plain = decode_covered(body)
+    assert (plain.queue, plain.messages, plain.records, plain.state) == ("plain", 25, 25, None)
+    assert (work.queue, work.messages, work.records) == ("work", 25, 30)
+    assert work.state is not None
+    queue = Queue(DEFINITIONS[0])
+    restore(queue, work.state)
+    assert queue.state.ready == BitMap64([11, 12, 14, 15, 16, 17])
+    assert queue.state.inactive == BitMap64([18, 19])
+    assert queue.state.doomed == {13: Doom(Reason.EXPIRE, Tries(1, 0))}
+    assert queue.state.tries == {12: Tries(1, 0)}
+    assert queue.order.barriers == BitMap64([17])
+    assert queue.expiry.next_due() == TIME + 5_000_000
+
+
+def sets(data: bytes) -> list[int]:
+    return list(BitMap64.deserialize(data))
+
+
+def test_the_checkpoint_read_by_the_document_alone() -> None:
+    data = golden("queue-checkpoint")
+    magic, journal, size, checksum = struct.unpack_from("<8s16sQI", data)
+    body = data[36:]
+    assert (magic, journal, size) == (b"TKTQUE\0\0", JOURNAL, len(body))
+    assert checksum == crc32c(data[:32] + body)
+    (name, mark, messages, records, state), plain = msgspec.msgpack.decode(body, strict=False)
+    assert plain[0::2] == ["plain", 25, None]
+    assert (name, messages, records) == ("work", 25, 30)
+    assert msgspec.msgpack.decode(mark) == [
+        *("orders", None, "at-least-once", "/urgency", "/last", 60.0, "minimum", 6, "epoch"),
+        [["orders", "fix"]],
+    ]
+    ready, inactive, doomed, tries, counts, returned, expired, (barriers, levels), expiry = state
+    assert (sets(ready), sets(inactive)) == ([11, 12, 14, 15, 16, 17], [18, 19])
+    assert (doomed, tries) == ([[13, 7, 1, 0]], [[12, 1, 0]])
+    assert (counts, returned, expired) == ([10, 1, 0, 0], {2: 1}, {7: 1})
+    assert sets(barriers) == [17]
+    assert [(priority, sets(level)) for priority, level in levels] == [
+        (0, [12, 14, 16, 18]),
+        (1, [11, 15, 17, 19]),
+    ]
+    stored: list[Any] = msgspec.msgpack.decode(expiry)
+    assert stored[:4] == [60.0, "minimum", 0, [[10, 20, TIME]]]
+    assert {at: sets(held) for at, held in stored[4].items()} == {TIME + 5_000_000: [11]}
+    assert sets(stored[5]) == []
