@@ -27,7 +27,8 @@ LEASE_SECONDS: Final = 1.0
 _AGAIN_SECONDS: Final = 0.01
 _FLUSH_SECONDS: Final = 0.05
 _HANG_SECONDS: Final = LEASE_SECONDS + 0.3
-_HANGS: Final = 0.002
+_HANGS_AT: Final = 60
+"""Each worker hangs at this message, and then at every fourth of so many."""
 _CANCELS: Final = 0.02
 
 
@@ -121,6 +122,16 @@ def client(name: str, uri: str) -> tt.HAClient:
     return made
 
 
+def _subscribe(made: tt.HAClient, topic: str, handler: Callable[[tt.Message], None], backlog: int) -> None:
+    """Also while the server is killed: the client comes back, what it asked for must be asked for again."""
+    while True:
+        try:
+            made.subscribe(topic, on_message=handler, max_backlog=backlog, sub_id=topic, replace=True)
+            return
+        except (tt.Disconnected, tt.NotReady):
+            time.sleep(_AGAIN_SECONDS)
+
+
 def publisher(uri: str) -> Callable[[Life], None]:
     """Publishes 0, 1, 2, ... in small bursts; says at its end how many those were."""
 
@@ -144,18 +155,18 @@ def worker(uri: str, seed: int, backlog: int) -> Callable[[Life], None]:
     """Takes from both queues; mostly acknowledges, sometimes cancels, and hangs now and then."""
 
     def run(life: Life) -> None:
-        rng, done = Random(seed), 0
+        rng, done, count = Random(seed), 0, 0
         made = client(life.name, uri)
 
         def work(message: tt.Message) -> None:
-            nonlocal done
+            nonlocal done, count
+            count += 1
             assert message.lease_expires is not None
             number = int(message.data)
             life.say("got", number, round(message.lease_expires.timestamp() * 1_000_000))
-            chance = rng.random()
-            if chance < _HANGS:
+            if count % (4 * _HANGS_AT) == _HANGS_AT:
                 time.sleep(_HANG_SECONDS)
-            if chance > 1 - _CANCELS:
+            if rng.random() < _CANCELS:
                 life.say("cancel", number)
                 message.cancel()
             else:
@@ -167,8 +178,8 @@ def worker(uri: str, seed: int, backlog: int) -> Callable[[Life], None]:
             life.say("once", int(message.data))
             message.ack()
 
-        made.subscribe(LEASED, on_message=work, max_backlog=backlog)
-        made.subscribe(ONCE, on_message=take, max_backlog=backlog)
+        _subscribe(made, LEASED, work, backlog)
+        _subscribe(made, ONCE, take, backlog)
         while not life.over(_FLUSH_SECONDS):
             before = done
             try:

@@ -150,7 +150,7 @@ def deliveries_of(life: Life) -> list[Delivery]:
         if said is not None and said.what == "ack":
             done += 1
             told = next((entry.at for entry in sure if entry.number >= done), None)
-        # Who hung gives back what it has by now, though it meant a lease that had ended: it names bookmarks.
+        # Who hung gives back what it has by now, though it means a lease that has ended: it is one bookmark.
         given_back = next((at for at in cancels[got.number] if at >= begin - CLOCK), None)
         found.append(Delivery(begin, got.end, got.number, life, given_back, told))
     return found
@@ -183,17 +183,17 @@ class Judge:
         assert not [number for number, times in once.items() if times > 1], "at most once"
         self.counts["at most once"] = len(once)
 
-    def ends(self, delivery: Delivery) -> dict[str, int]:
-        """Why a delivery was over at the latest, and when."""
+    def ends(self, delivery: Delivery, *, for_certain: bool = False) -> dict[str, int]:
+        """Why a delivery may have been over, or was for certain, and when."""
+        begin = delivery.begin + (CLOCK if for_certain else -CLOCK)
         found = {"lease end": delivery.end}
-        if delivery.given_back is not None:
+        if delivery.given_back is not None and delivery.given_back >= begin:
             found["cancel"] = delivery.given_back
-        if delivery.life.ended is not None and delivery.life.ended >= delivery.begin - CLOCK:
+        if delivery.life.ended is not None and delivery.life.ended >= begin:
             found["holder gone"] = delivery.life.ended
-        for kill in self.world.kills:
-            if kill >= delivery.begin - CLOCK:
-                found["server killed"] = kill
-                break
+        kill = next((kill for kill in self.world.kills if kill >= begin), None)
+        if kill is not None:
+            found["server killed"] = kill
         return found
 
     def one_at_a_time(self, before: Delivery, after: Delivery) -> None:
@@ -205,7 +205,7 @@ class Judge:
 
     def in_time(self, before: Delivery, after: Delivery) -> None:
         """It came again in time, but for what may have been with one who was killed before he said so."""
-        over = min(self.ends(before).values())
+        over = min(self.ends(before, for_certain=True).values())
         hidden = [life.ended for life in self.world.lives if life.ended is not None]
         later = [at for at in (*hidden, *self.world.ready) if over <= at <= after.begin]
         late = after.begin - max([over, *later])
@@ -221,8 +221,7 @@ class Judge:
 
 
 def _shown(delivery: Delivery) -> str:
-    times = (delivery.begin, delivery.end, delivery.given_back, delivery.sure)
-    return f"message {delivery.number} {times} of {delivery.life.name}, over at {delivery.life.ended}"
+    return f"{delivery._replace(life=None)} of {delivery.life.name}, over at {delivery.life.ended}"  # type: ignore[arg-type]
 
 
 HAPPENS = (
