@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple, NoReturn
@@ -27,7 +28,7 @@ LEASE_SECONDS: Final = 1.0
 _AGAIN_SECONDS: Final = 0.01
 _FLUSH_SECONDS: Final = 0.05
 _HANG_SECONDS: Final = LEASE_SECONDS + 0.3
-_HANGS_AT: Final = 60
+_HANGS_AT: Final = 25
 """Each worker hangs at this message, and then at every fourth of so many."""
 _CANCELS: Final = 0.02
 
@@ -122,14 +123,17 @@ def client(name: str, uri: str) -> tt.HAClient:
     return made
 
 
-def _subscribe(made: tt.HAClient, topic: str, handler: Callable[[tt.Message], None], backlog: int) -> None:
-    """Also while the server is killed: the client comes back, what it asked for must be asked for again."""
-    while True:
-        try:
-            made.subscribe(topic, on_message=handler, max_backlog=backlog, sub_id=topic, replace=True)
-            return
-        except (tt.Disconnected, tt.NotReady):
-            time.sleep(_AGAIN_SECONDS)
+def _take(made: tt.HAClient, topic: str, handler: Callable[[tt.Message], None], backlog: int) -> None:
+    """In a thread: what is said of a message goes out though the next one takes its time."""
+
+    def run() -> None:
+        while True:
+            with suppress(tt.TickertapeError), made.subscribe(topic, max_backlog=backlog) as stream:
+                for message in stream:
+                    handler(message)
+            time.sleep(_AGAIN_SECONDS)  # a stream ends with its connection
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 def publisher(uri: str) -> Callable[[Life], None]:
@@ -178,8 +182,8 @@ def worker(uri: str, seed: int, backlog: int) -> Callable[[Life], None]:
             life.say("once", int(message.data))
             message.ack()
 
-        _subscribe(made, LEASED, work, backlog)
-        _subscribe(made, ONCE, take, backlog)
+        _take(made, LEASED, work, backlog)
+        _take(made, ONCE, take, backlog)
         while not life.over(_FLUSH_SECONDS):
             before = done
             try:

@@ -221,7 +221,7 @@ class Judge:
 
 
 def _shown(delivery: Delivery) -> str:
-    return f"{delivery._replace(life=None)} of {delivery.life.name}, over at {delivery.life.ended}"  # type: ignore[arg-type]
+    return f"{delivery[:3]} of {delivery.life.name}, over at {delivery.life.ended}, {delivery[4:]}"
 
 
 HAPPENS = (
