@@ -42,7 +42,13 @@ class QueueEngine(EngineWorld):
         journal = self.broker.journal
         registry = drive(self.disk, load_registry(journal))
         self.broker = Broker(
-            journal, registry, instance="test", software="test", retention=self.retention, queues=self.queues
+            journal,
+            registry,
+            instance="test",
+            software="test",
+            message_types=self.topic_types,
+            retention=self.retention,
+            queues=self.queues,
         )
         covered, self.report = {}, []
         if self.broker.queues:

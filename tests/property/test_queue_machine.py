@@ -168,11 +168,13 @@ def test_queues_do_what_the_oracle_says(full: bool) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    for event in MUST_HAPPEN:
+    for event in MUST_HAPPEN if full else MUST_HAPPEN - RARE:
         assert COUNTS[event], f"{event} never happened: {COUNTS}"
 
 
-MUST_HAPPEN = (
+RARE = {"settled again after a loss", "done: max_cancels", "settled: extend", "replaced", "size_old"}
+"""In every run these depend on which examples there are; the crashes of `tests/simulation` have them, too."""
+MUST_HAPPEN = {
     "entered",
     "delivered",
     "delivered again",
@@ -193,5 +195,5 @@ MUST_HAPPEN = (
     "crashes of the machine",
     "clean stops of the machine",
     "settled again after a loss",
-)
+}
 """A run in which one of these does not happen shows nothing about it."""

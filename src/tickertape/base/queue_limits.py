@@ -39,6 +39,10 @@ ack_batch_messages_max: Final = settlement_runs_max
 """The largest `ack_batch_size`: one settlement holds it, whatever the bookmarks are."""
 settlement_mark_bytes: Final = 48
 """What a publish store needs for each bookmark of a settlement, generously: a small one gets small ones."""
+settlements_per_frame_max: Final = 4_096
+"""Settlements in one publish frame: they are carried out in one step."""
+settlement_runs_per_frame_max: Final = 2 * settlement_runs_max
+"""Runs of bookmarks of all of them."""
 queue_step_messages_max: Final = 4_096
 """Messages of a queue that are looked at, or shared out, in one step."""
 queue_read_bytes: Final = 256 * KIB

@@ -92,14 +92,22 @@ class Consuming:
         self._hold(session).of_queues[command.sub_id] = consumer
         self._queues.subscribe(consumer, works)
 
-    def browse(self, session: Session, command: Subscribe, cover: Cover, works: list[Work]) -> None:
+    def browse(
+        self,
+        session: Session,
+        command: Subscribe,
+        cover: Cover,
+        options: SubscribeOptions,
+        works: list[Work],
+    ) -> None:
         """Read what a queue has ready."""
         if cover.literal is None:
             raise BadOption("browse reads one queue: name it")
         self._queues.check(session, works, None)
+        content = self.content(session, command, cover, options, works)
         allowance = Allowance(command.credit)
         self._answers.send(session.conn, Ack(id=command.id))
-        browsing = self._queues.browse(session, command.sub_id, works[0], cover.content, allowance)
+        browsing = self._queues.browse(session, command.sub_id, works[0], content, allowance)
         self._hold(session).of_queues[command.sub_id] = browsing
 
     def ended(self, sub: Consumer | Browsing) -> None:

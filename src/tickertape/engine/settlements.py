@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from pyroaring import BitMap64
 
-from tickertape.base.errors import TickertapeError
+from tickertape.base.errors import BadBatch, TickertapeError
 from tickertape.base.ports import Now
+from tickertape.base.queue_limits import settlement_runs_per_frame_max, settlements_per_frame_max
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I1
 from tickertape.engine.errands import Steps
@@ -53,11 +54,23 @@ class Settlements:
         self._asked: list[_Asked] = []
         self._found: dict[int, BitMap64] = {}
         self._bad: dict[int, TickertapeError] = {}
-        for index in self._indices():
+        indices = self._indices()
+        if len(indices) > settlements_per_frame_max:
+            raise BadBatch(
+                f"a frame with {len(indices):,} settlements: {settlements_per_frame_max:,} are allowed"
+            )
+        for index in indices:
             try:
                 self._asked.append(_Asked(index, *decode_settlement(bytes(batch.body(index)))))
             except TickertapeError as error:
                 self._bad[index] = error
+
+        runs = sum(len(asked.runs) for asked in self._asked)
+        if runs > settlement_runs_per_frame_max:
+            raise BadBatch(
+                f"a frame whose settlements have {runs:,} runs of bookmarks: "
+                f"{settlement_runs_per_frame_max:,} are allowed"
+            )
 
     def _indices(self) -> list[int]:
         batch = self._batch

@@ -146,7 +146,7 @@ class Subscribing:
         works = [] if replay else self.queues.named(cover)
         of_queue(options, queue=bool(works))
         if options.browse:
-            self._consuming.browse(session, command, cover, works)
+            self._consuming.browse(session, command, cover, options, works)
             return
         backlog = self.queues.check(session, works, options.max_backlog)
         content = self._consuming.content(session, command, cover, options, works)

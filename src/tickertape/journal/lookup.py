@@ -242,11 +242,11 @@ def _after_damage(view: LogView, position: int, offset: int) -> int:
 
 
 def positions_of_run(
-    view: LogView, publisher: int, first: int, count: int
+    view: LogView, publisher: int, first: int, count: int, before: int
 ) -> Generator[ReadRequest | None, Buffer, Int64s]:
-    """Positions of the persisted messages of a publisher with the sequences `[first, first + count)`, from
-    the first of them on that the log has: none when it does not have the first, and retention did not take
-    it.
+    """Positions of the persisted messages of a publisher with the sequences `[first, first + count)`, below
+    the position `before`, from the first of them on that the log has: none when it does not have the first,
+    and retention did not take it.
 
     None lets others go first, and is answered with nothing."""
     found: list[Int64s] = [np.empty(0, np.int64)]
@@ -258,7 +258,7 @@ def positions_of_run(
     if position is None:
         return found[0]
     reader = LogReader(view, position)
-    while left > 0 and (step := reader.poll()) is not None:
+    while left > 0 and reader.position < before and (step := reader.poll()) is not None:
         parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
         for part in parts:
             batch = part.batch

@@ -161,7 +161,9 @@ def record_end(opened: Opened) -> None:
     reached = opened.broker.journal.reached
     if reached is not None:
         write_reached(opened.disk, reached)
-        if opened.broker.queues:
+        journal = opened.broker.journal
+        # Where a full disk kept back what was accepted, the log does not say what the queues say.
+        if opened.broker.queues and journal.accepted_end == journal.persisted_end:
             write_queues(opened.disk, opened.broker.journal.journal_id, opened.broker.queues.covered())
 
 

@@ -78,6 +78,7 @@ def read_queues(
             names.add(queue.name)
             queues.append((section, queue))
     _check_detours(queues)
+    _check_circles(queues)
     return [queue for _, queue in queues]
 
 
@@ -196,6 +197,35 @@ def _check_detours(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
                     f"{shown(other.name)} is the name of a queue over {shown(other.underlying)}: name the "
                     "topic that its messages are published to",
                 )
+
+
+def _check_circles(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
+    """A dead letter that comes back to its queue, by way of others, would go round for ever."""
+    queues = list(queues)
+    for section, queue in queues:
+        topic, passed = queue.dead_letter, {queue.name}
+        while topic is not None:
+            following = [
+                other
+                for _, other in queues
+                if other.dead_letter is not None and other.name not in passed and _covers(other, topic)
+            ]
+            if queue.name in passed and len(passed) > 1 and _covers(queue, topic):
+                section.problem(
+                    "dead_letter",
+                    f"dead letters of {shown(queue.name)} come back to it by way of other queues and their "
+                    "dead letters: let one of these topics have no queue with dead letters",
+                )
+                break
+            if not following:
+                break
+            passed.add(following[0].name)
+            topic = following[0].dead_letter
+
+
+def _covers(queue: QueueDefinition, topic: str) -> bool:
+    covered = _topic_set([queue.topic])
+    return covered is not None and topic in covered
 
 
 # -- values -------------------------------------------------------------------------------------------

@@ -280,3 +280,11 @@ def test_clients_are_told_the_names_of_queues_too_and_that_has_a_bound(tmp_path:
     text = "".join(f"[[queue]]\nname = '{name}'\n" for name in names)
     (found,) = problems(tmp_path, text)
     assert "of validated ones and of queues take 202400 bytes together" in found
+
+
+def test_dead_letters_that_come_back_are_refused(tmp_path: Path) -> None:
+    circle = "[[queue]]\nname = 'a'\ndead_letter = 'b'\n[[queue]]\nname = 'b'\ndead_letter = 'c'\n"
+    assert len(queues(tmp_path, circle)) == 2
+    found = problems(tmp_path, circle + "[[queue]]\nname = 'c'\ndead_letter = 'a'\n")
+    assert len(found) == 3
+    assert all("come back to it by way of other queues" in problem for problem in found)

@@ -57,8 +57,8 @@ class Consumer:
         """How many of `batch[low:high]`, from the front, its credit allows."""
         allowance = self.allowance
         count = affordable(batch, low, high, min(allowance.credit, outbox_bytes_max))
-        if not count and allowance.credit >= allowance.window:
-            return 1  # nothing is outstanding: then one message may exceed the credit
+        if not count and min(batch.cost_between(low, low + 1), allowance.window) <= allowance.credit:
+            return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
         return count
 
     def spend(self, batch: MessageBatch) -> None:

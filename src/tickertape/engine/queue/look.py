@@ -24,7 +24,7 @@ class QueueLook(NamedTuple):
     inactive: int
     """Messages beyond `target_queue_depth`, which wait in the log."""
     dooming: int
-    """Messages that expired and leave as soon as that is persisted."""
+    """Messages that have expired and wait for their dead letter to be in the log."""
     consumers: int
     """Subscriptions that consume."""
     backlog: int
@@ -32,7 +32,7 @@ class QueueLook(NamedTuple):
     oldest_position: int | None
     """Of the oldest message in the log; None when the queue is empty."""
     oldest_seconds: float | None
-    """Age of that message."""
+    """Age of that message, about: at least so many seconds."""
     oldest_lease_seconds: float | None
     """Age of the oldest lease; None when nothing is leased."""
     entered: int
@@ -50,7 +50,7 @@ class QueueLook(NamedTuple):
     filtered: int
     """Messages that did not pass the filter."""
     seconds_behind: float
-    """How long ago the last message that the queue has looked at was persisted, when there are more."""
+    """How long ago the first message was persisted that the queue has not looked at; 0 when there is none."""
     target_queue_depth: int | None
     max_backlog: int | None
     failure: str | None = None

@@ -21,7 +21,7 @@ def look(work: Work, journal: Journal, now: Now) -> QueueLook:
     """A queue as it is now."""
     queue = work.queue
     state, definition = queue.state, queue.definition
-    oldest = state.oldest()
+    oldest = state.oldest_inside()
     granted = queue.leases.oldest_granted()
     return QueueLook(
         name=queue.name,

@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 from tickertape.base.queue_limits import priorities_max
 from tickertape.batch.format import Int64s
-from tickertape.engine.queue.records import array_of, bitmap_of
+from tickertape.engine.queue.records import array_of
 from tickertape.engine.queue.state import QueueState
 
 _SWEEP_MIN = 65_536
@@ -146,8 +146,3 @@ class Order:
             else:
                 del self._levels[priority]
         self._rising = sorted(self._levels)
-
-
-def chosen(positions: Int64s, which: Int64s) -> BitMap64:
-    """Some of an array of positions, as a set."""
-    return bitmap_of(positions[which])

@@ -28,6 +28,8 @@ Found = Generator[ReadRequest | None, Buffer, BitMap64]
 """Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
 
 _MILLIS: Final = 1000
+_RUNS_A_STEP: Final = 64
+"""Runs of bookmarks that are looked up before others go first."""
 
 
 def look_up(
@@ -44,10 +46,14 @@ def look_up(
     held, unknown = queue.leases.find(runs)
     # A lease may have ended when it is settled.
     found = BitMap64.union(*(positions for _, positions in held)) if held else BitMap64()
-    if not (queue.state.ready or queue.state.inactive):
+    waiting = [waits.max() for waits in (queue.state.ready, queue.state.inactive) if waits]
+    if not waiting:
         return found
-    for publisher, first, count in unknown.tolist():
-        found |= bitmap_of((yield from positions_of_run(view, publisher, first, count)))
+    before = max(waiting) + 1
+    for number, (publisher, first, count) in enumerate(unknown.tolist(), 1):
+        found |= bitmap_of((yield from positions_of_run(view, publisher, first, count, before)))
+        if number % _RUNS_A_STEP == 0:
+            yield None
     return found
 
 

@@ -120,6 +120,11 @@ class QueueState:
             lowest.append(min(self.doomed))
         return min(lowest, default=None)
 
+    def oldest_inside(self) -> int | None:
+        """The lowest position in the queue; None: it is empty."""
+        inside = [held.min() for held in (self.ready, self.inactive, self.leased) if held]
+        return min(inside, default=None)
+
     def oldest_unsettled(self) -> int | None:
         """The lowest position for which a barrier waits."""
         return min(

@@ -29,7 +29,7 @@ def test_a_step_does_not_look_for_all_filters(monkeypatch: pytest.MonkeyPatch) -
     publisher.put("q", [b'{"g":"a","p":2,"b":1,"n":1}'])
     while world.jobs:
         world.run_job()
-    seen = 0
+    seen = len(looked)
     while world.broker.has_work:
         world.work()
         assert len(looked) - seen <= 1
