@@ -29,7 +29,7 @@ _AGAIN_SECONDS: Final = 0.01
 _FLUSH_SECONDS: Final = 0.05
 _HANG_SECONDS: Final = LEASE_SECONDS + 0.3
 _HANGS_AT: Final = 25
-"""Each worker hangs at this message, and then at every fourth of so many."""
+"""Each worker hangs at this message, and then at every fortieth of so many."""
 _CANCELS: Final = 0.02
 
 
@@ -168,7 +168,7 @@ def worker(uri: str, seed: int, backlog: int) -> Callable[[Life], None]:
             assert message.lease_expires is not None
             number = int(message.data)
             life.say("got", number, round(message.lease_expires.timestamp() * 1_000_000))
-            if count % (4 * _HANGS_AT) == _HANGS_AT:
+            if count % (40 * _HANGS_AT) == _HANGS_AT:
                 time.sleep(_HANG_SECONDS)
             if rng.random() < _CANCELS:
                 life.say("cancel", number)
