@@ -33,6 +33,8 @@ record_ranges_bytes_max: Final = 512 * KIB
 """What ranges of positions one record has at most: what is scattered more takes several."""
 ack_timeout_seconds_default: Final = 1.0
 """How long a client keeps acknowledgements that it gathers, when `ack_batch_size` is above 1."""
+settlement_wait_seconds: Final = 0.02
+"""How long a settlement waits at a client for the answer to what was sent before it."""
 acknowledger_idle_seconds: Final = 1.0
 """How long the thread that sends what is gathered waits for more before it ends."""
 ack_batch_messages_max: Final = settlement_runs_max

@@ -22,6 +22,7 @@ from tickertape.base.queue_limits import (
     lease_seconds_max,
     settlement_mark_bytes,
     settlement_runs_max,
+    settlement_wait_seconds,
 )
 from tickertape.base.units import parse_interval
 from tickertape.batch.lease import Action, Gathering, Hold, Lease, Look, Marks, Settling
@@ -30,6 +31,9 @@ from tickertape.client.publishing import Publishing
 from tickertape.wire.commands import Deliver
 
 _NOT_SENT: Final = "a client without a front has nowhere to send settlements"
+
+
+_AT_ONCE: Final = float("-inf")
 
 
 class Settler:
@@ -119,12 +123,18 @@ class Settler:
             if not self.behind or self.batch_size == 1:
                 self._gather_out(gathering)
                 self._drain()
+                if self.behind:
+                    self._look_at(now.mono + settlement_wait_seconds)
                 return
             gathering.limit = len(gathering.items) + self.batch_size
+            self._look_at(now.mono + settlement_wait_seconds)
         if gathering.items and not gathering.timed:
             gathering.timed = True
-            if self._deadline is None:
-                self._deadline = now.mono + self.timeout
+            self._look_at(now.mono + self.timeout)
+
+    def _look_at(self, at: float) -> None:
+        if self._deadline is None or at < self._deadline:
+            self._deadline = at
 
     def acknowledge(self, queue: str, marks: Marks, now: Now, gathering: Gathering | None = None) -> None:
         """Messages are done that are named by their bookmarks; `gathering`: that of their subscription, where
@@ -231,6 +241,8 @@ class Settler:
         """That moment has come. Raises as `flush`."""
         if self._deadline is not None and self._deadline <= now.mono:
             self.flush()
+            # Who reads the answers may be busy with a handler for longer than a lease lasts.
+            self._publishing.flush_lanes()
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -249,6 +261,8 @@ class Settler:
         self._deadline = None
         self._outbox += bodies
         self._drain()
+        if self.behind:
+            self._deadline = _AT_ONCE
 
     def _gather_out(self, gathering: Gathering) -> None:
         gathering.timed = False  # first: whoever appends from here on comes again

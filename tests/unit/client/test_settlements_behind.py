@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.unit.client.peer import START
 from tests.unit.client.queue_peer import QueuePeer
+from tickertape.base.queue_limits import settlement_wait_seconds
 from tickertape.client.publish_store import MemoryPublishStore
 
 
@@ -65,3 +66,21 @@ def test_the_order_of_acknowledgements_is_kept() -> None:
     peer.answer()
     peer.core.settler.acknowledge("work", [(5, 5), (6, 6), (5, 7), (5, 8)], START)
     assert peer.settled() == [("work", "ack", [(5, 5, 1), (6, 6, 1), (5, 7, 2)])]
+
+
+def test_what_waits_long_for_an_answer_is_sent_without_it() -> None:
+    """Who reads the answers may be busy with a handler, and leases end meanwhile."""
+    peer = consumer()
+    for message in peer.deliver(3):
+        message.ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
+    deadline = peer.core.settler.next_deadline()
+    assert deadline is not None
+    assert deadline <= START.mono + settlement_wait_seconds
+    peer.core.wake(START._replace(mono=deadline))
+    assert peer.settled() == [("work", "ack", [(5, 2, 1)]), ("work", "ack", [(5, 3, 1)])]
+    first, second = peer.deliver(2)
+    first.cancel()
+    second.cancel()
+    peer.settled()
+    assert peer.core.settler.next_deadline() is not None
