@@ -1,0 +1,34 @@
+"""A log that is damaged where queues read it: they are out of service, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.admin import stats_of
+from tickertape.testing import running_server
+
+CONFIG = "[[queue]]\nname = 'work'\nunderlying = 'orders'\n"
+
+
+def test_damage_stops_the_queues_and_nothing_else(tmp_path: Path) -> None:
+    config = tmp_path / "queues.toml"
+    config.write_text(CONFIG)
+    with running_server(tmp_path / "data", config) as server, tt.Client("source", server.uri) as source:
+        source.publish("orders", b"a body that is damaged then")
+        source.publish("other", b"whole")
+        source.publish_flush(timeout=20)
+    (segment,) = (tmp_path / "data").rglob("*1.segment")
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"damaged then")] ^= 1
+    segment.write_bytes(content)
+    with running_server(tmp_path / "data", config) as server, tt.Client("worker", server.uri) as worker:
+        (look,) = stats_of(server).queues
+        assert "does not match its checksum" in (look.failure or "")
+        with pytest.raises(tt.JournalCorrupt):
+            worker.subscribe("work", max_backlog=1, timeout=20)
+        stream = worker.subscribe("other")
+        worker.publish("other", b"served")
+        assert stream.get(timeout=20).data == b"served"
