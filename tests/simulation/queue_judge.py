@@ -48,7 +48,7 @@ def at_rest(model: QueueModel, looks: Iterable[Any], now: int) -> None:
         _come_of_age(model, state, now)
         assert not state.of("leaving", "returning"), f"{name}: a settlement was never persisted"
         _in_order(model, state)
-        _fairly(model, state)
+        _fairly(model, state, now)
         _compare(model, state, by_name[name], now)
     for consumer in model.consumers.values():
         consumer.maybe = {held for held in consumer.maybe if _may_hold(model, consumer, held)}
@@ -113,10 +113,13 @@ def _in_order(model: QueueModel, state: QueueState) -> None:
         model.counts["judged for order"] += bool(waiting)
 
 
-def _fairly(model: QueueModel, state: QueueState) -> None:
-    """When one message came alone, with nothing else waiting, the one-by-one rule says who gets it."""
+def _fairly(model: QueueModel, state: QueueState, now: int) -> None:
+    """When one message came alone, with nothing else waiting, the one-by-one rule says who gets it: unless a
+    lease may have ended meanwhile, as then nobody can say who held how much."""
     served = {consumer.order for consumer, _ in state.recent}
-    if len(state.recent) == 1 and not model.disturbed and not state.of("ready"):
+    held = [entry for other in model.queues.values() for entry in other.of("leased")]
+    sure = not model.disturbed and all(now < entry.ends[0] for entry in held)
+    if len(state.recent) == 1 and sure and not state.of("ready"):
         consumer, entry = state.recent[0]
         others = [
             other

@@ -97,12 +97,20 @@ class Delivering:
                 del self.narrowed[consumer.content.key]
 
     def narrow(self) -> bool:
-        """Look at one piece for one filter, whose turn it is; whether something was found."""
+        """Look at one piece for one filter, whose turn it is; False when there is nothing to look at."""
         for key, narrowing in self.narrowed.items():
             if narrowing.has_work:
                 self.narrowed[key] = self.narrowed.pop(key)
-                return narrowing.step()
+                narrowing.step()
+                return True
         return False
+
+    def _judged(self) -> int | None:
+        """Below which position all filters that are not far behind have been looked at: what is new is not
+        given to one before it is known who else may have it. None: they all were."""
+        near = self._queue.considered - queue_step_messages_max
+        reached = [n.reached for n in self.narrowed.values() if n.has_work and n.reached >= near]
+        return min(reached, default=None)
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -174,7 +182,7 @@ class Delivering:
             elif among is not None:
                 among |= narrowing.matching
         total = min(total, rooms)
-        return queue.order.next(total, among) if total else np.empty(0, I8)
+        return queue.order.next(total, among, self._judged()) if total else np.empty(0, I8)
 
     def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
         """Consumers, and which of the messages each gets."""

@@ -79,10 +79,10 @@ class Order:
 
     # -- outputs ----------------------------------------------------------------------------------------
 
-    def next(self, count: int, among: BitMap64 | None = None) -> Int64s:
+    def next(self, count: int, among: BitMap64 | None = None, below: int | None = None) -> Int64s:
         """The positions of at most `count` messages that are next, of one priority, rising; `among` says
-        which of the ready ones come into question."""
-        for found in self._candidates(among):
+        which of the ready ones come into question, and `below` that nothing from there on does."""
+        for found in self._candidates(among, below):
             return array_of(found[:count])
         return array_of(BitMap64())
 
@@ -109,9 +109,11 @@ class Order:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _candidates(self, among: BitMap64 | None) -> Iterator[BitMap64]:
+    def _candidates(self, among: BitMap64 | None, below: int | None) -> Iterator[BitMap64]:
         ready = self._state.ready
         limit = self.limit()
+        if below is not None:
+            limit = below if limit is None else min(limit, below)
         if limit is not None:
             ready = ready[: ready.rank(limit - 1)] if limit > 0 else BitMap64()
         if not self._prioritised:
