@@ -182,7 +182,10 @@ class Delivering:
             elif among is not None:
                 among |= narrowing.matching
         total = min(total, rooms)
-        return queue.order.next(total, among, self._judged()) if total else np.empty(0, I8)
+        judged = self._judged()
+        if judged is not None and queue.definition.priority is not None:
+            judged = 0  # what comes first of all may be among those that are not looked at yet
+        return queue.order.next(total, among, judged) if total else np.empty(0, I8)
 
     def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
         """Consumers, and which of the messages each gets."""
