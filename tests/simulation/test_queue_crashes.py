@@ -54,6 +54,12 @@ def test_a_queue_that_recovers_is_what_the_log_says(part: int) -> None:
         assert counts[event] >= least, f"{event} happened {counts[event]} times: {counts}"
 
 
+@pytest.mark.parametrize("seed", [312, 499, 574, 595, 830, 1107, 1109, 1627, 1661, 1743, 1905])
+def test_worlds_in_which_something_was_wrong_once(seed: int) -> None:
+    """Priorities that were passed over while filters looked at what was new; settlements that were looked up."""
+    live_and_crash(seed, Counter())
+
+
 MUST_HAPPEN = {
     "crash": 10,
     "kill": 2,

@@ -163,6 +163,12 @@ class Work:
             deadline = now.mono + wait if deadline is None else min(deadline, now.mono + wait)
         return deadline
 
+    def _expire(self, now: Now) -> None:
+        """What has become too old is not handed out, though nobody was woken for it yet."""
+        at = self.queue.next_due()
+        if at is not None and at <= now.wall:
+            self.wake(now)
+
     # -- steps ------------------------------------------------------------------------------------------
 
     @property
@@ -204,6 +210,7 @@ class Work:
         elif self._burying.stuck:
             self._retry_soon(now)
         if self._stirred:
+            self._expire(now)
             self._stirred = self.delivering.deliver(now)
         if not self._stirred:
             self.delivering.rest()
