@@ -47,6 +47,8 @@ class QueueModel:
     def __init__(self, definitions: Iterable[QueueDefinition], counts: Counter[str]) -> None:
         self.queues = {definition.name: QueueState(definition) for definition in definitions}
         self.consumers: dict[tuple[int, str], Consumer] = {}
+        self.parting: dict[tuple[int, str], Consumer] = {}
+        """Those whose end waits behind a settlement that is looked up: something may still come to them."""
         self.counts = counts
         self.end_position = 0
         """What of the log was told."""
@@ -148,9 +150,12 @@ class QueueModel:
         consumer = Consumer(conn, sub_id, tuple(queues), backlog, condition, self._orders)
         self.consumers[conn, sub_id] = consumer
 
-    def unsubscribed(self, conn: int, sub_id: str) -> None:
-        """It ends; what it holds goes back, of queues that it was replaced away from too."""
+    def unsubscribed(self, conn: int, sub_id: str, *, waits: bool = False) -> None:
+        """It ends; what it holds goes back, of queues that it was replaced away from too. `waits`: the
+        engine may first have to do what was asked before it."""
         consumer = self.consumers.pop((conn, sub_id))
+        if waits:
+            self.parting[conn, sub_id] = consumer
         held = {name for name, _ in consumer.held | consumer.maybe}
         self._release(consumer, held | {*consumer.queues, *consumer.before})
 
@@ -158,6 +163,12 @@ class QueueModel:
         """The connection of some consumers is lost."""
         for holder in [key for key in self.consumers if key[0] == conn]:
             self.unsubscribed(*holder)
+        for holder in [key for key in self.parting if key[0] == conn]:
+            self.parted(*holder)
+
+    def parted(self, conn: int, sub_id: str) -> None:
+        """The end of a consumer is confirmed: nothing comes to it any more."""
+        self.parting.pop((conn, sub_id), None)
 
     def _release(self, consumer: Consumer, queues: Iterable[str]) -> None:
         for name in queues:
@@ -189,7 +200,7 @@ class QueueModel:
     ) -> None:
         """A frame came. Raises `AssertionError` for what must not be."""
         state = self.queues[queue]
-        consumer = self.consumers[conn, sub_id]
+        consumer = self.consumers.get((conn, sub_id)) or self.parting[conn, sub_id]
         told = state.definition
         assert queue in consumer.queues or queue in consumer.before
         assert once == told.at_most_once
@@ -215,6 +226,9 @@ class QueueModel:
             self.counts["delivered"] += 1
             self.counts["delivered again"] += entry.deliveries[0] > 0
             self.counts["a barrier was delivered"] += entry.barrier
+        if (conn, sub_id) in self.parting:
+            self.counts["delivered to one that leaves"] += len(keys)
+            self._release(consumer, (queue,))
 
     def _check_lease(self, told: QueueDefinition, lease: int, now: int) -> None:
         if told.lease_period is None or told.at_most_once:
@@ -406,6 +420,7 @@ class QueueModel:
             for entry in state.entries.values():
                 self._restart(state, entry, durable, now)
         self.consumers.clear()
+        self.parting.clear()
         self._late.clear()
         self.first_life = False
 

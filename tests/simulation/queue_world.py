@@ -99,6 +99,8 @@ class QueuePeer(Peer):
     def _handle(self, command: Command, batch: MessageBatch | None) -> None:
         if isinstance(command, Ack) and command.id in self.asked:
             self._answered(self.asked.pop(command.id), command)
+        elif isinstance(command, Ack) and command.id in self.leaving:
+            self.world.model.parted(self.conn, self.leaving.pop(command.id))
         elif isinstance(command, Deliver) and (command.queue or command.sub_id in self.browsed):
             assert batch is not None
             self._out_of_queue(command, batch)
@@ -210,7 +212,9 @@ class QueuePeer(Peer):
         self.ids += 1
         self.world.about_to(disturb=True)
         if (self.conn, sub_id) in self.world.model.consumers:
-            self.world.model.unsubscribed(self.conn, sub_id)
+            self.leaving[self.ids] = sub_id
+            waits = bool(self.keep_unacknowledged())
+            self.world.model.unsubscribed(self.conn, sub_id, waits=waits)
         self.send(Unsubscribe(id=self.ids, sub_ids=(sub_id,)))
 
     def settle(
