@@ -62,6 +62,8 @@ class QueueModel:
         self._late: dict[Key, list[tuple[QueueState, Entry, int | None, str]]] = {}
         """What settlements may have moved that the engine decided on after they came, and of which
         connection a lease may be; None: of any."""
+        self._late_filters: dict[Key, tuple[QueueState, int | None, str, str]] = {}
+        """Those of them that are by filter: what enters before the engine decides is met too."""
         self._orders = 0
 
     # -- what enters, and what was settled, as it becomes persisted -------------------------------------
@@ -114,7 +116,13 @@ class QueueModel:
 
     def settled(self, by: Key) -> None:
         """A settlement is in the log."""
-        for state, entry, conn, action in self._late.pop(by, ()):
+        late = self._late.pop(by, [])
+        if by in self._late_filters:
+            state, conn, action, condition = self._late_filters.pop(by)
+            known = {entry.key for _, entry, _, _ in late}
+            since = [e for e in state.entries.values() if e.key not in known and passes(condition, e.body)]
+            late += [(state, entry, conn, action) for entry in since]
+        for state, entry, conn, action in late:
             holder = entry.holder
             theirs = holder is not None and conn in (None, holder.conn)
             if entry.state == "ready" or (entry.state == "leased" and theirs):
@@ -265,7 +273,12 @@ class QueueModel:
 
     def _awaited(self, entry: Entry) -> bool:
         """Whether a settlement that is not known to be in the log may be about a message."""
-        return any(entry is other for late in self._late.values() for _, other, _, _ in late)
+        if any(entry is other for late in self._late.values() for _, other, _, _ in late):
+            return True
+        return any(
+            passes(condition, entry.body) and state.entries.get(entry.key) is entry
+            for state, _, _, condition in self._late_filters.values()
+        )
 
     def held(self, queue: str, now: int) -> int:
         """How many messages of a queue all consumers hold."""
@@ -281,6 +294,10 @@ class QueueModel:
         engine may decide later than now, when things are no longer as they are."""
         state = self.queues[queue]
         by_filter = condition is not None
+        anybody = by_filter and state.definition.leasing == "lenient"
+        whose = None if anybody else conn
+        if late and condition is not None:
+            self._late_filters[by] = (state, whose, action, condition)
         entries = list(state.entries.values())
         if by_filter:
             entries = [entry for entry in entries if passes(condition, entry.body)]
@@ -293,8 +310,7 @@ class QueueModel:
                 effect = self._effect(state, entry, conn, by_filter, now)
                 if late and entry.state != "done":
                     effect = effect and "perhaps"
-                    anybody = by_filter and state.definition.leasing == "lenient"
-                    self._late.setdefault(by, []).append((state, entry, None if anybody else conn, action))
+                    self._late.setdefault(by, []).append((state, entry, whose, action))
                 if effect:
                     self._settle_one(state, entry, action, by, effect == "perhaps", extend_ms, now)
 
@@ -422,6 +438,7 @@ class QueueModel:
         self.consumers.clear()
         self.parting.clear()
         self._late.clear()
+        self._late_filters.clear()
         self.first_life = False
 
     def _restart(self, state: QueueState, entry: Entry, durable: set[Key], now: int) -> None:
