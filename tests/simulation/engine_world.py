@@ -39,11 +39,11 @@ from tickertape.engine.effects import (
     SpillWrite,
 )
 from tickertape.engine.registry import CONTROL_TOPIC, Registry, load_registry
-from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
 from tickertape.journal.jobs import Executor, Job
 from tickertape.journal.journal import Journal
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message

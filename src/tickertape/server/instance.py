@@ -50,8 +50,8 @@ from tickertape.engine.effects import (
     SpillWrite,
     SubscriptionEnded,
 )
-from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.jobs import Job, RetireSegments, WriteCommit
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.reading import ReadRequest
 from tickertape.server.command_turns import CommandTurns
 from tickertape.server.disk_thread import DiskThread

@@ -18,12 +18,12 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
-from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.queue_files import read_queues, remove_queues, write_queues
 from tickertape.journal.reached import write_reached
 from tickertape.journal.reading import ReadRequest
