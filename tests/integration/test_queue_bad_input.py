@@ -6,7 +6,6 @@ One real server for what is said to it; what takes many starts happens in virtua
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from tickertape.base.errors import ConfigurationError
 from tickertape.base.queue_limits import settlement_bytes_max, settlement_messages_max, settlement_runs_max
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.server.config import load_config
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 from tickertape.wire.commands import Persisted, Rejected, Unsubscribe
 from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
@@ -35,20 +34,6 @@ CONFIG = "".join(
         queue("pattern", underlying="^pattern/"),
     ]
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """One server; each test has queues of its own."""
-    with running_server(config=CONFIG) as running:
-        yield running
-
-
-@pytest.fixture
-def a(server: RunningServer) -> Iterator[tt.Client]:
-    """A consumer."""
-    with tt.Client("a", server.uri, timeout=SECONDS) as client:
-        yield client
 
 
 # -- bookmarks ----------------------------------------------------------------------------------------
@@ -382,20 +367,24 @@ def test_a_queue_that_was_away_goes_on(
     assert len(world.ready("q")) == 8
 
 
-@pytest.mark.parametrize("action", ["cancel", "expire", "ack"])
-def test_what_is_sent_again_after_a_restart_does_not_end_a_new_lease(action: str) -> None:
-    """A client sends what it said again and then subscribes again; it all may come at once. What it said of
-    its former lease is taken first, though the log has to be read for it."""
+def after_a_restart() -> tuple[QueueEngine, Peer, bytes, bytes]:
+    """A strict queue `q` and a lenient one over the messages 1 and 2, started anew; the client that had
+    published these, connected again, and how a settlement names each of the two."""
     world = QueueEngine(QueueDefinition("q", "t", leasing="strict"), QueueDefinition("lenient", "t"))
     peer = world.connect("p")
     peer.publish("t", [b"1", b"2"])
     world.settle()
-    keys = {heard.body: heard for heard in world.positions().values()}
+    runs = {heard.body: runs_of([heard.publisher], [heard.sequence]) for heard in world.positions().values()}
     world.reopen()
-    peer = world.connect("p")
-    one, two = keys[b"1"], keys[b"2"]
-    for queue_, action_, heard in (("lenient", "ack", two), ("q", action, one)):
-        runs = runs_of([heard.publisher], [heard.sequence])
+    return world, world.connect("p"), runs[b"1"], runs[b"2"]
+
+
+@pytest.mark.parametrize("action", ["cancel", "expire", "ack"])
+def test_what_is_sent_again_after_a_restart_does_not_end_a_new_lease(action: str) -> None:
+    """A client sends what it said again and then subscribes again; it all may come at once. What it said of
+    its former lease is taken first, though the log has to be read for it."""
+    world, peer, one, two = after_a_restart()
+    for queue_, action_, runs in (("lenient", "ack", two), ("q", action, one)):
         told = Settlement(queue=queue_, action=action_, runs=runs)  # type: ignore[arg-type]
         peer.publish(QUEUE_TOPIC, [encode_settlement(told)])
     peer.subscribe("s", "q", options="max_backlog=5")
@@ -411,18 +400,10 @@ def test_what_is_sent_again_after_a_restart_does_not_end_a_new_lease(action: str
 
 
 def test_what_was_acknowledged_before_an_unsubscribe_does_not_go_back() -> None:
-    world = QueueEngine(QueueDefinition("q", "t", leasing="strict"), QueueDefinition("lenient", "t"))
-    peer = world.connect("p")
-    peer.publish("t", [b"1", b"2"])
-    world.settle()
-    keys = {heard.body: heard for heard in world.positions().values()}
-    world.reopen()
-    peer = world.connect("p")
+    world, peer, one, two = after_a_restart()
     peer.subscribe("s", "q", options="max_backlog=1")
     world.settle()
-    one, two = keys[b"1"], keys[b"2"]
-    for queue_, heard in (("lenient", two), ("q", one)):
-        runs = runs_of([heard.publisher], [heard.sequence])
+    for queue_, runs in (("lenient", two), ("q", one)):
         peer.publish(QUEUE_TOPIC, [encode_settlement(Settlement(queue=queue_, action="ack", runs=runs))])
     peer.send(Unsubscribe(id=99, sub_ids=("s",)))
     world.settle()
