@@ -15,7 +15,8 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.batch.format import I8
 from tickertape.engine.content import Content
-from tickertape.engine.queue.forward import Forward, LogAccess
+from tickertape.engine.queue.forward import Forward
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import array_of, bitmap_of
 from tickertape.journal.reading import Part

@@ -29,10 +29,10 @@ from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.delivering import Due
 from tickertape.engine.queue.entering import Entrance
-from tickertape.engine.queue.forward import LogAccess
 from tickertape.engine.queue.ledger import Ledger
 from tickertape.engine.queue.look import QueueLook
 from tickertape.engine.queue.looking import look
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.priorities import Priorities
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.settling import Found, look_up, settle
