@@ -103,10 +103,6 @@ class Queues:
         """All queues at work."""
         return self._works.values()
 
-    def is_queue(self, topic: str) -> bool:
-        """Whether a topic is the name of a queue."""
-        return topic in self._works
-
     def named(self, cover: Cover) -> list[Work]:
         """The queues that a subscription without a bookmark is to."""
         if cover.literal is not None:
