@@ -315,14 +315,12 @@ class QueueModel:
                     self._settle_one(state, entry, action, by, effect == "perhaps", extend_ms, now)
 
     def _settle_taken(self, state: QueueState, entry: Entry, conn: int, action: str, by_filter: bool) -> None:
-        """At most once: who holds it gets room; what was not delivered yet leaves as any other does."""
+        """At most once: who holds it gets room, and nothing else happens."""
         held = state.name, entry.key
         for consumer in self.consumers.values():
             if held in consumer.held and action == "ack" and (consumer.conn == conn or by_filter):
                 consumer.held.discard(held)
                 consumer.maybe.add(held)
-        if entry.state == "ready" and action == "ack" and state.definition.leasing == "lenient":
-            entry.unsure = True
 
     def _effect(self, state: QueueState, entry: Entry, conn: int, by_filter: bool, now: int) -> str:
         """Whether a settlement moves a message: "surely", "perhaps", or "" for not at all."""
