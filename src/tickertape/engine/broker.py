@@ -357,6 +357,7 @@ class Broker:
     def _journal_moved(self, now: Now) -> None:
         """Pass on what the journal wants and what became persisted."""
         commits = self.journal.take_persisted()
+        self.transactions.moved(now)
         self._write()
         for session, command in self._publishing.due():
             self._answers.send(session.conn, command)
@@ -367,7 +368,6 @@ class Broker:
             self.retaining.persisted(part)
         self.retaining.moved(now)
         self._keeping.moved(now)
-        self.transactions.moved(now)
         if commits:
             self.queues.persisted()
             self._delivery.dispatch()

@@ -38,6 +38,7 @@ from tickertape.engine.transaction_records import CommittedTransactions, check_t
 from tickertape.engine.validation import Validation
 from tickertape.journal.active import commit_bytes_of
 from tickertape.journal.journal import Journal
+from tickertape.journal.staging import Prepared
 from tickertape.wire.commands import (
     Abort,
     Ack,
@@ -245,9 +246,10 @@ class Transactions:
         """A connection is gone. What it asked to be committed is."""
         self.staging.gone(conn)
 
-    def restored(self, transactions: Iterable[Transaction]) -> None:
-        """Drop of what a start found staged what is in the log already."""
-        for transaction in transactions:
+    def restore(self, found: Iterable[Prepared], now: Now) -> None:
+        """Take over the parts that a start found on disk; what is in the log already is dropped."""
+        self.staging.restore(found, now)
+        for transaction in self.staging.transactions:
             if transaction in self._committed:
                 self.staging.drop_all(transaction)
 
