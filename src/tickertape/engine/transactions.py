@@ -34,7 +34,12 @@ from tickertape.engine.registry import CONTROL_PUBLISHER, Registry
 from tickertape.engine.session import Session
 from tickertape.engine.staging import Staging, told
 from tickertape.engine.subscribing import Subscribing
-from tickertape.engine.transaction_records import CommittedTransactions, check_transaction, record_batch
+from tickertape.engine.transaction_records import (
+    CommittedTransactions,
+    TransactionRecord,
+    check_transaction,
+    record_batch,
+)
 from tickertape.engine.validation import Validation
 from tickertape.journal.active import commit_bytes_of
 from tickertape.journal.journal import Journal
@@ -67,6 +72,7 @@ class _Committing:
         """What all of it takes of a segment, once everything is opened."""
         self.end: int | None = None
         """Position up to which the log must be persisted, once it was handed to the journal."""
+        self.record: TransactionRecord | None = None
         self.answer: Committed | None = None
 
 
@@ -311,7 +317,7 @@ class Transactions:
         journal.append_chain(chain, now)
         current.end = journal.accepted_end
         self._live.withheld(current.end)
-        self._committed.take(record)
+        current.record = record
         current.answer = Committed(
             id=0,
             messages=messages,
@@ -320,8 +326,11 @@ class Transactions:
         )
 
     def _finish(self, current: _Committing, now: Now) -> None:
-        answer = current.answer
+        answer, record = current.answer, current.record
         assert answer is not None
+        assert record is not None
+        # Not before: who commits it once more would be told that it is in the log.
+        self._committed.take(record)
         self.committed += 1
         self.staging.drop_all(current.transaction)
         for conn, command in current.waiting:
