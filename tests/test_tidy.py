@@ -30,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"base", "payload", "batch", "filter", "wire", "journal"},
     "server": {"base", "payload", "batch", "filter", "wire", "journal", "engine"},
     "client": {"base", "payload", "batch", "filter", "wire", "journal"},
-    "spark": {"base", "payload", "batch", "wire", "journal", "client"},
+    "spark": {"base", "payload", "batch", "filter", "wire", "journal", "client"},
     "cli": {
         "tickertape",
         "base",
