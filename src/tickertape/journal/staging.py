@@ -196,6 +196,11 @@ class Staging:
             return self._open(task.file)
         return []
 
+    def close(self) -> None:
+        """Close what is open; nothing is done afterwards."""
+        for file in list(self._handles):
+            self._close(file)
+
     def _write(self, task: StageWrite) -> None:
         crc = 0
         for buffer in task.buffers:
