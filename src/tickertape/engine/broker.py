@@ -132,10 +132,8 @@ class Broker:
         self._intake = self._make_intake(validation)
         self._asking = Asking(self.subscribing, self._answers, lambda: self.draining)
         self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
-        self._pins: list[Callable[[], Pin | None]] = [
-            self.subscribing.oldest_needed,
-            self.queues.oldest_needed,
-        ]
+        self._pins: list[Callable[[], Pin | None]] = [self.queues.oldest_needed]
+        self.pin(self.subscribing.oldest_needed)
         self.retaining = self._make_retaining(retention or RetentionPolicy())
         self._strangers: set[int] = set()
         self._failed = False

@@ -131,8 +131,11 @@ def decode_label(data: Buffer) -> tuple[Label, int]:
         label = msgspec.msgpack.decode(body, type=Label)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Damaged(f"its label cannot be read: {error}") from None
-    begin = _HEAD.size + size
-    return label, begin + -begin % 8
+    end = _HEAD.size + size
+    begin = end + -end % 8
+    if any(data[end:begin]):
+        raise Damaged("what fills up its label is not zero")
+    return label, begin
 
 
 def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
