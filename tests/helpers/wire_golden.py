@@ -115,10 +115,7 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
         "credits": (Credits(sub_ids=("s", "t"), bytes=(131072, 70)), None),
         "flush": (Flush(id=4), None),
         "resolve": (Resolve(id=5, topic="orders", bookmark="[0:1|2|)"), None),
-        "stage": (
-            Stage(id=10, transaction=_TRANSACTION, part="0"),
-            batch_from_bodies("orders", [b"1", b"2"]),
-        ),
+        "stage": (Stage(id=10, transaction=_TRANSACTION, part="0"), staged),
         "prepare": (Prepare(id=11, transaction=_TRANSACTION, part="0"), None),
         "commit": (Commit(id=12, transaction=_TRANSACTION, parts=("0", "1")), None),
         "abort": (Abort(id=13, transaction=Transaction(publisher="billing", name="invoice-1")), None),
