@@ -131,27 +131,33 @@ class Broker:
         self._errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
         self._intake = self._make_intake(validation)
         self._asking = Asking(self.subscribing, self._answers, lambda: self.draining)
-        held = Staging(
-            journal.journal_id,
-            staging or StagingLimits(),
-            self._effects,
-            self._answers,
-            self._pauses,
-            self.subscribing.new_token,
-        )
-        self.transactions = Transactions(
-            journal, self._publishing, registry, self.subscribing, validation, held, self._answers, instance
-        )
-        self._pins: list[Callable[[], Pin | None]] = [
-            self.subscribing.oldest_needed,
-            self.queues.oldest_needed,
-        ]
+        self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
+        self._pins: list[Callable[[], Pin | None]] = [self.queues.oldest_needed]
+        self.pin(self.subscribing.oldest_needed)
         self.retaining = self._make_retaining(retention or RetentionPolicy())
         self._strangers: set[int] = set()
         self._failed = False
         self.draining = False
         """A clean stop has begun."""
         self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
+
+    def _make_transactions(
+        self, registry: Registry, validation: Validation, limits: StagingLimits
+    ) -> Transactions:
+        journal, subscribing = self.journal, self.subscribing
+        staging = Staging(
+            journal.journal_id, limits, self._effects, self._answers, self._pauses, subscribing.new_token
+        )
+        return Transactions(
+            journal,
+            self._publishing,
+            registry,
+            subscribing,
+            validation,
+            staging,
+            self._answers,
+            self._instance,
+        )
 
     def _make_retaining(self, policy: RetentionPolicy) -> Retaining:
         return Retaining(

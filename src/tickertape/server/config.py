@@ -36,6 +36,7 @@ from tickertape.server.queues_config import read_queues
 from tickertape.server.section import MISSING, Section, kind_of, text_of
 from tickertape.server.slow_clients import SlowClientsConfig, read_slow_clients
 from tickertape.server.topic_names import read_name, read_recorded
+from tickertape.server.transactions_config import TransactionsConfig, read_transactions
 
 SyncName = Literal["always", "interval", "never"]
 
@@ -140,6 +141,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
     slow_clients: SlowClientsConfig = SlowClientsConfig()
+    transactions: TransactionsConfig = TransactionsConfig()
     admin: Admin = Admin()
     logging: LoggingConfig = LoggingConfig()
 
@@ -224,6 +226,7 @@ def _config(root: Section, file: str) -> Config:
     types = {topic.name: topic.message_type for topic in topics}
     queues = read_queues(root.tables("queue") or [], journal.topics, types)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
+    transactions = read_transactions(root.table("transactions"))
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
@@ -244,6 +247,7 @@ def _config(root: Section, file: str) -> Config:
         topics=topics,
         queues=queues,
         slow_clients=slow_clients,
+        transactions=transactions,
         admin=admin,
         logging=logging,
     )

@@ -113,16 +113,14 @@ def open_instance(config: Config) -> Opened:
         retention=RetentionPolicy(settings.retain, settings.retain_size),
         slow_clients=config.slow_clients.limits,
         queues=config.queues,
+        staging=config.transactions.limits,
     )
-    queue_report = open_queues(broker, disk, registry.others)
-    staged, staged_report = find_staged(disk, identity.journal_id)
-    broker.transactions.restore(staged, clock())
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
     report.extend(f"{error}; everything else is served" for error in registry.damage)
-    report.extend(queue_report)
-    report.extend(staged_report)
+    report.extend(open_queues(broker, disk, registry.others))
+    report.extend(open_staged(broker, disk))
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
     return Opened(broker, disk, executor, report, spill)
 
@@ -150,6 +148,19 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
         remove_queues(disk)
     broker.begin_queues(recovered, now)
     return report + recovered.report
+
+
+def open_staged(broker: Broker, disk: Disk) -> list[str]:
+    """Take over what was staged for transactions and prepared; a line for each thing to tell. Raises
+    `OSError`."""
+    staged, report = find_staged(disk, broker.journal.journal_id)
+    broker.transactions.restore(staged, clock())
+    staging = broker.transactions.staging
+    if staging.count:
+        report.append(
+            f"{staging.count} parts of transactions that were not committed are kept, {staging.bytes} bytes"
+        )
+    return report
 
 
 def _spill_files(config: Config, owner: str) -> SpillFiles | None:

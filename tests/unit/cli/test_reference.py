@@ -68,6 +68,7 @@ def test_every_option_is_documented_and_exists(path: tuple[str, ...]) -> None:
         ("`[[topic]]`", "[[topic]]\nzzz = 1"),
         ("`[[queue]]`", "[[queue]]\nzzz = 1"),
         ("`[slow_clients]`", "[slow_clients]\nzzz = 1"),
+        ("`[transactions]`", "[transactions]\nzzz = 1"),
         ("`[admin]`", "[admin]\nzzz = 1"),
         ("`[logging]`", "[logging]\nzzz = 1"),
     ],

@@ -307,7 +307,7 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
 
 # -- bad ones -----------------------------------------------------------------------------------------
 
-TAKES = "instance, transport, journal, topic, queue, slow_clients, admin, logging, include"
+TAKES = "instance, transport, journal, topic, queue, slow_clients, transactions, admin, logging, include"
 
 
 @pytest.mark.parametrize(
