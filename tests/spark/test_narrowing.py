@@ -34,7 +34,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Any:
                     {"carrier": CARRIERS[i % 3], "flight": n * 20 + i, "pad": "x" * 900} for i in range(20)
                 ]
                 client.publish_batch("flights/ny", rows)
-                client.publish("flights/la", {"carrier": "UA", "flight": n}, sow_key=f"k{n}", expiration=5000)
+                client.publish("flights/la", {"carrier": "UA", "flight": n}, sow_key=f"k{n}", expiration=5)
                 client.publish("fills/fix", b"carrier=UA\x01flight=%d\x01" % n, correlation_id=f"c{n}")
                 client.publish("flights/la", b"no JSON")
                 if n % 7 == 0:
