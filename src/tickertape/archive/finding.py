@@ -86,7 +86,8 @@ def last_before(store: Store, manifest: Manifest, position: int) -> Bookmark | N
         for group in reversed(groups_between(opened, best + 1, position)):
             last = _last_row(store, opened, file.path, group, position)
             if last is not None:
-                best, found = last
+                if last[0] > best:
+                    best, found = last
                 break
     return found
 

@@ -53,7 +53,7 @@ def read(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_archived_is_read_back_as_it_was_published(tmp_path: Path, seed: int) -> None:
-    log = random_log(Random(seed), 120)
+    log = random_log(Random(seed), 60)
     archive = archived(tmp_path, log)
     end, everything = end_of(log), messages_of(log)
     assert read(archive, 0, end) == everything
@@ -78,7 +78,7 @@ def test_columns_that_no_message_uses_are_absent(tmp_path: Path) -> None:
 
 
 def test_little_memory_gives_the_same(tmp_path: Path) -> None:
-    log = random_log(Random(5), 100)
+    log = random_log(Random(5), 30)
     archive = archived(tmp_path, log)
     manifest = archive._covering(0, end_of(log))
     files = manifest.overlapping(0, end_of(log))
@@ -93,14 +93,14 @@ def test_more_files_than_may_be_open_are_read_all_the_same(
 ) -> None:
     monkeypatch.setattr("tickertape.archive.scan.archive_files_open_max", 1)
     monkeypatch.setattr("tickertape.archive.scan.archive_chunk_bytes_max", 100)
-    log = random_log(Random(6), 100)
+    log = random_log(Random(6), 30)
     archive = archived(tmp_path, log, 1)
     assert read(archive, 0, end_of(log)) == messages_of(log)
     assert archive.store.files_opened > len(archive._covering(0, 1))
 
 
 def test_a_filter_gives_what_passes(tmp_path: Path) -> None:
-    log = random_log(Random(7), 100)
+    log = random_log(Random(7), 40)
     archive = archived(tmp_path, log)
     passing = compile_filter("/n % 10 = 3", message_type("json"))
     found: list[Told] = []
@@ -146,7 +146,7 @@ def test_positions_by_bookmark_and_time(tmp_path: Path, seed: int) -> None:
     log = random_log(Random(seed), 60, first=100)
     archive = archived(tmp_path, log)
     everything, end = messages_of(log), end_of(log)
-    for position, publisher, sequence, stamp, *_ in everything[::7]:
+    for position, publisher, sequence, stamp, *_ in everything[::19]:
         assert archive.find_bookmark(Bookmark(publisher, sequence), end) == position
         assert archive.find_bookmark(Bookmark(publisher, sequence), position) is None
         assert archive.find_time(stamp, 0, end) == next(m[0] for m in everything if m[3] >= stamp)
@@ -161,17 +161,17 @@ def test_positions_by_bookmark_and_time(tmp_path: Path, seed: int) -> None:
 
 
 def test_files_without_statistics_are_read_whenever_they_may_hold_it(tmp_path: Path) -> None:
-    log = random_log(Random(8), 60)
+    log = random_log(Random(8), 12)
     writer = ArchiveWriter(tmp_path, JOURNAL)
     for commit in log:
         writer.add([commit], end_of([commit]), statistics=False)
     archive = Archive(str(tmp_path))
     everything = messages_of(log)
     assert read(archive, 0, end_of(log)) == everything
-    position, publisher, sequence, stamp, *_ = everything[40]
+    position, publisher, sequence, stamp, *_ = everything[30]
     assert archive.find_bookmark(Bookmark(publisher, sequence), end_of(log)) == position
     assert archive.find_time(stamp, 0, end_of(log)) == next(m[0] for m in everything if m[3] >= stamp)
-    assert archive.last_before(position) == Bookmark(everything[39][1], everything[39][2])
+    assert archive.last_before(position) == Bookmark(everything[29][1], everything[29][2])
 
 
 # -- what is wrong ------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_a_position_twice_is_told(tmp_path: Path) -> None:
 
 
 def test_compaction_while_it_is_read_is_not_noticed(tmp_path: Path) -> None:
-    log = random_log(Random(9), 60)
+    log = random_log(Random(9), 10)
     writer = ArchiveWriter(tmp_path, JOURNAL)
     for commit in log:
         writer.add([commit], end_of([commit]))
