@@ -17,9 +17,12 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 
+from tests.helpers.logs import Commit
 from tickertape.archive import table
-from tickertape.batch import MessageBatch
+from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.outside import read_outside
 
 Parts = Iterable[tuple[Sequence[int] | Int64s, MessageBatch]]
 """Positions and their messages."""
@@ -132,3 +135,19 @@ def split(rows: pa.Table) -> list[tuple[date, str, pa.Table]]:
         )
         found.append((key["date"], key["topic"], rows.filter(own).sort_by("position")))
     return found
+
+
+def commits_of(data: Path, journal: str, start: int, end: int, topics: Iterable[str]) -> list[Commit]:
+    """The commits of a journal with messages of some topics at the positions `[start, end)`, cut to these."""
+    disk = SystemDisk(data)
+    found: dict[int, Commit] = {}
+    try:
+        for topic in topics:
+            for stored in read_outside(disk, journal, start, end, topic):
+                first, batch = stored.header.first_position, stored.batch()
+                low, high = max(start - first, 0), min(end - first, batch.count)
+                if low < high:
+                    found[first] = Commit(np.arange(first + low, first + high), slice_batch(batch, low, high))
+    finally:
+        disk.close_all()
+    return [found[first] for first in sorted(found)]

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkExpired
 from tickertape.base.limits import archive_answer_bytes_max
+from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.reading import LogView, Part
 from tickertape.journal.retired import expired
 
@@ -192,7 +193,17 @@ def look(view: LogView, topic: str | None) -> ArchiveSearch:
 
 def apart(what: str, view: LogView, older: Older) -> BookmarkExpired:
     """The error of what neither archive nor log has."""
-    return expired(f"{what}: {older}", view.retired, view.first)
+    begins = f"the log begins at position {view.first_position}"
+    if view.first is None:
+        return BookmarkExpired(
+            f"{what}: {older}, and {begins}: what is between is in neither; start from NOW"
+        )
+    first = str(view.first.bookmark)
+    return BookmarkExpired(
+        f"{what}: {older}, and {begins}, with {first} of {format_timestamp(view.first.timestamp)}: what is "
+        "between is in neither. Decide what to do about it, then start from that bookmark",
+        available=first,
+    )
 
 
 def gone(what: str, view: LogView) -> BookmarkExpired:
