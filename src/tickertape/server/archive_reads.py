@@ -61,7 +61,9 @@ class _Open(NamedTuple):
     """A reader that goes on where the last answer ended."""
 
     at: int
-    reading: Iterator[Archived]
+    end: int
+    """Where it ends; the log may begin later by now."""
+    messages: Iterator[Archived]
 
 
 class ArchiveReads:
@@ -204,25 +206,26 @@ class ArchiveReads:
         parts: list[Part] = []
         size, end = 0, request.begin
         reading = self._reading(request)
-        for batch, positions, end in reading:
+        for batch, positions, end in reading.messages:
             if batch is not None:
                 parts.append(Part(int(positions[0]), batch, positions, end))
                 size += batch.nbytes
             if size >= request.size:
                 break
-        if end < request.end:
-            self._keep(request.scan, _Open(end, reading))
+        if end < reading.end:
+            self._keep(request.scan, reading._replace(at=end))
         return ArchivedParts(parts, end)
 
-    def _reading(self, request: ReadArchive) -> Iterator[Archived]:
+    def _reading(self, request: ReadArchive) -> _Open:
         """The reader of a scan where it is, or a new one."""
         with self._scans_lock:
             known = self._scans.pop(request.scan, None)
         if known is not None and known.at == request.begin:
-            return known.reading
-        return self._opened().messages(
+            return known
+        messages = self._opened().messages(
             request.begin, request.end, request.topic, bytes_max=min(read_bytes_target, request.size)
         )
+        return _Open(request.begin, request.end, messages)
 
     def _keep(self, scan: int, known: _Open) -> None:
         with self._scans_lock:
