@@ -388,6 +388,17 @@ class JournalFull(JournalError):
     code = "journal_full"
 
 
+class ArchiveFailed(TickertapeError):
+    """The archive cannot be read, or a table is not the archive that it should be; nothing was skipped."""
+
+    code = "archive_failed"
+
+    def __init__(self, message: str = "", *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+        """A file that the table names is not there; it does not travel."""
+
+
 # -- stores of a client -------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ from tickertape.base.units import parse_size
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.address import parse_admin, parse_listen
+from tickertape.server.archive_config import ArchiveConfig, read_archive
 from tickertape.server.document import Node, Place, Problem, Problems, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
 from tickertape.server.plain_values import check_choice, flag_of, seconds_of
@@ -54,7 +55,7 @@ MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
 # What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
 SECTIONS_LATER: Final = (
-    "action", "archive", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
+    "action", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
 )  # fmt: skip
 INSTANCE_LATER: Final = ("group", "user")
 TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "slow_client", "tls")
@@ -142,6 +143,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
     slow_clients: SlowClientsConfig = SlowClientsConfig()
     transactions: TransactionsConfig = TransactionsConfig()
+    archive: ArchiveConfig | None = None
     admin: Admin = Admin()
     logging: LoggingConfig = LoggingConfig()
 
@@ -227,6 +229,7 @@ def _config(root: Section, file: str) -> Config:
     queues = read_queues(root.tables("queue") or [], journal.topics, types)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
     transactions = read_transactions(root.table("transactions"))
+    archive = read_archive(root.table("archive"), file) if root.has("archive") else None
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
@@ -248,6 +251,7 @@ def _config(root: Section, file: str) -> Config:
         queues=queues,
         slow_clients=slow_clients,
         transactions=transactions,
+        archive=archive,
         admin=admin,
         logging=logging,
     )

@@ -18,11 +18,13 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
+from tickertape.engine.retaining import Pin
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import Older
 from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.queue_files import read_queues, remove_queues, write_queues
 from tickertape.journal.reached import write_reached
@@ -30,6 +32,8 @@ from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.journal.staging import find_staged
+from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.archive_reads import ArchiveReads
 from tickertape.server.config import Config
 from tickertape.server.spill_files import SpillFiles
 
@@ -51,6 +55,8 @@ class Opened(NamedTuple):
     """What recovery found, a line each."""
     spill: SpillFiles | None
     """Where waits what slow clients do not take; None: nowhere."""
+    archive: ArchiveReads | None = None
+    """What lies before the log; None: nothing is archived."""
 
 
 def clock() -> Now:
@@ -115,6 +121,7 @@ def open_instance(config: Config) -> Opened:
         queues=config.queues,
         staging=config.transactions.limits,
     )
+    archive = None if config.archive is None else _archive(config.archive, broker)
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
@@ -122,7 +129,7 @@ def open_instance(config: Config) -> Opened:
     report.extend(open_queues(broker, disk, registry.others))
     report.extend(open_staged(broker, disk))
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
-    return Opened(broker, disk, executor, report, spill)
+    return Opened(broker, disk, executor, report, spill, archive)
 
 
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
@@ -161,6 +168,15 @@ def open_staged(broker: Broker, disk: Disk) -> list[str]:
             f"{staging.count} parts of transactions that were not committed are kept, {staging.bytes} bytes"
         )
     return report
+
+
+def _archive(settings: ArchiveConfig, broker: Broker) -> ArchiveReads:
+    """Let the engine know of the archive; nothing is read of it yet."""
+    journal = broker.journal
+    older = journal.view.older = Older(settings.location)
+    if settings.require:
+        broker.pin(lambda: Pin(older.end, "archive", brief=not older.known))
+    return ArchiveReads(settings, journal.identity, older)
 
 
 def _spill_files(config: Config, owner: str) -> SpillFiles | None:
