@@ -358,6 +358,12 @@ class JournalFull(JournalError):
     code = "journal_full"
 
 
+class ArchiveFailed(TickertapeError):
+    """The archive cannot be read, or a table is not the archive that it should be; nothing was skipped."""
+
+    code = "archive_failed"
+
+
 # -- stores of a client -------------------------------------------------------------------------------
 
 
