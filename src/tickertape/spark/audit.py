@@ -46,13 +46,14 @@ def number_runs(messages: DataFrame) -> DataFrame:
     The more of a publisher's messages lie together in the order of the log, the fewer runs there are; with
     any other order the runs are shorter and the findings the same.
     """
-    columns = ["publisher", "sequence", "position", f.unix_micros("timestamp").alias("time")]
-    return messages.select(*columns).mapInArrow(_shortened, RUNS_SCHEMA)
+    timed = messages.select("publisher", "sequence", "position", f.unix_micros("timestamp").alias("time"))
+    runs: DataFrame = timed.mapInArrow(_shortened, RUNS_SCHEMA)
+    return runs
 
 
 def publisher_table(runs: DataFrame) -> DataFrame:
-    """A row for each publisher: `first` and `last` number, `messages`, and how many numbers are missing in how
-    many runs, are there more than once, and how often the order breaks or a numbering begins anew."""
+    """A row for each publisher: `first` and `last` number, `messages`, how many numbers are missing in how
+    many runs, or are there more than once, and how often the order breaks or a numbering begins anew."""
     counted = runs.groupBy("publisher").agg(
         f.min("first").alias("first"),
         f.max("last").alias("last"),
@@ -75,7 +76,7 @@ def findings(runs: DataFrame) -> DataFrame:
 
     `missing`: numbers that no message has. `duplicate`: numbers that more messages have than one; `count` is
     how many messages are too many. `order`: the message with the number `first` stands behind one with a
-    higher number. `renumbered`: numbers passed over because a numbering began at the clock, which is no fault.
+    higher number. `renumbered`: numbers passed over because a numbering began at the clock, no fault.
     """
     return _by_number(runs).unionByName(_by_position(runs))
 

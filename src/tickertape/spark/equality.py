@@ -1,7 +1,7 @@
 """Owns the comparison of two logs: which messages one has and the other has not, or has otherwise.
 
-Must never bring messages to the driver, nor compare message by message what is equal: stretches of numbers are
-compared by digest first, and only those that differ are looked into.
+Must never bring messages to the driver, nor compare message by message what is equal: stretches of numbers
+are compared by digest first, and only those that differ are looked into.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 MESSAGES: Final = (
     "publisher", "sequence", "topic", "data", "correlation_id", "key", "expiration_ms"
 )  # fmt: skip
-"""The columns that are compared, those of a message that its publisher gave. Where and when a server stored it
-is not the publisher's, and differs from server to server."""
+"""The columns that are compared, those of a message that its publisher gave. Where and when a server stored
+it is not the publisher's, and differs from server to server."""
 
 MISSING_THERE: Final = "missing there"
 MISSING_HERE: Final = "missing here"
@@ -55,9 +55,7 @@ def differences(here: DataFrame, there: DataFrame, stretches: DataFrame) -> Data
         .when(f.col("left.digest") == f.col("right.digest"), OTHER_COUNT)
         .otherwise(DIFFERENT)
     )
-    differing = [
-        f.when(~f.col(f"left.{part}").eqNullSafe(f.col(f"right.{part}")), part) for part in _PARTS
-    ]
+    differing = [f.when(~f.col(f"left.{part}").eqNullSafe(f.col(f"right.{part}")), part) for part in _PARTS]
     both = f.col("left").isNotNull() & f.col("right").isNotNull()
     return (
         joined.where(~f.col("left").eqNullSafe(f.col("right")))
