@@ -12,7 +12,7 @@ from tickertape.cli.group import LazyGroup
 
 @click.group(
     cls=LazyGroup,
-    modules={},
+    modules={"audit": "tickertape.cli.pipeline.audit"},
     short_help="Run Spark jobs over the log.",
 )
 def pipeline() -> None:
@@ -21,5 +21,5 @@ def pipeline() -> None:
     They need Java 17 or later and: pip install 'tickertape[spark]'
 
     \b
-    tickertape pipeline COMMAND -h                     what a command takes
+    tickertape pipeline audit tcp://127.0.0.1:9007           is every message there, once, in order?
     """
