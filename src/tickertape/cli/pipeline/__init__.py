@@ -12,7 +12,7 @@ from tickertape.cli.group import LazyGroup
 
 @click.group(
     cls=LazyGroup,
-    modules={"audit": "tickertape.cli.pipeline.audit"},
+    modules={"audit": "tickertape.cli.pipeline.audit", "init": "tickertape.cli.pipeline.init"},
     short_help="Run Spark jobs over the log.",
 )
 def pipeline() -> None:
@@ -22,4 +22,5 @@ def pipeline() -> None:
 
     \b
     tickertape pipeline audit tcp://127.0.0.1:9007           is every message there, once, in order?
+    tickertape pipeline init last-flights                    a declarative pipeline project
     """
