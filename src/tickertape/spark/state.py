@@ -1,6 +1,6 @@
 """Owns historical state: what was the last message of each key, now or as of any point of the log.
 
-Must never run anything: it makes frames of frames, so that it can stand in a declarative pipeline.
+Must never run anything, nor ask a frame for its columns: a declarative pipeline allows neither.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Key = str | Column
 """The name of a column, or an expression such as `f.get_json_object(f.decode("data", "utf-8"), "$.id")`."""
 
 _VALUE = "tickertape_value"
-_KEY = "tickertape_key"
+_LIMIT = "tickertape_limit"
 
 
 def last_values(messages: DataFrame, *keys: Key, as_of: str | datetime | None = None) -> DataFrame:
@@ -29,35 +29,30 @@ def last_values(messages: DataFrame, *keys: Key, as_of: str | datetime | None = 
     which all of them are null have no key and are left out. `as_of`: a bookmark (up to and with this
     message), a timestamp or `datetime` (naive is UTC; up to and with this moment), None: to the end.
 
-    Raises `UsageError` without a key or a column that is needed, `BadBookmark` for an `as_of` that is none
-    of these. A bookmark that is not in `messages` is an error when the frame is evaluated: where the state
-    of that moment lies is not known then.
+    Raises `UsageError` without a key, `BadBookmark` for an `as_of` that is none of these. A bookmark that is
+    not in `messages` is an error when the frame is evaluated: where the state of that moment lies is not
+    known then.
     """
-    _check(messages, keys, "position")
+    if not keys:
+        raise UsageError("last_values needs a key: the name of a column, or an expression")
     seen = messages if as_of is None else _up_to(messages, as_of)
-    names = [f"{_KEY}_{number}" for number in range(len(keys))]
-    expressions = [f.col(key) if isinstance(key, str) else key for key in keys]
-    keyed = seen.select(
-        f.struct(*map(f.col, messages.columns)).alias(_VALUE),
-        *(expression.alias(name) for expression, name in zip(expressions, names, strict=True)),
-    ).where(reduce(Column.__or__, (f.col(name).isNotNull() for name in names)))
-    last = keyed.groupBy(*names).agg(f.max_by(_VALUE, f"{_VALUE}.position").alias(_VALUE))
+    columns = [f.col(key) if isinstance(key, str) else key for key in keys]
+    keyed = seen.where(reduce(Column.__or__, (column.isNotNull() for column in columns)))
+    last = keyed.groupBy(*columns).agg(f.max_by(f.struct("*"), "position").alias(_VALUE))
     return last.select(f"{_VALUE}.*")
 
 
 def _up_to(messages: DataFrame, as_of: str | datetime) -> DataFrame:
     point = parse_bookmark(bookmark_text(as_of))
     if isinstance(point, AtTime):
-        _check(messages, ("timestamp",), "timestamp")
         return messages.where(f.col("timestamp") <= f.timestamp_micros(f.lit(point.micros)))
     if isinstance(point, AtBookmarks) and point.bookmarks:
-        _check(messages, ("publisher",), "publisher", "sequence")
         return _up_to_message(messages, point.bookmarks)
     raise BadBookmark(f"as_of is a bookmark, a timestamp or a datetime, not {as_of!r}")
 
 
 def _up_to_message(messages: DataFrame, bookmarks: tuple[Bookmark, ...]) -> DataFrame:
-    """Up to the last of the messages at `bookmarks`, which must be there."""
+    """Up to the last of the messages at `bookmarks`; one of them at least must be there."""
     texts = ", ".join(f"{some.publisher}|{some.sequence}|" for some in bookmarks)
     wanted = reduce(
         Column.__or__,
@@ -67,17 +62,6 @@ def _up_to_message(messages: DataFrame, bookmarks: tuple[Bookmark, ...]) -> Data
         ),
     )
     unknown = f.raise_error(f.lit(f"as_of: {texts} is not among these messages")).cast("long")
-    limit = messages.where(wanted).agg(f.coalesce(f.max("position"), unknown).alias("tickertape_limit"))
-    reached = messages.crossJoin(f.broadcast(limit)).where(f.col("position") <= f.col("tickertape_limit"))
-    return reached.drop("tickertape_limit")
-
-
-def _check(messages: DataFrame, keys: tuple[Key, ...], *needed: str) -> None:
-    if not keys:
-        raise UsageError("last_values needs a key: the name of a column, or an expression")
-    missing = [name for name in needed if name not in messages.columns]
-    if missing:
-        raise UsageError(
-            f"last_values needs the column {missing[0]}: name it in the schema of the source, such as "
-            f'.schema("position long, publisher string, sequence long, timestamp timestamp, data binary")'
-        )
+    limit = messages.where(wanted).agg(f.coalesce(f.max("position"), unknown).alias(_LIMIT))
+    reached = messages.crossJoin(f.broadcast(limit)).where(f.col("position") <= f.col(_LIMIT))
+    return reached.drop(_LIMIT)
