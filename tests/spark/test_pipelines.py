@@ -34,9 +34,9 @@ STATE = "position long, publisher string, sequence long, timestamp timestamp, da
 
 
 @pytest.fixture(scope="module")
-def limit(full: bool) -> int | None:
-    """How many flights; None is the whole year."""
-    return None if full else FLIGHTS
+def limit(request: pytest.FixtureRequest) -> int | None:
+    """How many flights; None is the whole year, with --full."""
+    return None if request.config.getoption("--full") else FLIGHTS
 
 
 @pytest.fixture(scope="module")
