@@ -59,6 +59,8 @@ if TYPE_CHECKING:
         Refused,
         SlowClient,
         SpillFailed,
+        StagingFailed,
+        StagingFull,
         StoreCorrupt,
         StoreError,
         StoreFailed,
@@ -72,12 +74,16 @@ if TYPE_CHECKING:
         TickertapeError,
         TimedOut,
         TopicNotRecorded,
+        TransactionBusy,
+        TransactionTooLarge,
+        TransactionUnknown,
         UsageError,
         WrongJournal,
     )
     from tickertape.base.version import __version__
     from tickertape.batch import Message, MessageBatch
     from tickertape.client.aio import AsyncClient
+    from tickertape.client.aio_committing import AsyncClientTransaction
     from tickertape.client.aio_ha import AsyncHAClient
     from tickertape.client.async_streams import AsyncMessageStream
     from tickertape.client.authenticators import Authenticator, DefaultAuthenticator
@@ -92,6 +98,7 @@ if TYPE_CHECKING:
     )
     from tickertape.client.choosers import ConnectionInfo, DefaultServerChooser, ServerChooser
     from tickertape.client.command import Command
+    from tickertape.client.committing import ClientTransaction
     from tickertape.client.delays import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
     from tickertape.client.ha import HAClient
     from tickertape.client.publish_store import (
@@ -109,6 +116,7 @@ if TYPE_CHECKING:
         StoredSubscription,
         SubscriptionManager,
     )
+    from tickertape.client.transaction import CommittedTransaction
 
 __all__ = [
     "EPOCH",
@@ -117,6 +125,7 @@ __all__ = [
     "AlreadyLoggedOn",
     "AppendingPublishStore",
     "AsyncClient",
+    "AsyncClientTransaction",
     "AsyncHAClient",
     "AsyncMessageStream",
     "Authenticator",
@@ -138,8 +147,10 @@ __all__ = [
     "BookmarkStoreFull",
     "BookmarkUnknown",
     "Client",
+    "ClientTransaction",
     "Closed",
     "Command",
+    "CommittedTransaction",
     "ConfigurationError",
     "ConflatingRecoveryPointAdapter",
     "ConnectionInfo",
@@ -193,6 +204,8 @@ __all__ = [
     "ServerChooser",
     "SlowClient",
     "SpillFailed",
+    "StagingFailed",
+    "StagingFull",
     "StoreCorrupt",
     "StoreError",
     "StoreFailed",
@@ -208,12 +221,18 @@ __all__ = [
     "TickertapeError",
     "TimedOut",
     "TopicNotRecorded",
+    "TransactionBusy",
+    "TransactionTooLarge",
+    "TransactionUnknown",
     "UsageError",
     "WrongJournal",
     "__version__",
 ]
 
 _HOMES: Final = {
+    "tickertape.client.transaction": ("CommittedTransaction",),
+    "tickertape.client.aio_committing": ("AsyncClientTransaction",),
+    "tickertape.client.committing": ("ClientTransaction",),
     "tickertape.base.bookmarks": ("EPOCH", "MOST_RECENT", "NOW", "Bookmark"),
     "tickertape.base.version": ("__version__",),
     "tickertape.batch": ("Message", "MessageBatch"),

@@ -17,6 +17,7 @@ from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeEr
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.base.units import within
 from tickertape.client.acking import AcknowledgingClient
+from tickertape.client.aio_committing import AsyncTransacting
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.bookmark_store.protocol import BookmarkStore, refuse_own_client
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
@@ -24,7 +25,6 @@ from tickertape.client.command import Command, naming
 from tickertape.client.convoy import Convoy
 from tickertape.client.driver import FailedWriteHandler, extras
 from tickertape.client.effects import HandAll
-from tickertape.client.loop_driver import LoopDriver
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
@@ -37,7 +37,7 @@ EVERY_TASK: Final = 1
 
 
 class AsyncClient(
-    LoopDriver,
+    AsyncTransacting,
     SubscribingClient[
         Coroutine[Any, Any, AsyncMessageStream],
         Coroutine[Any, Any, tuple[str, int, int]],

@@ -18,6 +18,7 @@ from tickertape.base.limits import client_timeout_seconds
 from tickertape.client.bookmark_store.protocol import BookmarkStore, refuse_own_client
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, naming
+from tickertape.client.committing import Transacting
 from tickertape.client.driver import FailedWriteHandler, extras
 from tickertape.client.effects import HandAll
 from tickertape.client.lane import NOBODY
@@ -26,14 +27,13 @@ from tickertape.client.settle_steps import SettleSteps
 from tickertape.client.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
-from tickertape.client.thread_driver import ThreadDriver
 from tickertape.client.waiting import DEFAULT, Timeout, now
 from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Resolve, Resolved
 
 
 class Client(
-    ThreadDriver, SettleSteps, SubscribingClient[MessageStream, tuple[str, int, int], Resolved, None]
+    Transacting, SettleSteps, SubscribingClient[MessageStream, tuple[str, int, int], Resolved, None]
 ):
     """A connection to one server that blocks its callers; any number of threads may use it.
 

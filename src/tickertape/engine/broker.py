@@ -22,6 +22,7 @@ from tickertape.base.ports import Buffer, Now
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.answers import Answers
+from tickertape.engine.asking import Asking
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.beats import Beats, heartbeat_seconds
 from tickertape.engine.contents import Contents
@@ -43,8 +44,10 @@ from tickertape.engine.registry import Registry
 from tickertape.engine.retaining import Pin, Retaining
 from tickertape.engine.session import Session
 from tickertape.engine.sessions import Sessions
+from tickertape.engine.staging import Staging, StagingLimits
 from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscribing import Subscribing
+from tickertape.engine.transactions import Transactions
 from tickertape.engine.validation import Validation
 from tickertape.journal.jobs import Job, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
@@ -52,7 +55,9 @@ from tickertape.journal.reading import Part
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (
     WIRE_VERSION,
+    Abort,
     Command,
+    Commit,
     Credit,
     Credits,
     Flush,
@@ -61,9 +66,11 @@ from tickertape.wire.commands import (
     LoggedOn,
     Logon,
     Pause,
+    Prepare,
     Publish,
     Resolve,
     Resume,
+    Stage,
     Subscribe,
     Unsubscribe,
 )
@@ -71,8 +78,8 @@ from tickertape.wire.commands import (
 
 class Broker:
     """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
-    `read_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain `effects()`; while
-    `has_work`, call `work` between other inputs."""
+    `read_done`, `spill_done`, `staging_done`, `beats.looked`, `wake`, `close`; after each one drain
+    `effects()`; while `has_work`, call `work` between other inputs."""
 
     def __init__(
         self,
@@ -87,6 +94,7 @@ class Broker:
         retention: RetentionPolicy | None = None,
         slow_clients: SlowLimits | None = None,
         queues: Sequence[QueueDefinition] = (),
+        staging: StagingLimits | None = None,
     ) -> None:
         self.journal = journal
         self.statistics = Statistics()
@@ -122,6 +130,18 @@ class Broker:
         self._publishing.accepted = self._delivery.live.accepted
         self._errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
         self._intake = self._make_intake(validation)
+        self._asking = Asking(self.subscribing, self._answers, lambda: self.draining)
+        held = Staging(
+            journal.journal_id,
+            staging or StagingLimits(),
+            self._effects,
+            self._answers,
+            self._pauses,
+            self.subscribing.new_token,
+        )
+        self.transactions = Transactions(
+            journal, self._publishing, registry, self.subscribing, validation, held, self._answers, instance
+        )
         self._pins: list[Callable[[], Pin | None]] = [
             self.subscribing.oldest_needed,
             self.queues.oldest_needed,
@@ -171,6 +191,7 @@ class Broker:
         session = self._sessions.remove(conn)
         if session is not None:
             self._intake.drop(session)
+            self.transactions.gone(conn)
             self.subscribing.drop(session)
             self._write()
 
@@ -234,9 +255,16 @@ class Broker:
         self.subscribing.unrecorded.spill_done(token, data)
         self._journal_moved(now)
 
+    def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
+        """The answer to a `StagingJob`: the blocks of an opened file, nothing, or what went wrong."""
+        self._moment(now)
+        self.transactions.done(token, result, now)
+        self._journal_moved(now)
+
     def wake(self, now: Now) -> None:
         """A deadline has come."""
         self._moment(now)
+        self.transactions.wake(now)
         self.subscribing.unrecorded.settle()
         self.queues.wake(now)
         self._keeping.wake(now)
@@ -286,6 +314,7 @@ class Broker:
             self.beats.next_deadline(),
             self.queues.next_deadline(now),
             self._keeping.next_deadline(),
+            self.transactions.next_deadline(),
         )
         return min([t for t in deadlines if t is not None], default=None)
 
@@ -328,6 +357,7 @@ class Broker:
     def _journal_moved(self, now: Now) -> None:
         """Pass on what the journal wants and what became persisted."""
         commits = self.journal.take_persisted()
+        self.transactions.moved(now)
         self._write()
         for session, command in self._publishing.due():
             self._answers.send(session.conn, command)
@@ -418,7 +448,9 @@ class Broker:
             self.subscribing.credits(session, command)
         elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
             # In its turn: settlements that came before it may not end leases that it brings.
-            self._intake.after(session, lambda now: self._answer(session, command, now))
+            self._intake.after(session, lambda now: self._asking.answer(session, command, now))
+        elif isinstance(command, Stage | Prepare | Commit | Abort):
+            self.transactions.take(session, command, batch, now)
         elif isinstance(command, Flush):
             self._intake.flush(session, command)
         elif isinstance(command, Logon):
@@ -427,24 +459,6 @@ class Broker:
             raise BadCommand(f"{type(command).__name__} does not come from a client")
         elif command.interval_ms is not None:
             self.beats.begin(session.conn, command.interval_ms, now.mono)
-
-    def _answer(
-        self, session: Session, command: Subscribe | Unsubscribe | Pause | Resume | Resolve, now: Now
-    ) -> None:
-        """Do what a command asks; a refusal is its answer and disturbs nothing else."""
-        try:
-            if isinstance(command, Subscribe):
-                self._subscribe(session, command, now)
-            elif isinstance(command, Unsubscribe):
-                self.subscribing.unsubscribe(session, command)
-            elif isinstance(command, Pause):
-                self.subscribing.pause(session, command, now)
-            elif isinstance(command, Resume):
-                self.subscribing.resume(session, command, now)
-            else:
-                self._resolve(session, command, now)
-        except TickertapeError as error:
-            self._answers.refuse_command(session.conn, command.id, error)
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         if self.draining:
@@ -456,18 +470,6 @@ class Broker:
 
     def _too_slow(self, session: Session, why: str) -> None:
         self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
-
-    def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
-        self._check_not_stopping()
-        self.subscribing.subscribe(session, command, now)
-
-    def _resolve(self, session: Session, command: Resolve, now: Now) -> None:
-        self._check_not_stopping()
-        self.subscribing.resolve(session, command, now)
-
-    def _check_not_stopping(self) -> None:
-        if self.draining:
-            raise NotReady("the server is stopping: subscribe again after reconnecting")
 
     # -- helpers --------------------------------------------------------------------------------------
 

@@ -48,10 +48,11 @@ from tickertape.engine.effects import (
     SpillRead,
     SpillTrim,
     SpillWrite,
+    StagingJob,
     SubscriptionEnded,
 )
-from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.jobs import Job, RetireSegments, WriteCommit
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.reading import ReadRequest
 from tickertape.server.command_turns import CommandTurns
 from tickertape.server.disk_thread import DiskThread
@@ -60,6 +61,7 @@ from tickertape.server.inbound import Inbound
 from tickertape.server.listener import Peer
 from tickertape.server.opening import Opened, clock
 from tickertape.server.readers import Readers
+from tickertape.server.staging_files import StagingFiles
 from tickertape.wire.commands import Publish
 from tickertape.wire.connection import Received, Violation
 
@@ -113,6 +115,7 @@ class Instance:
         self._spill = opened.spill
         if self._spill is not None:
             self._spill.start(self._spill_answers)
+        self._staging = StagingFiles(opened.disk, self._staging_answers)
         self._outgoing: dict[int, list[Buffer]] = {}
         """What the effects of one flush want written, by connection."""
         self._turns = CommandTurns(self._take, lambda: self.broker.contents.compiled, self._read_for_turns)
@@ -241,6 +244,14 @@ class Instance:
         """Called on a thread of the spill."""
         self._loop.call_soon_threadsafe(self._spill_answered, token, data)
 
+    def _staging_answers(self, token: int, result: list[memoryview] | TickertapeError) -> None:
+        """Called on a thread of the staging files."""
+        self._loop.call_soon_threadsafe(self._staging_answered, token, result)
+
+    def _staging_answered(self, token: int, result: list[memoryview] | TickertapeError) -> None:
+        self.broker.staging_done(token, result, clock())
+        self.flush()
+
     def _spill_answered(self, token: int, data: Buffer | OSError | None) -> None:
         self.broker.spill_done(token, data, clock())
         self.flush()
@@ -295,6 +306,8 @@ class Instance:
         elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
             assert self._spill is not None
             self._spill.submit(effect)
+        elif isinstance(effect, StagingJob):
+            self._staging.submit(effect)
         elif isinstance(effect, OfflineStart | OfflineStop):
             self._tell_offline(effect)
         elif isinstance(effect, LoggedOnNow):
@@ -463,6 +476,7 @@ class Instance:
             peer.abort()
         self.disk.stop()
         self._readers.stop()
+        self._staging.stop()
         if self._spill is not None:
             self._spill.stop()
 

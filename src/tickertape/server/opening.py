@@ -18,17 +18,18 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
-from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.queue_files import read_queues, remove_queues, write_queues
 from tickertape.journal.reached import write_reached
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
+from tickertape.journal.staging import find_staged
 from tickertape.server.config import Config
 from tickertape.server.spill_files import SpillFiles
 
@@ -114,11 +115,14 @@ def open_instance(config: Config) -> Opened:
         queues=config.queues,
     )
     queue_report = open_queues(broker, disk, registry.others)
+    staged, staged_report = find_staged(disk, identity.journal_id)
+    broker.transactions.restore(staged, clock())
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
     report.extend(f"{error}; everything else is served" for error in registry.damage)
     report.extend(queue_report)
+    report.extend(staged_report)
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
     return Opened(broker, disk, executor, report, spill)
 
