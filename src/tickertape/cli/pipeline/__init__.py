@@ -1,0 +1,25 @@
+"""Owns the group `pipeline`: the commands that are Spark jobs over the log.
+
+Must never import Spark: a command does so when it runs, so that help and the other commands need none.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tickertape.cli.group import LazyGroup
+
+
+@click.group(
+    cls=LazyGroup,
+    modules={},
+    short_help="Run Spark jobs over the log.",
+)
+def pipeline() -> None:
+    """Run Spark jobs over the log, on this machine or on a cluster (--master).
+
+    They need Java 17 or later and: pip install 'tickertape[spark]'
+
+    \b
+    tickertape pipeline COMMAND -h                     what a command takes
+    """
