@@ -215,22 +215,27 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         end: int,
         journal: str,
         *,
+        filter: str | None = None,
+        numbered: bool = False,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
         """Read the positions `start` (first) to `end` (first not read) of `topic` in the log `journal`, and
         stop.
 
-        `resolve` gives them. Use `batches()` of the stream returned; it raises what cut it short. Raises
-        `WrongJournal` when the server holds another log, and what `subscribe` raises.
+        `resolve` gives them. `topic` may be a pattern. With `numbered` the batches have `positions`. Use
+        `batches()` of the stream returned; it raises what cut it short. Raises `WrongJournal` when the server
+        holds another log, `BookmarkExpired` for what retention has removed, and what `subscribe` raises.
         """
         request = make_request(
             topic,
             self._sub_id(None),
             timestamp=True,
+            filter=filter,
             depth=depth,
             positions=(start, end),
             journal=journal,
+            numbered=numbered,
         )
         return self._open(request, timeout, None, limited=True)
 

@@ -93,6 +93,10 @@ def _check_subscription(
             raise BadOption(f"positions {start} to {end}: the end is below the start")
         if start < journal.view.first_position:
             raise expired(f"position {start}", journal.view.retired, journal.view.first)
+        if command.numbered and (options.conflation is not None or options.live):
+            raise BadOption("numbered excludes conflation and live: each message is told its place")
+    elif command.numbered:
+        raise BadOption("numbered needs positions")
     elif command.until_caught_up and command.bookmark is None:
         raise BadOption("until_caught_up needs a bookmark")
 

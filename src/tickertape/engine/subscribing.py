@@ -178,6 +178,7 @@ class Subscribing:
         elif of_log:
             sub = Subscription(session, command.sub_id, cover, allowance)
             sub.replays = command.bookmark is not None
+            sub.numbered = command.numbered
             sub.paused, sub.live = options.pause, options.live
             sub.set_pace(options.pace)
             sub.conflating = conflating

@@ -91,6 +91,13 @@ def read_outside(
         raise
 
 
+def first_outside(disk: Disk, journal: str) -> int:
+    """The first position that the journal named `journal` still has. Raises `NotAJournal`, `WrongJournal`,
+    `JournalCorrupt`, `OSError`."""
+    retired = read_retired(disk, _journal_id(disk, journal))
+    return 0 if retired is None else retired.first_position
+
+
 def _check_kept(disk: Disk, journal_id: bytes, position: int) -> None:
     """Raise `BookmarkExpired` when retention has removed the message at `position`."""
     retired = read_retired(disk, journal_id)

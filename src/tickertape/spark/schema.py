@@ -14,15 +14,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from tickertape.base.errors import UsageError
+from tickertape.batch.format import I4, I8, Labels, lengths_of
 from tickertape.spark.pieces import Gathered, Piece
 
 DEFAULT_SCHEMA: Final = (
     "topic string, bookmark string, publisher string, sequence long, timestamp timestamp, data binary"
 )
 """The columns when the user gives no schema."""
+FURTHER_SCHEMA: Final = "position long, date date, key string, correlation_id string, expiration_ms long"
+"""The columns that there are only in a schema that names them."""
+ALL_SCHEMA: Final = f"{DEFAULT_SCHEMA}, {FURTHER_SCHEMA}"
+POSITION: Final = "position"
 
 ROWS_TARGET: Final = 65_536
 BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
@@ -30,6 +43,7 @@ BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
 
 _SEQUENCE_END: Final = 1 << 63
 _TEN_THOUSAND: Final = np.uint64(10_000)
+_DAY_MICROS: Final = 86_400_000_000
 
 Array = Any
 """An Arrow array; pyarrow ships no types."""
@@ -44,7 +58,7 @@ def arrow_schema(schema: StructType) -> Any:
     for field in schema.fields:
         column = _COLUMNS.get(field.name)
         if column is None:
-            raise UsageError(f"there is no column {field.name!r}; there are {DEFAULT_SCHEMA}")
+            raise UsageError(f"there is no column {field.name!r}; there are {ALL_SCHEMA}")
         kind, arrow, _ = column
         if not isinstance(field.dataType, kind):
             raise UsageError(
@@ -54,7 +68,7 @@ def arrow_schema(schema: StructType) -> Any:
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
     names = [field.name for field in fields]
     if len(set(names)) < len(names) or not names:
-        raise UsageError(f"a schema has one or more columns, each once, of {DEFAULT_SCHEMA}; this is {names}")
+        raise UsageError(f"a schema has one or more columns, each once, of {ALL_SCHEMA}; this is {names}")
     return pa.schema(fields)
 
 
@@ -180,6 +194,37 @@ def _data(rows: Gathered) -> Array:
     return pa.Array.from_buffers(pa.binary(), rows.count, buffers)
 
 
+def _position(rows: Gathered) -> Array:
+    return _plain(pa.int64(), rows.positions)
+
+
+def _date(rows: Gathered) -> Array:
+    days = (rows.runs["timestamp"] // _DAY_MICROS).astype(I4)
+    return _plain(pa.date32(), np.repeat(days, rows.runs["count"]))
+
+
+def _expiration(rows: Gathered) -> Array:
+    values = rows.expirations
+    if values is None:
+        return pa.nulls(rows.count, pa.int64())
+    buffers = [_present(values), pa.py_buffer(np.ascontiguousarray(values, I8))]
+    return pa.Array.from_buffers(pa.int64(), rows.count, buffers, -1)
+
+
+def _labels(labels: Labels | None, count: int) -> Array:
+    """Texts, null where there is none."""
+    if labels is None:
+        return pa.nulls(count, pa.string())
+    present = _present(lengths_of(labels.offsets))
+    buffers = [present, pa.py_buffer(labels.offsets), pa.py_buffer(labels.text)]
+    return pa.Array.from_buffers(pa.string(), count, buffers, -1)
+
+
+def _present(values: npt.NDArray[Any]) -> Any:
+    """The validity bits of values of which 0 means none."""
+    return pa.py_buffer(np.packbits(values != 0, bitorder="little"))
+
+
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _EMPTY: Final = _one("", 1)[0]
 _BAR: Final = _one("|", 1)[0]
@@ -190,4 +235,9 @@ _COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[Gathered], Array]
     "sequence": (LongType, pa.int64(), _sequence),
     "timestamp": (TimestampType, _TIMESTAMP, _timestamp),
     "data": (BinaryType, pa.binary(), _data),
+    POSITION: (LongType, pa.int64(), _position),
+    "date": (DateType, pa.date32(), _date),
+    "key": (StringType, pa.string(), lambda rows: _labels(rows.keys, rows.count)),
+    "correlation_id": (StringType, pa.string(), lambda rows: _labels(rows.correlation_ids, rows.count)),
+    "expiration_ms": (LongType, pa.int64(), _expiration),
 }

@@ -12,10 +12,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tickertape.spark.options import Wanted, read_options
-from tickertape.spark.partitions import LogPart, split
-from tickertape.spark.reading import connect, pieces
+from tickertape.base.errors import BookmarkExpired
+from tickertape.spark.options import Query, Wanted, read_options
+from tickertape.spark.partitions import LogPart
+from tickertape.spark.planning import Found, parts_of
+from tickertape.spark.reading import LOSS_HINT, connect, log, pieces
 from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batches
+from tickertape.spark.stream import TickertapeStreamReader
 
 
 class TickertapeSource(DataSource):
@@ -28,12 +31,16 @@ class TickertapeSource(DataSource):
 
     def schema(self) -> str:
         """All columns; give `spark.read.schema(...)` for fewer. Raises what `read_options` raises."""
-        read_options(self.options)
+        read_options(self.options, Query.ANY)
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> TickertapeReader:
         """A reader of the columns of `schema`. Raises what `read_options` and `arrow_schema` raise."""
         return TickertapeReader(read_options(self.options), arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> TickertapeStreamReader:
+        """A reader of what comes, of the columns of `schema`. Raises as `reader`."""
+        return TickertapeStreamReader(read_options(self.options, Query.STREAM), arrow_schema(schema))
 
 
 class TickertapeReader(DataSourceReader):
@@ -56,16 +63,14 @@ class TickertapeReader(DataSourceReader):
         wanted = self._wanted
         client, uri = connect(wanted.servers, wanted.timeout_seconds)
         with client:
-            journal, start, end = client.resolve(wanted.topic, wanted.bookmark)
-        others = tuple(server for server in wanted.servers if server != uri)
-        return [
-            LogPart(
-                (uri, *others), journal, wanted.topic, first, after, wanted.timeout_seconds, wanted.directory
-            )
-            for first, after in split(
-                start, end, partitions_min=wanted.partitions_min, rows_max=wanted.rows_per_partition_max
-            )
-        ]
+            try:
+                journal, start, end = client.resolve(wanted.topic, wanted.asked.whole)
+            except BookmarkExpired as error:
+                if wanted.fail_on_data_loss:
+                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+                log.warning("%s; the query goes on with the first message there is", error)
+                journal, start, end = client.resolve(wanted.topic, wanted.asked.rest)
+        return [*parts_of(wanted, Found(uri, journal), start, end, self._schema)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part.

@@ -56,7 +56,8 @@ class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
 
     `options` is the comma-separated option string of the reference. `credit` is the number of cost bytes the
     server may send at first. `until_caught_up` ends it at the last message accepted when the command arrived.
-    `positions` (start, end) reads a part of the log by position, of the journal `journal` only.
+    `positions` (start, end) reads a part of the log by position, of the journal `journal` only; with
+    `numbered` each `Deliver` says where its messages stand.
     """
 
     id: Count
@@ -69,6 +70,7 @@ class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
     until_caught_up: bool = False
     positions: tuple[Count, Count] | None = None
     journal: str | None = None
+    numbered: bool = False
 
 
 class Unsubscribe(Command, tag="unsub", frozen=True, kw_only=True):
@@ -213,7 +215,10 @@ class Deliver(Command, tag="m", frozen=True, kw_only=True):
 
     With `queue` the messages come out of the queue of that name, and keep the topics they were published to.
     `lease` is when the lease on them ends, microseconds since 1970 UTC, 0 when it has no end; `once`: they
-    have left the queue already, nothing of them comes again."""
+    have left the queue already, nothing of them comes again.
+
+    `positions`, when the subscription is `numbered`: where the messages stand in the log, little-endian u64,
+    rising; only the first of them when the others follow it without gaps."""
 
     sub_id: str = ""
     next: Count = 0
@@ -223,6 +228,7 @@ class Deliver(Command, tag="m", frozen=True, kw_only=True):
     queue: str = ""
     lease: Count = 0
     once: bool = False
+    positions: bytes = b""
 
 
 class Completed(Command, tag="done", frozen=True, kw_only=True):

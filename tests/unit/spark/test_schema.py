@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tests.helpers.processes import source_environment
-from tickertape.base.errors import UsageError
+from tickertape.base.errors import BadBatch, UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.spark import schema as columns
 from tickertape.spark.pieces import piece_of_batch
-from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batch, record_batches
+from tickertape.spark.schema import DEFAULT_SCHEMA, FURTHER_SCHEMA, arrow_schema, record_batch, record_batches
 
 FIRST = 1_760_000_000_000_000_000
 PUBLISHER = 2**64 - 3
@@ -94,6 +95,36 @@ def test_every_column_has_the_values_of_the_messages(batches: list[MessageBatch]
     made = record_batch([piece_of_batch(batch) for batch in batches], ALL)
     made.validate(full=True)
     assert made.to_pylist() == expected(batches)
+
+
+def labelled() -> MessageBatch:
+    builder = BatchBuilder()
+    builder.add("flights", b"1", expiration_ms=5, correlation_id="é")
+    builder.add("flights", b"2")
+    builder.add("flights", b"3", correlation_id="b", key="k")
+    return builder.build(publisher=3, first_sequence=1, timestamp=-1)
+
+
+def test_further_columns_are_made_when_they_are_named() -> None:
+    wanted = arrow_schema(struct(FURTHER_SCHEMA))
+    places = np.array([5, 9, 2**40])
+    made = record_batch([piece_of_batch(one_run(count=2), 3), piece_of_batch(labelled(), places)], wanted)
+    made.validate(full=True)
+    assert made.to_pydict() == {
+        "position": [3, 4, 5, 9, 2**40],
+        "date": [date(1970, 1, 1)] * 2 + [date(1969, 12, 31)] * 3,
+        "key": [None, None, None, None, "k"],
+        "correlation_id": [None, None, "é", None, "b"],
+        "expiration_ms": [None, None, 5, None, None],
+    }
+    assert to_arrow_schema(struct(FURTHER_SCHEMA), timezone="UTC") == wanted
+    plain = record_batch([piece_of_batch(one_run(), 0)], wanted)
+    assert [plain.column(name).null_count for name in ("key", "correlation_id", "expiration_ms")] == [3] * 3
+
+
+def test_places_that_nobody_told_are_no_places() -> None:
+    with pytest.raises(BadBatch, match="does not say where"):
+        record_batch([piece_of_batch(one_run())], arrow_schema(struct("position long")))
 
 
 @pytest.mark.parametrize("publisher", [0, 7, PUBLISHER])

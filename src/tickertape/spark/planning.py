@@ -1,0 +1,46 @@
+"""Owns the parts of a range: what each task is told.
+
+Must never ask a server: who answered, and where the range lies, is known.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tickertape.spark.options import Wanted
+from tickertape.spark.partitions import LogPart, split
+from tickertape.spark.schema import POSITION
+
+
+class Found(NamedTuple):
+    """Who answered the driver."""
+
+    uri: str
+    journal: str
+
+
+def parts_of(
+    wanted: Wanted, found: Found, start: int, end: int, schema: Any, *, patience_seconds: float = 0.0
+) -> list[LogPart]:
+    """The parts of the positions `start` to `end` (not included) of the log found, in order.
+
+    Tasks ask the server that answered the driver first. Raises `BadOption` for too many parts.
+    """
+    others = tuple(server for server in wanted.servers if server != found.uri)
+    edges = split(start, end, partitions_min=wanted.partitions_min, rows_max=wanted.rows_per_partition_max)
+    return [
+        LogPart(
+            (found.uri, *others),
+            found.journal,
+            wanted.topic,
+            first,
+            after,
+            wanted.timeout_seconds,
+            wanted.directory,
+            filter=wanted.filter,
+            numbered=POSITION in schema.names,
+            fail_on_data_loss=wanted.fail_on_data_loss,
+            patience_seconds=patience_seconds,
+        )
+        for first, after in edges
+    ]
