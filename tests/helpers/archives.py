@@ -7,12 +7,16 @@ Must never share code with what writes the archive, beyond the names of columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.snapshot import SnapshotReader, take_snapshot
 
 JOURNAL = "0123456789abcdef0123456789abcdef"
 NOON = 1_790_000_000_000_000
@@ -88,3 +92,35 @@ def check_files(location: Path | str) -> list[pq.FileMetaData]:
         assert add["size_bytes"] == path.stat().st_size
         found.append(file.metadata)
     return found
+
+
+def log_rows(directory: Path, begin: int = 0) -> list[dict[str, Any]]:
+    """What the segment files of a log hold from position `begin` on, as rows of the archive."""
+    disk = SystemDisk(directory)
+    snapshot = take_snapshot(disk, unsynced=True)
+    reader = SnapshotReader(disk, snapshot.view)
+    rows = []
+    for positions, batch in reader.selected(begin, snapshot.view.end_position):
+        for index, position in enumerate(positions.tolist()):
+            sequence = batch.sequence(index)
+            rows.append(
+                {
+                    "position": position,
+                    "topic": batch.topic(index),
+                    "publisher": str(batch.publisher(index)),
+                    "sequence": sequence - 2**64 if sequence >= 2**63 else sequence,
+                    "timestamp": datetime.fromtimestamp(0, UTC)
+                    + timedelta(microseconds=batch.timestamp(index)),
+                    "data": bytes(batch.body(index)),
+                    "expiration_ms": batch.expiration(index),
+                    "correlation_id": batch.correlation_id(index),
+                    "key": batch.key(index),
+                }
+            )
+    reader.close()
+    return rows
+
+
+def log_end(directory: Path) -> int:
+    """Where a log ends."""
+    return take_snapshot(SystemDisk(directory), unsynced=True).view.end_position

@@ -12,7 +12,10 @@ from tickertape.cli.group import LazyGroup
 
 @click.group(
     cls=LazyGroup,
-    modules={},
+    modules={
+        "archive": "tickertape.cli.pipeline.archive",
+        "compact": "tickertape.cli.pipeline.archive",
+    },
     short_help="Run Spark jobs over the log.",
 )
 def pipeline() -> None:
@@ -21,5 +24,7 @@ def pipeline() -> None:
     They need Java 17 or later and: pip install 'tickertape[spark]'
 
     \b
+    tickertape pipeline archive --to /srv/archive      the log into a Delta table, exactly once
+    tickertape pipeline compact /srv/archive           its small files into few
     tickertape pipeline COMMAND -h                     what a command takes
     """
