@@ -15,46 +15,20 @@ import click
 import msgspec
 
 from tickertape.base.archive_limits import batch_positions_default, keep_seconds_default
-from tickertape.base.errors import TickertapeError
-from tickertape.cli.group import Failure
+from tickertape.cli.archives import place, require_deltalake, storage_option
 from tickertape.cli.options import answer_timeout_option, interval, server_option
-from tickertape.cli.pipeline.session import INSTALL, require_spark, session_options, spark_session
+from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
 from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
 if TYPE_CHECKING:
     from tickertape.archive.compacting import Compacted
-    from tickertape.archive.place import Place
     from tickertape.spark.archive import Report
 
 _INTERVAL_DEFAULT: Final = "30s"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-def _storage(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    values: tuple[str, ...],
-) -> dict[str, str]:
-    """Callback of an option: what delta-rs is told of an object store."""
-    found = {}
-    for value in values:
-        key, equals, said = value.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(f"KEY=VALUE, such as AWS_REGION=eu-west-1, not {key!r}")
-        found[key] = said
-    return found
-
-
-storage_option = click.option(
-    "--storage-option",
-    "storage",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=_storage,
-    help="What an object store asks for (AWS_REGION, AWS_ENDPOINT_URL, ...), as delta-rs names it; may be "
-    "given more than once. What stands in the environment need not be said.",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
 
 
@@ -203,24 +177,6 @@ def _echo_compacted(done: Compacted) -> None:
 
 def _told(report: Report) -> None:
     remark(f"archived to position {report.end:,}: {counted(report.rows, 'message')} by this run")
-
-
-def place(location: str, storage: dict[str, str]) -> Place:
-    """Where the archive is, as options say it."""
-    from tickertape.archive.place import place_of
-
-    try:
-        return place_of(location, storage)
-    except TickertapeError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def require_deltalake() -> None:
-    """Raise `Failure` when this Python cannot read the archive's table."""
-    try:
-        import deltalake  # noqa: F401
-    except ImportError as error:
-        raise Failure(f"the archive is a Delta table: {INSTALL} ({error})") from None
 
 
 @contextlib.contextmanager
