@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "archive": {"base", "payload", "batch", "filter"},
     "server": {"base", "payload", "batch", "filter", "wire", "journal", "engine", "archive"},
     "client": {"base", "payload", "batch", "filter", "wire", "journal"},
-    "spark": {"base", "payload", "batch", "wire", "journal", "client", "archive"},
+    "spark": {"base", "payload", "batch", "filter", "wire", "journal", "client", "archive"},
     "cli": {
         "tickertape",
         "base",

@@ -17,8 +17,8 @@ buffer_bytes_max: Final = 192 * MIB
 """What a task holds in memory before it writes row groups that are not full."""
 files_open_max: Final = 64
 """Files of days and topics that a task keeps open; above it the one written to longest ago is closed."""
-batch_positions_default: Final = 4_000_000
-"""Positions of the log that one commit covers at most, unless told otherwise."""
+batch_messages_default: Final = 4_000_000
+"""Messages that one commit adds at most, unless told otherwise."""
 commit_attempts_max: Final = 100
 """How often a commit is tried while others change the table."""
 compact_files_min: Final = 8

@@ -268,6 +268,8 @@ replaces_waiting_max: Final = 100
 """Replaces of one subscription that wait until what came before them was taken; the next one is refused."""
 routes_per_frame_max: Final = 16 * 1024
 """Deliveries of one frame to several subscriptions: a message counts once for each of them."""
+reach_read_bytes_max: Final = 16 * MIB
+"""What is read of the log to find out how far so many messages reach; beyond it the index has to do."""
 positions_per_frame_max: Final = 16 * 1024
 """Messages of one frame of a subscription that is told where they stand."""
 combined_subscriptions_max: Final = 256

@@ -21,6 +21,7 @@ from tickertape.base.options import format_options
 from tickertape.base.units import parse_size
 from tickertape.client.option_string import merge_options
 from tickertape.client.subscription import DeliveryContext, Request
+from tickertape.wire.commands import Resolve
 
 StartPoint = str | datetime | Bookmark | Sequence[str | Bookmark]
 _Given = dict[str, object]
@@ -119,6 +120,34 @@ def pace_given(rate: object, rate_max_gap: object, conflation: object, conflatio
 def manner_given(*, pause: bool, live: bool, fully_durable: bool) -> _Given:
     """The keywords of a call that say when messages are delivered."""
     return {"pause": pause, "live": live, "fully_durable": fully_durable}
+
+
+def resolve_command(
+    topic: str,
+    *,
+    bookmark: str = "",
+    filter: str | None = None,
+    positions: tuple[int, int] | None = None,
+    journal: str | None = None,
+    messages_max: int = 0,
+    bytes_max: int = 0,
+) -> Resolve:
+    """The question of what a start point or a part of the log covers. Raises `BadTopic`, `BadOption`.
+
+    A bookmark that the log does not hold is an error: where the positions begin would be a guess.
+    """
+    _check_kinds(topic, positions, {"filter": filter, "journal": journal})
+    return Resolve(
+        id=0,
+        topic=topic,
+        bookmark=bookmark,
+        options="bookmark_not_found=fail",
+        filter=filter,
+        positions=positions,
+        journal=journal,
+        messages_max=messages_max,
+        bytes_max=bytes_max,
+    )
 
 
 def _depth_bytes(depth: int | str | None) -> int:

@@ -21,7 +21,7 @@ from tickertape.archive.compacting import Compacted, compact, due
 from tickertape.archive.place import Place
 from tickertape.archive.table import Coverage
 from tickertape.archive.writing import Added
-from tickertape.base.archive_limits import batch_positions_default, compact_files_min
+from tickertape.base.archive_limits import batch_messages_default, compact_files_min
 from tickertape.base.errors import ArchiveFailed, BadOption, TickertapeError
 from tickertape.base.names import is_pattern
 from tickertape.spark.archive_source import FORMAT, ORDER, ArchiveSource, Order, gap, shortened
@@ -45,8 +45,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """A name or a pattern; empty: all that the log records."""
     directory: str | None = None
     """Where tasks find the data directory of the log; None: they ask the server."""
-    batch_positions_max: int = batch_positions_default
-    """Positions that one commit covers at most."""
+    batch_messages_max: int = batch_messages_default
+    """Messages that one commit adds at most."""
     timeout_seconds: float = 30.0
     """For connecting and for each answer of the server."""
 
@@ -206,7 +206,7 @@ def _run(
 
     spark.dataSource.register(ArchiveSource)
     tasks = max(1, spark.sparkContext.defaultParallelism)
-    order = Order(wish.place, coverage.journal, coverage.end, -(-wish.batch_positions_max // tasks))
+    order = Order(wish.place, coverage.journal, coverage.end, tasks)
     reader = spark.readStream.format(FORMAT).options(**_options(wish, order))
     trigger: dict[str, Any] = {"availableNow": True}
     if interval_seconds is not None:
@@ -236,7 +236,7 @@ def _options(wish: Wish, order: Order) -> Mapping[str, str]:
     options = {
         "servers": ",".join(wish.servers),
         "topicPattern" if is_pattern(wish.pattern) else "topic": wish.pattern,
-        "maxRowsPerTrigger": str(wish.batch_positions_max),
+        "maxRowsPerTrigger": str(wish.batch_messages_max),
         "timeout": f"{wish.timeout_seconds}s",
         ORDER: msgspec.json.encode(order).decode(),
     }

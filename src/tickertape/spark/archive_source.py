@@ -19,14 +19,16 @@ from pyspark.sql.types import StructType
 from tickertape.archive.place import Place
 from tickertape.archive.table import COLUMNS
 from tickertape.archive.writing import write_files
+from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import ArchiveFailed, BookmarkExpired, JournalError
-from tickertape.spark.offsets import Offset, Written
+from tickertape.spark.offsets import Offset, Written, read_offset
 from tickertape.spark.options import Query, Wanted, read_options
-from tickertape.spark.partitions import LogPart
+from tickertape.spark.partitions import ROWS_WORTH_A_TASK, LogPart
 from tickertape.spark.pieces import Gathered, Piece
 from tickertape.spark.reading import pieces
 from tickertape.spark.schema import BODY_BYTES_TARGET, ROWS_TARGET, record_batch
-from tickertape.spark.stream import Log, TickertapeStreamReader
+from tickertape.spark.stream import TickertapeStreamReader
+from tickertape.wire.commands import Resolved
 
 FORMAT: Final = "tickertape_archive"
 ORDER: Final = "archiveSecret"
@@ -59,7 +61,8 @@ class Order(msgspec.Struct, frozen=True):
     journal: str
     begin: int
     """Where the archive ends now."""
-    positions_per_task_max: int
+    tasks: int
+    """How many parts a batch is cut into, when it is large enough."""
 
 
 class ArchiveSource(DataSource):
@@ -80,9 +83,7 @@ class ArchiveSource(DataSource):
         given = {name: value for name, value in self.options.items() if name.lower() != ORDER.lower()}
         order = msgspec.json.decode(self.options[ORDER], type=Order)
         wanted = read_options(given, Query.STREAM)
-        return ArchiveReader(
-            msgspec.structs.replace(wanted, rows_per_partition_max=order.positions_per_task_max), order
-        )
+        return ArchiveReader(wanted, order)
 
 
 class ArchiveReader(TickertapeStreamReader):
@@ -105,13 +106,22 @@ class ArchiveReader(TickertapeStreamReader):
             [pa.array([partition.start]), pa.array([partition.end]), pa.array([told])], schema=_ARROW
         )
 
-    def _look(self, offset: Offset) -> Log:
+    def partitions(self, start: Written, end: Written) -> list[InputPartition]:
+        """The parts of a batch: few, because each makes files of its own. Raises as `latestOffset`."""
+        size = read_offset(end).position - read_offset(start).position
+        worth = max(1, min(self._order.tasks, -(-size // ROWS_WORTH_A_TASK)))
+        self._wanted = msgspec.structs.replace(
+            self._wanted, partitions_min=worth, rows_per_partition_max=max(1, size)
+        )
+        return super().partitions(start, end)
+
+    def _look(self, offset: Offset) -> Resolved:
         try:
             return super()._look(offset)
         except BookmarkExpired as error:
-            raise gap(self._order.place, offset.position, self._log().first) from error
+            raise gap(self._order.place, offset.position, self._locate(EPOCH).start) from error
         except JournalError as error:
-            raise shortened(self._order.place, offset.position, self._log().end) from error
+            raise shortened(self._order.place, offset.position, self._locate(EPOCH).end) from error
 
 
 def gap(place: Place, archived: int, first: int) -> ArchiveFailed:

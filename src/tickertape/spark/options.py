@@ -78,10 +78,6 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted
     naming the option.
     """
     options = _named(given, query)
-    if "maxBytesPerTrigger" in options or (
-        "journal" in options and not options.keys().isdisjoint(("filter", "topicPattern"))
-    ):
-        raise BadOption("maxBytesPerTrigger, and filter and topicPattern beside journal, are not built yet")
     bytes_max = options.get("maxBytesPerTrigger")
     return Wanted(
         servers=_servers(options.get("servers")),

@@ -35,6 +35,8 @@ class LogPart(InputPartition):
     directory: str | None = None
     """The data directory of the log as the tasks see it: they read its files, and ask no server."""
     filter: str | None = None
+    types: tuple[tuple[str, str], ...] = ()
+    """Topics and their message types, where that is not JSON."""
     numbered: bool = False
     """Whether it is to be known where each message stands."""
     fail_on_data_loss: bool = True

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from tickertape.spark.options import Wanted
 from tickertape.spark.partitions import LogPart, split
 from tickertape.spark.schema import POSITION
+from tickertape.wire.commands import Resolved
 
 
 class Found(NamedTuple):
-    """Who answered the driver."""
+    """Who answered the driver, and what it said."""
 
     uri: str
-    journal: str
+    answer: Resolved
 
 
 def parts_of(
@@ -26,18 +27,20 @@ def parts_of(
 
     Tasks ask the server that answered the driver first. Raises `BadOption` for too many parts.
     """
-    others = tuple(server for server in wanted.servers if server != found.uri)
+    uri, answer = found
+    others = tuple(server for server in wanted.servers if server != uri)
     edges = split(start, end, partitions_min=wanted.partitions_min, rows_max=wanted.rows_per_partition_max)
     return [
         LogPart(
-            (found.uri, *others),
-            found.journal,
-            wanted.topic,
+            (uri, *others),
+            answer.journal,
+            answer.topic or wanted.topic,
             first,
             after,
             wanted.timeout_seconds,
             wanted.directory,
             filter=wanted.filter,
+            types=tuple((topic, kind) for kind, topics in answer.types.items() for topic in topics),
             numbered=POSITION in schema.names,
             fail_on_data_loss=wanted.fail_on_data_loss,
             patience_seconds=patience_seconds,

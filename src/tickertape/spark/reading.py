@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-import numpy as np
-
 from tickertape.base.errors import (
     BookmarkExpired,
     Disconnected,
@@ -22,11 +20,11 @@ from tickertape.base.errors import (
     TickertapeError,
     WrongJournal,
 )
-from tickertape.batch import KIND_MESSAGE, select
+from tickertape.base.names import is_pattern
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.outside import StoredCommit, first_outside, read_outside
+from tickertape.journal.outside import first_outside, read_outside
 from tickertape.spark.partitions import LogPart
-from tickertape.spark.pieces import Piece, piece_of_batch, plain_piece
+from tickertape.spark.pieces import Piece, piece_of_batch
 
 if TYPE_CHECKING:
     from tickertape.client.blocking import Client
@@ -89,14 +87,19 @@ def lost(start: int, end: int) -> None:
 
 
 def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
+    # The language of filters is not imported where the server is asked.
+    from tickertape.spark.sieve import Sieve
+
     disk = SystemDisk(directory)
+    sieve = Sieve(part.topic, part.start, part.end, part.filter, dict(part.types))
+    indexed = None if is_pattern(part.topic) else part.topic
     at = part.start
     try:
         while at < part.end:
             try:
-                for commit in read_outside(disk, part.journal, at, part.end, part.topic):
+                for commit in read_outside(disk, part.journal, at, part.end, indexed):
                     at = commit.header.first_position + commit.header.messages
-                    piece = _piece_of_commit(part, commit)
+                    piece = sieve.piece(commit)
                     if piece is not None:
                         yield piece
                 return
@@ -115,27 +118,6 @@ def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
         ) from error
     finally:
         disk.close_all()
-
-
-def _piece_of_commit(part: LogPart, commit: StoredCommit) -> Piece | None:
-    """What of a commit belongs to `part`; None when nothing does."""
-    first, count = commit.header.first_position, commit.header.messages
-    if part.start <= first and first + count <= part.end:
-        piece = plain_piece(commit.body, first)
-        if piece is not None and piece.messages == count:
-            return piece if piece.topics[0] == part.topic else None
-    batch = commit.batch()
-    if part.topic not in batch.topics:
-        return None
-    wanted = np.zeros(count, np.bool_)
-    wanted[max(part.start - first, 0) : min(part.end - first, count)] = True
-    if batch.topic_index is not None:
-        wanted &= batch.topic_index == batch.topics.index(part.topic)
-    if batch.kinds is not None:
-        wanted &= batch.kinds == KIND_MESSAGE
-    if not wanted.any():
-        return None
-    return piece_of_batch(select(batch, wanted), wanted.nonzero()[0] + first)
 
 
 def connect(

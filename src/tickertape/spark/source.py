@@ -64,13 +64,13 @@ class TickertapeReader(DataSourceReader):
         client, uri = connect(wanted.servers, wanted.timeout_seconds)
         with client:
             try:
-                journal, start, end = client.resolve(wanted.topic, wanted.asked.whole)
+                answer = client.locate(wanted.topic, wanted.asked.whole, filter=wanted.filter)
             except BookmarkExpired as error:
                 if wanted.fail_on_data_loss:
                     raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
                 log.warning("%s; the query goes on with the first message there is", error)
-                journal, start, end = client.resolve(wanted.topic, wanted.asked.rest)
-        return [*parts_of(wanted, Found(uri, journal), start, end, self._schema)]
+                answer = client.locate(wanted.topic, wanted.asked.rest, filter=wanted.filter)
+        return [*parts_of(wanted, Found(uri, answer), answer.start, answer.end, self._schema)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -20,28 +20,23 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import BookmarkExpired, Disconnected, JournalError
 from tickertape.spark.offsets import Offset, Written, check_journal, read_offset
 from tickertape.spark.options import Wanted
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.planning import Found, parts_of
-from tickertape.spark.reading import LOSS_HINT, connect, lost, pieces
+from tickertape.spark.reading import LOSS_HINT, connect, log, lost, pieces
 from tickertape.spark.schema import record_batches
+from tickertape.wire.commands import Resolved
 
 if TYPE_CHECKING:
     from tickertape.client.blocking import Client
 
 T = TypeVar("T")
 
-
-class Log(NamedTuple):
-    """The log as it stood when the server was asked."""
-
-    journal: str
-    first: int
-    """The first position that it has."""
-    end: int
-    """The position after the last persisted message."""
+ANY_END: Final = 1 << 62
+"""Behind every log."""
 
 
 class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -53,7 +48,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._connected: tuple[Client, str] | None = None
         self._target: int | None = None
         """Where the log ended when a query that reads what is there, and stops, began."""
-        self._planned = Offset("", 0)
+        self._planned = 0
         """Up to where the query has planned to read."""
 
     # -- where to begin and to end ----------------------------------------------------------------------
@@ -62,12 +57,13 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch does."""
         wanted = self._wanted
         try:
-            journal, start, _ = self._ask(lambda client: client.resolve(wanted.topic, wanted.asked.whole))
+            answer = self._locate(wanted.asked.whole)
         except BookmarkExpired as error:
             if wanted.fail_on_data_loss:
                 raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
-            journal, start, _ = self._ask(lambda client: client.resolve(wanted.topic, wanted.asked.rest))
-        return Offset(journal, start).written()
+            log.warning("%s; the query begins with the first message there is", error)
+            answer = self._locate(wanted.asked.rest)
+        return Offset(answer.journal, answer.start).written()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options say of the size of a micro-batch; where both do, `latestOffset` keeps both."""
@@ -83,23 +79,40 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         (the log ends before `start`), `Disconnected`.
         """
         offset = read_offset(start)
-        log = self._look(offset)
-        begin = max(offset.position, log.first)
-        end = log.end if self._target is None else max(min(log.end, self._target), begin)
+        begin = max(offset.position, self._look(offset).start)
+        end = ANY_END if self._target is None else max(self._target, begin)
+        bounds = self._bounds(limit)
+        answer = self._ask(
+            lambda client: client.locate(
+                self._wanted.topic,
+                positions=(begin, end),
+                journal=offset.journal,
+                messages_max=bounds[0],
+                bytes_max=bounds[1],
+            )
+        )
+        self._planned = answer.end
+        return Offset(answer.journal, answer.end).written()
+
+    def _bounds(self, limit: ReadLimit) -> tuple[int, int]:
+        """Rows and bytes of a micro-batch at most, 0 for any number. Only what is Spark's own wish, to read
+        everything, sets the options aside."""
+        rows, size = self._wanted.rows_per_trigger_max or 0, self._wanted.bytes_per_trigger_max or 0
         if isinstance(limit, ReadMaxRows):
-            end = min(end, begin + limit.max_rows)
-        self._planned = Offset(log.journal, end)
-        return self._planned.written()
+            return limit.max_rows, size
+        if isinstance(limit, ReadMaxBytes):
+            return rows, limit.max_bytes
+        return 0, 0
 
     def reportLatestOffset(self) -> Written | None:
         """The end of the log now, and how much of it is not planned yet: `behind`, in positions."""
-        log = self._log()
-        behind = max(log.end - self._planned.position, 0)
-        return Offset(log.journal, log.end).written() | {"behind": behind}
+        answer = self._locate(EPOCH)
+        behind = max(answer.end - max(self._planned, answer.start), 0)
+        return Offset(answer.journal, answer.end).written() | {"behind": behind}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is persisted from now on is not read by this run."""
-        self._target = self._log().end
+        self._target = self._locate(EPOCH).end
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -108,14 +121,20 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         first, after = read_offset(start), read_offset(end)
         if first.position == after.position:
             return []
-        log = self._look(first)
-        check_journal(after, log.journal)
-        begin = min(max(first.position, log.first), after.position)
+        answer = self._look(first)
+        check_journal(after, answer.journal)
+        begin = min(max(first.position, answer.start), after.position)
+        self._planned = max(self._planned, after.position)
         assert self._connected is not None
-        found = Found(self._connected[1], log.journal)
-        patience = self._wanted.timeout_seconds
-        stop = after.position
-        return [*parts_of(self._wanted, found, begin, stop, self._schema, patience_seconds=patience)]
+        parts = parts_of(
+            self._wanted,
+            Found(self._connected[1], answer),
+            begin,
+            after.position,
+            self._schema,
+            patience_seconds=self._wanted.timeout_seconds,
+        )
+        return [*parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part. Raises what `pieces` raises."""
@@ -133,29 +152,30 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _look(self, offset: Offset) -> Log:
-        """The log, when it is that of `offset` and has what comes after it."""
-        log = self._log()
-        check_journal(offset, log.journal)
-        if offset.position > log.end:
+    def _look(self, offset: Offset) -> Resolved:
+        """All of the log, when it is that of `offset` and has what comes after it."""
+        answer = self._locate(EPOCH)
+        check_journal(offset, answer.journal)
+        if offset.position > answer.end:
             raise JournalError(
-                f"the checkpoint is at position {offset.position} of the log {log.journal}, which ends at "
-                f"{log.end}: messages that were persisted are gone, perhaps it was restored from a copy. "
+                f"the checkpoint is at position {offset.position} of the log {answer.journal}, which ends at "
+                f"{answer.end}: messages that were persisted are gone, perhaps it was restored from a copy. "
                 f"Begin anew with another checkpointLocation"
             )
-        if offset.position < log.first:
-            gone = log.first - offset.position
+        first = answer.start
+        if offset.position < first:
             if self._wanted.fail_on_data_loss:
                 raise BookmarkExpired(
-                    f"the query has read up to position {offset.position}, and the log {log.journal} begins "
-                    f"with {log.first} now: retention has removed the {gone} positions "
+                    f"the query has read up to position {offset.position}, and the log {answer.journal} "
+                    f"begins with {first} now: retention has removed the {first - offset.position} positions "
                     f"between. Begin anew with another checkpointLocation, or take the loss: {LOSS_HINT}"
                 )
-            lost(offset.position, log.first)
-        return log
+            lost(offset.position, first)
+        return answer
 
-    def _log(self) -> Log:
-        return Log(*self._ask(lambda client: client.resolve(self._wanted.topic, "0")))
+    def _locate(self, bookmark: str) -> Resolved:
+        wanted = self._wanted
+        return self._ask(lambda client: client.locate(wanted.topic, bookmark, filter=wanted.filter))
 
     def _ask(self, question: Callable[[Client], T]) -> T:
         """The answer of the server, or of the next one to which it can be put before the timeout."""

@@ -118,12 +118,21 @@ class Flush(Command, tag="flush", frozen=True, kw_only=True):
 
 
 class Resolve(Command, tag="res", frozen=True, kw_only=True):
-    """Ask which positions a start point or range of a topic covers now, without subscribing."""
+    """Ask which positions a start point or range of a topic covers now, without subscribing.
+
+    With `positions` (start, end) of the journal `journal` instead of a bookmark: up to where a reading of
+    them gets that takes at most `messages_max` messages and `bytes_max` bytes of bodies, 0 for any number, or
+    one message. `filter` is checked as a subscribe would; with it the answer has `types`."""
 
     id: Count
     topic: str
     bookmark: str
     options: str = ""
+    filter: str | None = None
+    positions: tuple[Count, Count] | None = None
+    journal: str | None = None
+    messages_max: Count = 0
+    bytes_max: Count = 0
 
 
 # -- from the server ----------------------------------------------------------------------------------
@@ -167,12 +176,17 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
 
 
 class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
-    """Answer to `Resolve`: positions `start` (first) and `end` (first not covered) of journal `journal`."""
+    """Answer to `Resolve`: positions `start` (first) and `end` (first not covered) of journal `journal`.
+
+    `topic`: the one that the messages were published to, when that is another than was asked for. `types`: by
+    message type the topics that are not JSON, as far as they are known."""
 
     id: Count
     journal: str
     start: Count
     end: Count
+    topic: str = ""
+    types: dict[str, tuple[str, ...]] = {}
 
 
 class Persisted(Command, tag="d", frozen=True, kw_only=True):

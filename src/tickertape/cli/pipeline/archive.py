@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from tickertape.base.archive_limits import batch_positions_default, keep_seconds_default
+from tickertape.base.archive_limits import batch_messages_default, keep_seconds_default
 from tickertape.cli.archives import place, require_deltalake, storage_option
 from tickertape.cli.options import answer_timeout_option, interval, server_option
 from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
@@ -59,12 +59,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The report a
 )
 @click.option(
     "--batch",
-    "batch_positions",
+    "batch_messages",
     type=click.IntRange(min=1),
-    default=batch_positions_default,
+    default=batch_messages_default,
     show_default=True,
     metavar="N",
-    help="At most N positions of the log in a commit.",
+    help="At most N messages in a commit.",
 )
 @click.option("--compact", "compacting", is_flag=True, help="Merge small files on the way.")
 @storage_option
@@ -78,7 +78,7 @@ def archive(
     once: bool,
     interval_seconds: float | None,
     directory: str | None,
-    batch_positions: int,
+    batch_messages: int,
     compacting: bool,
     storage: dict[str, str],
     master: str,
@@ -107,7 +107,7 @@ def archive(
         place=place(location, storage),
         topics=topics,
         directory=directory,
-        batch_positions_max=batch_positions,
+        batch_messages_max=batch_messages,
         timeout_seconds=timeout,
     )
     ready = prepare(wish)
