@@ -114,7 +114,7 @@ def _one(frame: DataFrame, value: Column) -> Any:
 
 def _topics_of_files(table: DeltaTable) -> list[tuple[str, str]]:
     """Names of the table's files, each with its topic."""
-    actions = pa.record_batch(table.get_add_actions(flatten=True))
+    actions = pa.table(table.get_add_actions(flatten=True))
     paths = actions.column("path").to_pylist()
     topics = actions.column("partition.topic").to_pylist()
     return [(path.rsplit("/", 1)[-1], topic) for path, topic in zip(paths, topics, strict=True)]

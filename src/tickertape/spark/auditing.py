@@ -156,7 +156,7 @@ def _compared(
         if not stretches.isEmpty():
             found = differences(left, right, stretches).persist()
             counts |= {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-            listed = _listed(found, show)
+            listed = _listed(found.orderBy("publisher", "sequence"), show)
             found.unpersist()
     finally:
         stretches.unpersist()

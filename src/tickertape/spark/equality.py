@@ -41,9 +41,8 @@ def differing_stretches(here: DataFrame, there: DataFrame) -> DataFrame:
 
 
 def differences(here: DataFrame, there: DataFrame, stretches: DataFrame) -> DataFrame:
-    """The differences in `stretches`, a row for each number of a publisher, in their order: `publisher`,
-    `sequence`, `kind`, and for `different` in `what` the columns that differ, with the hashes of the bodies
-    in `here` and `there`.
+    """The differences in `stretches`, a row for each number of a publisher: `publisher`, `sequence`, `kind`,
+    for `different` in `what` the columns that differ, and the hashes of the bodies in `here` and `there`.
 
     `other count`: the same messages, but one of the logs has them more often.
     """
@@ -57,16 +56,12 @@ def differences(here: DataFrame, there: DataFrame, stretches: DataFrame) -> Data
     )
     differing = [f.when(~f.col(f"left.{part}").eqNullSafe(f.col(f"right.{part}")), part) for part in _PARTS]
     both = f.col("left").isNotNull() & f.col("right").isNotNull()
-    return (
-        joined.where(~f.col("left").eqNullSafe(f.col("right")))
-        .select(
-            *_KEY,
-            kind.alias("kind"),
-            f.when(both, f.concat_ws(", ", *differing)).otherwise("").alias("what"),
-            f.lower(f.hex(f.col("left.data"))).alias("here"),
-            f.lower(f.hex(f.col("right.data"))).alias("there"),
-        )
-        .orderBy(*_KEY)
+    return joined.where(~f.col("left").eqNullSafe(f.col("right"))).select(
+        *_KEY,
+        kind.alias("kind"),
+        f.when(both, f.concat_ws(", ", *differing)).otherwise("").alias("what"),
+        f.lower(f.hex(f.col("left.data"))).alias("here"),
+        f.lower(f.hex(f.col("right.data"))).alias("there"),
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tickertape.spark.auditing import Report
 
 SHOWN_DEFAULT: Final = 20
+_PIPE_CHARACTERS: Final = 300
 
 
 @click.command(short_help="Gaps and duplicates of each publisher; equality of two logs.")
@@ -105,7 +106,9 @@ def audit(
 def _print(report: Report) -> None:
     from rich.console import Console
 
-    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+    # What reads a pipe wants a row to be a line.
+    width = None if sys.stdout.isatty() else _PIPE_CHARACTERS
+    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False, width=width)
     for log in report.logs:
         console.print(f"{log.name}: journal {log.journal}, positions {log.start} to below {log.end}")
     _print_publishers(console, report)
