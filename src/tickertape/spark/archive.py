@@ -149,7 +149,7 @@ class Commits:
         self.failure: Exception | None = None
         """Why a batch was not committed, which Spark tells as a text only."""
 
-    def __call__(self, frame: DataFrame, batch: int) -> None:  # noqa: ARG002 - Spark's number means nothing here
+    def __call__(self, frame: DataFrame, batch: int) -> None:  # noqa: ARG002 - Spark gives it
         """Run the tasks of a batch and commit what they wrote."""
         try:
             parts = [(row["start"], row["end"], row["files"]) for row in frame.collect()]
