@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.helpers.archives import SCHEMA, archived, log_end, log_rows
+from tests.helpers.archive_rows import SCHEMA, archived, log_end, log_rows
 from tests.helpers.processes import files_of
 from tickertape.archive.committing import Archive
 from tickertape.archive.place import place_of

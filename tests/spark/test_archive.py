@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.helpers.archives import archived, check_files, log_end, log_rows
+from tests.helpers.archive_rows import archived, check_files, log_end, log_rows
 from tickertape.archive.committing import Archive
 from tickertape.archive.place import place_of
 from tickertape.archive.table import Coverage, app_id

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.archives import archived, check_files, log_rows
+from tests.helpers.archive_rows import archived, check_files, log_rows
 from tests.helpers.java import short_lived_java
 from tests.helpers.processes import source_environment
 from tickertape.archive.committing import Archive

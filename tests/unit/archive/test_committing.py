@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.helpers.archives import JOURNAL, SCHEMA, archived, batch_of, rows_of
+from tests.helpers.archive_rows import JOURNAL, SCHEMA, archived, batch_of, rows_of
 from tickertape.archive.committing import Archive
 from tickertape.archive.place import Place, place_of
 from tickertape.archive.table import COLUMNS, Coverage, app_id

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.helpers.archives import JOURNAL, archived, batch_of, check_files
+from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files
 from tickertape.archive import compacting
 from tickertape.archive.committing import Archive
 from tickertape.archive.compacting import StoredFile, compact, due, plan, stored_files, vacuum

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.archives import JOURNAL, archived, batch_of, check_files, rows_of
+from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files, rows_of
 from tickertape.archive import writing
 from tickertape.archive.committing import Archive
 from tickertape.archive.place import Place, new_file, place_of
