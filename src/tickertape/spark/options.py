@@ -28,6 +28,7 @@ OF_BOTH: Final = (
     "minPartitions",
     "maxRowsPerPartition",
     "failOnDataLoss",
+    "mode",
     "journal",
     "timeout",
 )
@@ -65,6 +66,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_trigger_max: int | None
     fail_on_data_loss: bool
     """Whether it is an error that retention has removed something of the range."""
+    strict: bool
+    """Whether a body that is not what the schema says is an error; else such a field is null."""
     directory: str | None
     """Where tasks find the data directory of the log; None: they ask the server."""
     timeout_seconds: float
@@ -90,6 +93,7 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted
         rows_per_trigger_max=_number(options, "maxRowsPerTrigger", 2**63 - 1),
         bytes_per_trigger_max=None if bytes_max is None else _size("maxBytesPerTrigger", bytes_max),
         fail_on_data_loss=_flag("failOnDataLoss", options.get("failOnDataLoss", "true")),
+        strict=_mode(options.get("mode", "PERMISSIVE")),
         directory=_directory(options.get("journal")),
         timeout_seconds=_timeout(options.get("timeout")),
     )
@@ -165,6 +169,12 @@ def _flag(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise BadOption(f"option {name} is true or false, not {value!r}")
     return value.lower() == "true"
+
+
+def _mode(value: str) -> bool:
+    if value.upper() not in ("PERMISSIVE", "FAILFAST"):
+        raise BadOption(f"option mode is PERMISSIVE or FAILFAST, not {value!r}")
+    return value.upper() == "FAILFAST"
 
 
 def _directory(value: str | None) -> str | None:

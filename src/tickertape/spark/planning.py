@@ -5,11 +5,11 @@ Must never ask a server: who answered, and where the range lies, is known.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tickertape.spark.options import Wanted
 from tickertape.spark.partitions import LogPart, split
-from tickertape.spark.schema import POSITION
+from tickertape.spark.schema import Columns
 from tickertape.wire.commands import Resolved
 
 
@@ -21,7 +21,7 @@ class Found(NamedTuple):
 
 
 def parts_of(
-    wanted: Wanted, found: Found, start: int, end: int, schema: Any, *, patience_seconds: float = 0.0
+    wanted: Wanted, found: Found, start: int, end: int, columns: Columns, *, patience_seconds: float = 0.0
 ) -> list[LogPart]:
     """The parts of the positions `start` to `end` (not included) of the log found, in order.
 
@@ -41,7 +41,7 @@ def parts_of(
             wanted.directory,
             filter=wanted.filter,
             types=tuple((topic, kind) for kind, topics in answer.types.items() for topic in topics),
-            numbered=POSITION in schema.names,
+            numbered=columns.numbered,
             fail_on_data_loss=wanted.fail_on_data_loss,
             patience_seconds=patience_seconds,
         )

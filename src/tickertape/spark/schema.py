@@ -1,14 +1,14 @@
 """Owns the columns of the Spark source: which there are, and making them from message batches.
 
-Must never touch a message by itself in Python: columns are made from whole batches, and only those that the
-schema names.
+Must never touch a message by itself in Python (fields of bodies have a module of their own): columns are made
+from whole batches, and only those that the schema names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from tickertape.base.errors import UsageError
 from tickertape.batch.format import I4, I8, Labels, lengths_of
+from tickertape.spark.json_fields import JsonColumns, json_field
 from tickertape.spark.pieces import Gathered, Piece
 
 DEFAULT_SCHEMA: Final = (
@@ -36,6 +37,7 @@ FURTHER_SCHEMA: Final = "position long, date date, key string, correlation_id st
 """The columns that there are only in a schema that names them."""
 ALL_SCHEMA: Final = f"{DEFAULT_SCHEMA}, {FURTHER_SCHEMA}"
 POSITION: Final = "position"
+NULLABLE: Final = ("key", "correlation_id", "expiration_ms")
 
 ROWS_TARGET: Final = 65_536
 BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
@@ -49,31 +51,50 @@ Array = Any
 """An Arrow array; pyarrow ships no types."""
 
 
-def arrow_schema(schema: StructType) -> Any:
-    """The Arrow schema of what a user wants, any of our columns in any order.
+class Columns(NamedTuple):
+    """What of the messages a query wants."""
 
-    Raises `UsageError` for a column that does not exist, is given twice, or has another type.
+    schema: Any
+    """Of the record batches, an Arrow schema."""
+    of_bodies: JsonColumns | None = None
+    """The columns that are none of ours."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether it is to be known where in the log a message stands."""
+        return POSITION in self.schema.names
+
+
+def columns_of(schema: StructType, *, strict: bool = False) -> Columns:
+    """The columns of what a user wants: any of ours in any order, and fields of JSON bodies.
+
+    `strict`: see `JsonColumns`. Raises `UsageError` for a column that is given twice, or has another type.
     """
+    names = schema.fieldNames()
+    if len(set(names)) < len(names) or not names:
+        raise UsageError(f"a schema has one or more columns, each once, of {ALL_SCHEMA}; this is {names}")
     fields = []
+    of_bodies = []
     for field in schema.fields:
         column = _COLUMNS.get(field.name)
         if column is None:
-            raise UsageError(f"there is no column {field.name!r}; there are {ALL_SCHEMA}")
+            of_bodies.append(json_field(field))
+            fields.append(pa.field(field.name, of_bodies[-1].arrow))
+            continue
         kind, arrow, _ = column
         if not isinstance(field.dataType, kind):
             raise UsageError(
                 f"column {field.name} is {kind().simpleString()}, not {field.dataType.simpleString()}; "
                 f"cast it after reading"
             )
+        if field.name in NULLABLE and not field.nullable:
+            raise UsageError(f"column {field.name} is null where a message has none: it cannot be NOT NULL")
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
-    names = [field.name for field in fields]
-    if len(set(names)) < len(names) or not names:
-        raise UsageError(f"a schema has one or more columns, each once, of {ALL_SCHEMA}; this is {names}")
-    return pa.schema(fields)
+    return Columns(pa.schema(fields), JsonColumns(of_bodies, strict=strict) if of_bodies else None)
 
 
-def record_batches(pieces: Iterable[Piece], schema: Any) -> Iterator[Any]:
-    """Record batches of `schema`, each of as many whole pieces as reach a target above.
+def record_batches(pieces: Iterable[Piece], columns: Columns) -> Iterator[Any]:
+    """Record batches of `columns`, each of as many whole pieces as reach a target above.
 
     Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
     """
@@ -84,22 +105,25 @@ def record_batches(pieces: Iterable[Piece], schema: Any) -> Iterator[Any]:
         rows += piece.messages
         body_bytes += piece.body_bytes
         if rows >= ROWS_TARGET or body_bytes >= BODY_BYTES_TARGET:
-            yield record_batch(gathered, schema)
+            yield record_batch(gathered, columns)
             gathered = []
             rows = body_bytes = 0
     if gathered:
-        yield record_batch(gathered, schema)
+        yield record_batch(gathered, columns)
 
 
-def record_batch(pieces: Sequence[Piece], schema: Any) -> Any:
-    """One record batch of `schema` with the messages of `pieces`, in order.
+def record_batch(pieces: Sequence[Piece], columns: Columns) -> Any:
+    """One record batch of `columns` with the messages of `pieces`, in order.
 
     Bodies of a single piece are not copied, those of several once. Raises `UsageError` for a sequence above
-    the range of a Spark long, `BadBatch` for a piece that does not hold what it says.
+    the range of a Spark long, `BadBatch` for a piece that does not hold what it says, `BadMessage` for a body
+    that cannot be read when that is an error.
     """
     rows = Gathered(pieces)
-    columns = [_COLUMNS[name][2](rows) for name in schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    found = {} if columns.of_bodies is None else columns.of_bodies.columns(rows)
+    names = columns.schema.names
+    arrays = [found[name] if name in found else _COLUMNS[name][2](rows) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
 
 
 # -- columns ------------------------------------------------------------------------------------------

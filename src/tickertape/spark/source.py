@@ -17,7 +17,7 @@ from tickertape.spark.options import Query, Wanted, read_options
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.planning import Found, parts_of
 from tickertape.spark.reading import LOSS_HINT, connect, log, pieces
-from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batches
+from tickertape.spark.schema import DEFAULT_SCHEMA, Columns, columns_of, record_batches
 from tickertape.spark.stream import TickertapeStreamReader
 
 
@@ -35,12 +35,14 @@ class TickertapeSource(DataSource):
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> TickertapeReader:
-        """A reader of the columns of `schema`. Raises what `read_options` and `arrow_schema` raise."""
-        return TickertapeReader(read_options(self.options), arrow_schema(schema))
+        """A reader of the columns of `schema`. Raises what `read_options` and `columns_of` raise."""
+        wanted = read_options(self.options)
+        return TickertapeReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def streamReader(self, schema: StructType) -> TickertapeStreamReader:
         """A reader of what comes, of the columns of `schema`. Raises as `reader`."""
-        return TickertapeStreamReader(read_options(self.options, Query.STREAM), arrow_schema(schema))
+        wanted = read_options(self.options, Query.STREAM)
+        return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
 
 
 class TickertapeReader(DataSourceReader):
@@ -50,9 +52,9 @@ class TickertapeReader(DataSourceReader):
     same frame, whatever that one asks for, and rows would be missing without a word.
     """
 
-    def __init__(self, wanted: Wanted, schema: Any) -> None:
+    def __init__(self, wanted: Wanted, columns: Columns) -> None:
         self._wanted = wanted
-        self._schema = schema
+        self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
         """The parts of the range as the log stands now.
@@ -70,7 +72,7 @@ class TickertapeReader(DataSourceReader):
                     raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
                 log.warning("%s; the query goes on with the first message there is", error)
                 answer = client.locate(wanted.topic, wanted.asked.rest, filter=wanted.filter)
-        return [*parts_of(wanted, Found(uri, answer), answer.start, answer.end, self._schema)]
+        return [*parts_of(wanted, Found(uri, answer), answer.start, answer.end, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part.
@@ -80,4 +82,4 @@ class TickertapeReader(DataSourceReader):
         assert isinstance(partition, LogPart)
         if partition.start == partition.end:
             return
-        yield from record_batches(pieces(partition), self._schema)
+        yield from record_batches(pieces(partition), self._columns)

@@ -27,7 +27,7 @@ from tickertape.spark.options import Wanted
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.planning import Found, parts_of
 from tickertape.spark.reading import LOSS_HINT, connect, log, lost, pieces
-from tickertape.spark.schema import record_batches
+from tickertape.spark.schema import Columns, record_batches
 from tickertape.wire.commands import Resolved
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ ANY_END: Final = 1 << 62
 class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query. On the driver it keeps a connection; tasks have their own."""
 
-    def __init__(self, wanted: Wanted, schema: Any) -> None:
+    def __init__(self, wanted: Wanted, columns: Columns) -> None:
         self._wanted = wanted
-        self._schema = schema
+        self._columns = columns
         self._connected: tuple[Client, str] | None = None
         self._target: int | None = None
         """Where the log ended when a query that reads what is there, and stops, began."""
@@ -131,7 +131,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             Found(self._connected[1], answer),
             begin,
             after.position,
-            self._schema,
+            self._columns,
             patience_seconds=self._wanted.timeout_seconds,
         )
         return [*parts]
@@ -139,7 +139,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part. Raises what `pieces` raises."""
         assert isinstance(partition, LogPart)
-        yield from record_batches(pieces(partition), self._schema)
+        yield from record_batches(pieces(partition), self._columns)
 
     def commit(self, end: Written) -> None:
         """Nothing: where a query stands is in its checkpoint."""
