@@ -24,6 +24,7 @@ from tickertape.batch import BatchBuilder, MessageBatch, select
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import (
+    ArchiveRead,
     Close,
     DiskJob,
     Fatal,
@@ -44,6 +45,7 @@ from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
 from tickertape.journal.jobs import Executor, Job
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
@@ -279,6 +281,7 @@ class EngineWorld:
         self.offline: list[OfflineStart | OfflineStop] = []
         self.jobs: deque[Job] = deque()
         self.reads: list[Read] = []
+        self.archive_reads: list[ArchiveRead] = []
         self.pauses: list[PauseReading | ResumeReading] = []
         self.peers = {}
 
@@ -334,6 +337,8 @@ class EngineWorld:
                 self.jobs.append(effect.job)
             elif isinstance(effect, Read):
                 self.reads.append(effect)
+            elif isinstance(effect, ArchiveRead):
+                self.archive_reads.append(effect)
             elif isinstance(effect, PauseReading | ResumeReading):
                 self.pauses.append(effect)
             elif isinstance(effect, Happened):
@@ -402,6 +407,17 @@ class EngineWorld:
         finally:
             self.disk.close(handle)
 
+    def run_archive_read(self) -> None:
+        """One outstanding request to the archive is answered, any of them."""
+        self.counts["archive reads"] += 1
+        effect = self.archive_reads.pop(self.rng.randrange(len(self.archive_reads)))
+        self.broker.archive_done(effect.token, self.archive(effect.request), self.now())
+        self.collect()
+
+    def archive(self, request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
+        """What the archive answers; archive_world.py has one."""
+        raise NotImplementedError
+
     def run_spill(self) -> None:
         """The oldest write or read of what waits on disk is answered."""
         self.counts["spill jobs"] += 1
@@ -427,6 +443,8 @@ class EngineWorld:
             choices += [self.run_job] * 4
         if self.reads:
             choices += [self.run_read] * 4
+        if self.archive_reads:
+            choices += [self.run_archive_read] * 4
         if self.spilled.jobs:
             choices += [self.run_spill] * 4
         if self.broker.has_work:
@@ -440,6 +458,8 @@ class EngineWorld:
                 self.run_job()
             elif self.reads:
                 self.run_read()
+            elif self.archive_reads:
+                self.run_archive_read()
             elif self.spilled.jobs:
                 self.run_spill()
             elif self.broker.has_work:

@@ -363,6 +363,11 @@ class ArchiveFailed(TickertapeError):
 
     code = "archive_failed"
 
+    def __init__(self, message: str = "", *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+        """A file that the table names is not there; it does not travel."""
+
 
 # -- stores of a client -------------------------------------------------------------------------------
 

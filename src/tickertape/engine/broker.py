@@ -48,6 +48,7 @@ from tickertape.engine.subscribing import Subscribing
 from tickertape.engine.validation import Validation
 from tickertape.journal.jobs import Job, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import ArchiveAnswer
 from tickertape.journal.reading import Part
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (
@@ -71,8 +72,8 @@ from tickertape.wire.commands import (
 
 class Broker:
     """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
-    `read_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain `effects()`; while
-    `has_work`, call `work` between other inputs."""
+    `read_done`, `archive_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain
+    `effects()`; while `has_work`, call `work` between other inputs."""
 
     def __init__(
         self,
@@ -226,6 +227,13 @@ class Broker:
             or self.retaining.read_done(token, data, now)
         ):
             self.subscribing.searches.read_done(token, data)
+        self._journal_moved(now)
+
+    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
+        """The answer to an `ArchiveRead`."""
+        self._moment(now)
+        if not self._delivery.cursors.read_done(token, answer):
+            self.subscribing.searches.read_done(token, answer)
         self._journal_moved(now)
 
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:

@@ -29,6 +29,7 @@ from tickertape.base.units import parse_size
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.address import parse_admin, parse_listen
+from tickertape.server.archive_config import ArchiveConfig, read_archive
 from tickertape.server.document import Node, Place, Problem, Problems, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
 from tickertape.server.plain_values import check_choice, flag_of, seconds_of
@@ -53,7 +54,7 @@ MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
 # What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
 SECTIONS_LATER: Final = (
-    "action", "archive", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
+    "action", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
 )  # fmt: skip
 INSTANCE_LATER: Final = ("group", "user")
 TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "slow_client", "tls")
@@ -140,6 +141,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
     slow_clients: SlowClientsConfig = SlowClientsConfig()
+    archive: ArchiveConfig | None = None
     admin: Admin = Admin()
     logging: LoggingConfig = LoggingConfig()
 
@@ -224,6 +226,7 @@ def _config(root: Section, file: str) -> Config:
     types = {topic.name: topic.message_type for topic in topics}
     queues = read_queues(root.tables("queue") or [], journal.topics, types)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
+    archive = read_archive(root.table("archive"), file) if root.has("archive") else None
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
@@ -244,6 +247,7 @@ def _config(root: Section, file: str) -> Config:
         topics=topics,
         queues=queues,
         slow_clients=slow_clients,
+        archive=archive,
         admin=admin,
         logging=logging,
     )

@@ -30,6 +30,7 @@ from tickertape.base.limits import (
 )
 from tickertape.base.ports import Buffer, Now
 from tickertape.engine.effects import (
+    ArchiveRead,
     Close,
     DiskJob,
     Effect,
@@ -113,6 +114,9 @@ class Instance:
         self._spill = opened.spill
         if self._spill is not None:
             self._spill.start(self._spill_answers)
+        self._archive = opened.archive
+        if self._archive is not None:
+            self._archive.start(loop, self)
         self._outgoing: dict[int, list[Buffer]] = {}
         """What the effects of one flush want written, by connection."""
         self._turns = CommandTurns(self._take, lambda: self.broker.contents.compiled, self._read_for_turns)
@@ -292,6 +296,9 @@ class Instance:
             self._run_job(effect.job)
         elif isinstance(effect, Read):
             return self._read(effect, budget)
+        elif isinstance(effect, ArchiveRead):
+            assert self._archive is not None
+            self._archive.submit(effect)
         elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
             assert self._spill is not None
             self._spill.submit(effect)
@@ -463,8 +470,9 @@ class Instance:
             peer.abort()
         self.disk.stop()
         self._readers.stop()
-        if self._spill is not None:
-            self._spill.stop()
+        for files in (self._spill, self._archive):
+            if files is not None:
+                files.stop()
 
     @property
     def peers(self) -> Mapping[int, Peer]:

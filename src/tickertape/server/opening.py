@@ -18,17 +18,21 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
+from tickertape.engine.retaining import Pin
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import Older
 from tickertape.journal.queue_files import read_queues, remove_queues, write_queues
 from tickertape.journal.reached import write_reached
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
+from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.archive_reads import ArchiveReads
 from tickertape.server.config import Config
 from tickertape.server.spill_files import SpillFiles
 
@@ -50,6 +54,8 @@ class Opened(NamedTuple):
     """What recovery found, a line each."""
     spill: SpillFiles | None
     """Where waits what slow clients do not take; None: nowhere."""
+    archive: ArchiveReads | None = None
+    """What lies before the log; None: nothing is archived."""
 
 
 def clock() -> Now:
@@ -113,6 +119,7 @@ def open_instance(config: Config) -> Opened:
         slow_clients=config.slow_clients.limits,
         queues=config.queues,
     )
+    archive = None if config.archive is None else _archive(config.archive, broker)
     queue_report = open_queues(broker, disk, registry.others)
     report = list(recovered.report)
     if not fresh and not recovered.segments:
@@ -120,7 +127,7 @@ def open_instance(config: Config) -> Opened:
     report.extend(f"{error}; everything else is served" for error in registry.damage)
     report.extend(queue_report)
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
-    return Opened(broker, disk, executor, report, spill)
+    return Opened(broker, disk, executor, report, spill, archive)
 
 
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
@@ -146,6 +153,15 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
         remove_queues(disk)
     broker.begin_queues(recovered, now)
     return report + recovered.report
+
+
+def _archive(settings: ArchiveConfig, broker: Broker) -> ArchiveReads:
+    """Let the engine know of the archive; nothing is read of it yet."""
+    journal = broker.journal
+    older = journal.view.older = Older(settings.location)
+    if settings.require:
+        broker.pin(lambda: Pin(older.end, "archive", brief=not older.known))
+    return ArchiveReads(settings, journal.identity, older)
 
 
 def _spill_files(config: Config, owner: str) -> SpillFiles | None:
