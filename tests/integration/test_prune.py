@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from tests.helpers.archive_rows import SCHEMA, archived, log_end, log_rows
 from tests.helpers.processes import files_of
 from tickertape.archive.committing import Archive
+from tickertape.archive.compacting import compact
 from tickertape.archive.place import place_of
 from tickertape.archive.writing import write_files
 from tickertape.cli.group import cli
@@ -22,7 +23,7 @@ from tickertape.client.blocking import Client
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.identity import read_identity
 from tickertape.journal.snapshot import take_snapshot
-from tickertape.testing.server import running_server
+from tickertape.testing.server import RunningServer, running_server
 
 pa = pytest.importorskip("pyarrow", reason="archives are written with pyarrow")
 pytest.importorskip("deltalake", reason="the archive is a Delta table")
@@ -221,6 +222,33 @@ def test_an_archive_with_other_messages_lets_nothing_go(data: Path, tmp_path: Pa
     assert "does not hold what the log has" in output
     assert "Nothing was removed" in output
     assert not (data / "retired.bin").exists()
+
+
+def test_after_compaction_and_prune_a_replay_is_what_it_was(data: Path, whole: Path) -> None:
+    config = f'{CONFIG}[archive]\nlocation = "{whole}"\n'
+    with running_server(data, CONFIG) as server:
+        before = replayed(server)
+        server.stop()
+    made = Archive(place_of(str(whole)))
+    rows = [row for row in log_rows(data) if row["position"] >= made.coverage.end]
+    end, files = log_end(data), [pa.RecordBatch.from_pylist(rows, SCHEMA)] if rows else []
+    made.add(made.coverage.end, end, write_files(made.place, files))
+    compact(made)
+    assert prune(data, whole)[0] == 0
+    assert log_rows(data)[0]["position"] > rows_before(before)
+    with running_server(data, config) as server:
+        assert replayed(server) == before
+
+
+def replayed(server: RunningServer) -> list[tuple[str, str, bytes]]:
+    """Everything from the first message on, as a client sees it."""
+    with Client("reader", server.uri) as client:
+        return [(message.topic, str(message.bookmark), message.data) for message in client.replay(".*")]
+
+
+def rows_before(messages: list[tuple[str, str, bytes]]) -> int:
+    """A position that a log without its first half is behind."""
+    return len(messages) // 2
 
 
 # -- queues -------------------------------------------------------------------------------------------
