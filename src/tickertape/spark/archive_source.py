@@ -26,7 +26,7 @@ from tickertape.spark.options import Query, Wanted, read_options
 from tickertape.spark.partitions import ROWS_WORTH_A_TASK, LogPart
 from tickertape.spark.pieces import Gathered, Piece
 from tickertape.spark.reading import pieces
-from tickertape.spark.schema import BODY_BYTES_TARGET, ROWS_TARGET, record_batch
+from tickertape.spark.schema import BODY_BYTES_TARGET, ROWS_TARGET, Columns, record_batch
 from tickertape.spark.stream import TickertapeStreamReader
 from tickertape.wire.commands import Resolved
 
@@ -38,17 +38,19 @@ SCHEMA: Final = "start long, end long, files string"
 """What a task did: the positions it read, and the files that it wrote, as JSON."""
 _ARROW: Final = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("files", pa.string())])
 
-_READ: Final = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("topic", pa.string()),
-        ("publisher", pa.string()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("data", pa.binary()),
-        ("expiration_ms", pa.int64()),
-        ("correlation_id", pa.string()),
-        ("key", pa.string()),
-    ]
+_READ: Final = Columns(
+    pa.schema(
+        [
+            ("position", pa.int64()),
+            ("topic", pa.string()),
+            ("publisher", pa.string()),
+            ("timestamp", pa.timestamp("us", "UTC")),
+            ("data", pa.binary()),
+            ("expiration_ms", pa.int64()),
+            ("correlation_id", pa.string()),
+            ("key", pa.string()),
+        ]
+    )
 )
 """The columns of the source, all of the archive's but two: Spark has no sequence above 2**63 and the archive
 has, and `date` follows from the timestamp."""
