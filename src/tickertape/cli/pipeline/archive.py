@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tickertape.archive.compacting import Compacted
     from tickertape.spark.archive import Report
 
-_INTERVAL_DEFAULT: Final = "30s"
+_INTERVAL_SECONDS_DEFAULT: Final = 30.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,7 +49,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The report a
     "interval_seconds",
     callback=interval,
     metavar="S",
-    help=f"How often it is looked for more, until Ctrl-C or SIGTERM.  [default: {_INTERVAL_DEFAULT}]",
+    help="How often it is looked for more, until Ctrl-C or SIGTERM.  "
+    f"[default: {_INTERVAL_SECONDS_DEFAULT:g}s]",
 )
 @click.option(
     "--journal",
@@ -112,7 +113,7 @@ def archive(
     )
     ready = prepare(wish)
     remark(f"{location} has {ready.archive.coverage}; {ready.behind:,} are not archived yet")
-    every = None if once else (interval_seconds or 30.0)
+    every = None if once else _INTERVAL_SECONDS_DEFAULT if interval_seconds is None else interval_seconds
     # Signals last: Spark brings a handler of its own for Ctrl-C.
     with spark_session("archive", master=master, driver_memory=driver_memory) as spark, stopping() as stop:
         report = archive_log(
