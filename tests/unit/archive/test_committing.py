@@ -118,6 +118,20 @@ def test_a_place_with_something_else_is_refused_and_left_alone(place: Place, tmp
     assert DeltaTable(foreign).version() == 0
 
 
+def test_the_end_outlives_a_checkpoint_of_the_table(place: Place) -> None:
+    archive = Archive.create(place, JOURNAL, 0, "")
+    archive.table.alter.set_table_properties({"delta.checkpointInterval": "3"})
+    for at in range(0, 50, 5):
+        assert archive.add(at, at + 5, files_of(place, at, at + 5))
+    log = Path(place.location) / "_delta_log"
+    assert len(list(log.glob("*.checkpoint.parquet"))) >= 3
+    for version in range(9):  # what a checkpoint holds is cleaned away in time
+        (log / f"{version:020}.json").unlink()
+    assert Archive(place, JOURNAL).coverage == Coverage(JOURNAL, 0, 50, "")
+    assert archived(place.location) == rows_of([batch_of(range(50))])
+    assert Archive(place).add(50, 55, files_of(place, 50, 55))
+
+
 def test_others_cannot_delete_rows(place: Place) -> None:
     archive = Archive.create(place, JOURNAL, 0, "")
     archive.add(0, 10, files_of(place, 0, 10))
