@@ -19,6 +19,7 @@ from tickertape.base.errors import BadOption
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_UNSAFE: Final = "aws_s3_allow_unsafe_rename"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -54,6 +55,13 @@ def place_of(location: str, options: Mapping[str, str] | None = None) -> Place:
     """The place that a user names: a path (relative to the working directory), `file://PATH`, or a URI such
     as `s3://bucket/archive`. Raises `BadOption`."""
     given = dict(options or {})
+    if any(
+        key.lower() == _UNSAFE and value.lower() not in ("", "0", "false") for key, value in given.items()
+    ):
+        raise BadOption(
+            f"{_UNSAFE.upper()} lets two commits replace each other, and what was archived would be lost: "
+            "leave it out; a store of today needs no such thing"
+        )
     scheme = _SCHEME.match(location)
     if not location:
         raise BadOption(

@@ -146,19 +146,22 @@ class Commits:
         self._report = report
         self._compacting = compacting
         self._told = told
+        self.at_work = threading.Lock()
+        """Held while a batch is committed, on a thread of Spark's."""
         self.failure: Exception | None = None
         """Why a batch was not committed, which Spark tells as a text only."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:  # noqa: ARG002 - Spark gives it
         """Run the tasks of a batch and commit what they wrote."""
-        try:
-            parts = [(row["start"], row["end"], row["files"]) for row in frame.collect()]
-            if parts:
-                self._commit(parts)
-                self._compact()
-        except Exception as error:
-            self.failure = error
-            raise
+        with self.at_work:
+            try:
+                parts = [(row["start"], row["end"], row["files"]) for row in frame.collect()]
+                if parts:
+                    self._commit(parts)
+                    self._compact()
+            except Exception as error:
+                self.failure = error
+                raise
 
     def _commit(self, parts: Sequence[tuple[int, int, str]]) -> None:
         begin, end, files = whole(parts)
@@ -230,6 +233,8 @@ def _run(
             raise
         finally:
             query.stop()
+            with commits.at_work:  # what is being committed is in the report
+                pass
 
 
 def _options(wish: Wish, order: Order) -> Mapping[str, str]:
