@@ -64,7 +64,7 @@ OTHERS: dict[str, set[str]] = {
     "server": {"msgspec", "numpy", "uvloop", "h11", "prometheus_client"},
     "client": {"msgspec", "numpy", "pyarrow", "crc32c"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark", "deltalake"},
-    "cli": {"msgspec", "click", "rich", "re2", "pyspark", "py4j"},
+    "cli": {"msgspec", "click", "rich", "re2", "pyspark", "py4j", "deltalake"},
     "testing": {"msgspec", "numpy", "pytest"},
     "tickertape": set(),
     "pyspark_tickertape": set(),

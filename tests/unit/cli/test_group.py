@@ -77,6 +77,7 @@ def test_the_commands_are_those_of_the_public_face() -> None:
         "find",
         "grep",
         "ls",
+        "prune",
         "verify",
     ]
 
