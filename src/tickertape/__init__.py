@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
     from tickertape.base.errors import (
         AlreadyLoggedOn,
+        AuthenticationFailed,
         BadBatch,
         BadBody,
         BadBookmark,
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
         SubscriptionUnknown,
         TickertapeError,
         TimedOut,
+        TlsFailed,
+        TlsRequired,
         TopicNotRecorded,
         UsageError,
         WrongJournal,
@@ -109,16 +112,19 @@ if TYPE_CHECKING:
         StoredSubscription,
         SubscriptionManager,
     )
+    from tickertape.security.contexts import TLS
 
 __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "TLS",
     "AlreadyLoggedOn",
     "AppendingPublishStore",
     "AsyncClient",
     "AsyncHAClient",
     "AsyncMessageStream",
+    "AuthenticationFailed",
     "Authenticator",
     "BadBatch",
     "BadBody",
@@ -207,6 +213,8 @@ __all__ = [
     "SubscriptionUnknown",
     "TickertapeError",
     "TimedOut",
+    "TlsFailed",
+    "TlsRequired",
     "TopicNotRecorded",
     "UsageError",
     "WrongJournal",
@@ -249,6 +257,7 @@ _HOMES: Final = {
         "StoredSubscription",
         "SubscriptionManager",
     ),
+    "tickertape.security.contexts": ("TLS",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -42,7 +42,7 @@ from tickertape.engine.queue.recovering import Recovered, beginnings
 from tickertape.engine.registry import Registry
 from tickertape.engine.retaining import Pin, Retaining
 from tickertape.engine.session import Session
-from tickertape.engine.sessions import Sessions
+from tickertape.engine.sessions import Sessions, claimed_user
 from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscribing import Subscribing
 from tickertape.engine.validation import Validation
@@ -70,7 +70,7 @@ from tickertape.wire.commands import (
 
 
 class Broker:
-    """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
+    """The engine. `user_of` says whose a logon is, or raises why it is not taken. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
     `read_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain `effects()`; while
     `has_work`, call `work` between other inputs."""
 
@@ -87,8 +87,10 @@ class Broker:
         retention: RetentionPolicy | None = None,
         slow_clients: SlowLimits | None = None,
         queues: Sequence[QueueDefinition] = (),
+        user_of: Callable[[Logon, Now], str | None] = claimed_user,
     ) -> None:
         self.journal = journal
+        self._user_of = user_of
         self.statistics = Statistics()
         self._instance = instance
         self._software = software
@@ -368,10 +370,11 @@ class Broker:
     def _first(self, conn: int, command: Command, now: Now) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
+        user = self._user_of(command, now)  # before anything else of it is looked at
         if self.draining:
             raise NotReady("the server is stopping: connect again later")
         heartbeat_seconds(command.heartbeat_ms)
-        session, old = self._sessions.logon(conn, command)
+        session, old = self._sessions.logon(conn, command, user)
         if old is not None:
             self._goodbye(
                 old.conn,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from tickertape.base.errors import (
+    AuthenticationFailed,
     FrameStalled,
     HeartbeatMissed,
     JournalError,
@@ -71,7 +72,7 @@ _STALLED: Final = (
 )
 _OF_THE_ENGINE: Final[tuple[str, ...]] = (*get_args(PauseReason), "turns")
 """Reasons of the engine not to read from a connection: then it is not the peer that stands still."""
-_TOLD_LOUDLY: Final = (SlowClient.code, FrameStalled.code, HeartbeatMissed.code)
+_TOLD_LOUDLY: Final = (SlowClient.code, FrameStalled.code, HeartbeatMissed.code, AuthenticationFailed.code)
 """Ends of connections that are a warning."""
 _LATE_SECONDS_MAX: Final = 1.0
 """A timer that fires later than this says that the server itself stood still."""
@@ -103,6 +104,8 @@ class Instance:
         self._next_conn = 1
         self.scratch = memoryview(bytearray(receive_buffer_bytes))
         """Where every connection reads to: what one read brings is taken over before the next read begins."""
+        self.cipher_scratch = memoryview(bytearray(receive_buffer_bytes))
+        """The same for what comes encrypted."""
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()

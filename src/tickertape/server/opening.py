@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,6 +18,7 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
+from tickertape.engine.sessions import claimed_user
 from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
@@ -31,6 +32,7 @@ from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.server.config import Config
 from tickertape.server.spill_files import SpillFiles
+from tickertape.wire.commands import Logon
 
 T = TypeVar("T")
 
@@ -62,8 +64,10 @@ def salt() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-def open_instance(config: Config) -> Opened:
-    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is
+def open_instance(
+    config: Config, user_of: Callable[[Logon, Now], str | None] = claimed_user
+) -> Opened:
+    """Open the data directory of `config`; `user_of` says whose a logon is (see `Broker`). Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is
     served.
     """
     settings = config.journal
@@ -112,6 +116,7 @@ def open_instance(config: Config) -> Opened:
         retention=RetentionPolicy(settings.retain, settings.retain_size),
         slow_clients=config.slow_clients.limits,
         queues=config.queues,
+        user_of=user_of,
     )
     queue_report = open_queues(broker, disk, registry.others)
     report = list(recovered.report)
