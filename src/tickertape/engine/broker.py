@@ -70,9 +70,9 @@ from tickertape.wire.commands import (
 
 
 class Broker:
-    """The engine. `user_of` says whose a logon is, or raises why it is not taken. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
-    `read_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain `effects()`; while
-    `has_work`, call `work` between other inputs."""
+    """The engine. `user_of` says whose a logon is, or raises why it is not taken. Inputs: `connected`,
+    `received`, `disconnected`, `writable`, `blocked`, `disk_done`, `read_done`, `spill_done`, `beats.looked`,
+    `wake`, `close`; after each one drain `effects()`; while `has_work`, call `work` between other inputs."""
 
     def __init__(
         self,

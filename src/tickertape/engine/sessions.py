@@ -57,9 +57,7 @@ class Sessions:
         old = self._by_name.get(command.name) if self._exclusive else None
         if old is not None and old.user != user:
             raise NameInUse(f"name in use: client name {shown(command.name)} is in use by another user")
-        session = Session(
-            conn, command.name, user, publisher, derived, self._statistics, command.software
-        )
+        session = Session(conn, command.name, user, publisher, derived, self._statistics, command.software)
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old
 

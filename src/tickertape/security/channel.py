@@ -1,7 +1,7 @@
 """Owns one end of TLS over a connection that somebody else reads and writes: bytes in, bytes out.
 
-Must never touch a socket or a clock, nor hand on anything that was not authenticated: what is tampered with or
-comes before the handshake is done is an error.
+Must never touch a socket or a clock, nor hand on anything that was not authenticated: what is tampered with,
+or comes before the handshake is done, is an error.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from tickertape.base.security_limits import encrypted_at_once_bytes_max
 
 HANDSHAKE_BYTE: Final = 0x16
 """The first byte of every TLS connection: a record of the handshake."""
-_WRITE_BYTES_MAX: Final = 64 * KIB
+_AT_ONCE_BYTES: Final = 64 * KIB
 """What is encrypted while the lock is held: who reads waits for it."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG")
 """What the library says of bytes that are no TLS at all."""
 
 
 class Channel:
-    """TLS as a machine: `feed` what came, `take` what is to be sent. One thread may read while another writes.
+    """TLS as a machine: `feed` what came, `take` what is to be sent. One thread may read while another
+    writes.
 
     `server_name`: for a client, the name or address that the certificate of the server must have.
     """
 
-    def __init__(self, context: ssl.SSLContext, *, server: bool = False, server_name: str | None = None) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, *, server: bool = False, server_name: str | None = None
+    ) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(
@@ -56,9 +59,9 @@ class Channel:
             return self._outgoing.read()
 
     @property
-    def fed_bytes(self) -> int:
-        """What came and was not looked at."""
-        return self._incoming.pending
+    def drained(self) -> bool:
+        """Whether everything that came was read, as far as it can be."""
+        return not self._incoming.pending and not self._tls.pending()
 
     def shake(self) -> bool:
         """Go on with the handshake; whether it is done. `take` afterwards in any case.
@@ -81,31 +84,29 @@ class Channel:
         if self._failure is not None:
             raise self._failure
         filled = 0
-        try:
-            while filled < len(room):
-                with self._lock:
+        with self._lock:
+            try:
+                while filled < len(room) and not self.closed and not (filled and self.drained):
                     count = self._tls.read(len(room) - filled, room[filled:])
-                if not count:
-                    self.closed = True
-                    break
-                filled += int(count)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            self._failure = TlsFailed(_explained(error, self._peer))
-            if not filled:  # else it is told by the next call: what came before it counts
-                raise self._failure from None
+                    self.closed = not count
+                    filled += int(count)
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                failure = self._failed(error)
+                if not filled:  # else it is told by the next call: what came before it counts
+                    raise failure from None
         return filled
 
     def encrypted(self, data: Buffer) -> bytes:
         """The cipher text of `data`, with whatever else is to be sent before it. Raises `TlsFailed`."""
         rest = memoryview(data)
-        try:
-            while rest:
-                with self._lock:
-                    rest = rest[self._tls.write(rest[:_WRITE_BYTES_MAX]) :]
-        except ssl.SSLError as error:
-            raise TlsFailed(_explained(error, self._peer)) from None
+        while rest:
+            with self._lock:
+                try:
+                    rest = rest[self._tls.write(rest[:_AT_ONCE_BYTES]) :]
+                except ssl.SSLError as error:
+                    raise self._failed(error) from None
         return self.take()
 
     def farewell(self) -> bytes:
@@ -117,6 +118,12 @@ class Channel:
             except ssl.SSLError:  # it waits for the answer of the other side, which we do not
                 pass
         return self.take()
+
+    def _failed(self, error: ssl.SSLError) -> TlsFailed:
+        """The error for one of the library: the first one, of which others are only consequences."""
+        if self._failure is None:
+            self._failure = TlsFailed(_explained(error, self._peer))
+        return self._failure
 
 
 def portions(buffers: Iterable[Buffer]) -> Iterator[Buffer]:

@@ -1,7 +1,7 @@
 """Owns what a TLS connection is made with: certificates, keys, who is trusted, and the oldest version taken.
 
-Must never make a context of a client that does not check the certificate of the server and its name, nor ask on
-a terminal for the password of a key.
+Must never make a context of a client that does not check the certificate of the server and its name, nor ask
+on a terminal for the password of a key.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def _identify(
     check_private(key, "key", refuse)
 
     def locked() -> NoReturn:
-        raise refuse(f"key {key} is locked with a password: store it without one, readable for its owner only")
+        raise refuse(
+            f"key {key} is locked with a password: store it without one, readable for its owner only"
+        )
 
     try:
         context.load_cert_chain(certificate, key, password=locked)

@@ -40,7 +40,8 @@ class ListenAddress(NamedTuple):
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """Read `tcp://host:port`, `tls://host:port` or `unix:///path`. Raises `ConfigurationError` with what is allowed."""
+    """Read `tcp://host:port`, `tls://host:port` or `unix:///path`. Raises `ConfigurationError` with what is
+    allowed."""
     scheme, colon, rest = text.partition("://")
     if colon and scheme in _NOT_BUILT:
         raise ConfigurationError(f"{scheme}:// is not built yet; listen on {LISTEN_FORMS}")

@@ -1,4 +1,4 @@
-"""Owns who is let in: the certificates of the addresses and the tokens, read at the start and again on SIGHUP.
+"""Owns who is let in: the certificates of the addresses and the tokens, read at the start and on SIGHUP.
 
 Must never take in half of what was read again: when a file cannot be used, everything stays as it was.
 """

@@ -25,8 +25,8 @@ from tickertape.base.limits import connections_max, drain_idle_seconds
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
 from tickertape.journal.reached import END_FILE
-from tickertape.server.admission import Admission
 from tickertape.server.admin.server import AdminServer, admin_server
+from tickertape.server.admission import Admission
 from tickertape.server.config import Config
 from tickertape.server.events import event, logging_to
 from tickertape.server.instance import Instance

@@ -64,11 +64,9 @@ def salt() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-def open_instance(
-    config: Config, user_of: Callable[[Logon, Now], str | None] = claimed_user
-) -> Opened:
-    """Open the data directory of `config`; `user_of` says whose a logon is (see `Broker`). Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is
-    served.
+def open_instance(config: Config, user_of: Callable[[Logon, Now], str | None] = claimed_user) -> Opened:
+    """Open the data directory of `config`; `user_of` says whose a logon is (see `Broker`). Raises
+    `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
     """
     settings = config.journal
     disk = SystemDisk(config.instance.data)

@@ -112,10 +112,11 @@ class SecurePeer(Peer):
                 count = self._channel.read_into(self._wire.buffer())
                 if count:
                     self._took(count)
-                    continue
-                if self._channel.closed and self._transport is not None:
+                elif self._channel.closed and self._transport is not None:
                     self._transport.close()
-                return
+                    return
+                if self._channel.drained:
+                    return
         except TlsFailed as error:
             self._write_out(self._channel.take())
             self._instance.violated(self._conn, error)

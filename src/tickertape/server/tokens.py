@@ -1,7 +1,7 @@
 """Owns the tokens of a server: their file, and whether a logon may pass.
 
-Must never put anything of a token into an error or an event, nor let a logon pass on anything but its token: the
-file is read at the start and when the server is told to, and decides in memory.
+Must never put anything of a token into an error or an event, nor let a logon pass on anything but its token.
+Decisions are made in memory: the file is read at the start, and when the server is told to.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _read(path: str, name: str, table: Any) -> KnownToken:
     kept = table.get("sha256")
     if not isinstance(kept, str) or len(kept) != _HASH_CHARACTERS or not _HEX.issuperset(kept):
         raise ConfigurationError(
-            f"{where} sha256 is {_HASH_CHARACTERS} digits of 0-9 and a-f, as `tickertape token new` prints them"
+            f"{where} sha256 is {_HASH_CHARACTERS} digits of 0-9, a-f, as `tickertape token new` gives them"
         )
     return KnownToken(bytes.fromhex(kept), _expires(where, table), _clients(where, table))
 

@@ -1,6 +1,7 @@
 """Owns ending the sessions of those who may no longer stay: their token has expired, or was taken back.
 
-Must never end a session for another reason, nor look more often than it must: each look goes over all sessions.
+Must never end a session for another reason, nor look more often than it must: each look goes over all of
+them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from tickertape.server.opening import clock
 class UserWatch:
     """Looks at the users of an instance every `seconds`, and when it is told to."""
 
-    def __init__(
-        self, instance: Instance, admission: Admission, seconds: float = token_look_seconds
-    ) -> None:
+    def __init__(self, instance: Instance, admission: Admission, seconds: float = token_look_seconds) -> None:
         self._instance = instance
         self._admission = admission
         self._seconds = seconds

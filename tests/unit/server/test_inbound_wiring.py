@@ -17,11 +17,12 @@ import uvloop
 from tests.helpers.peer import PEER_SECONDS, Peer, frame
 from tickertape.base.limits import KIB
 from tickertape.batch import batch_from_bodies
+from tickertape.server import listener
 from tickertape.server.config import Config
 from tickertape.server.config import Instance as InstanceConfig
 from tickertape.server.inbound import Inbound
 from tickertape.server.instance import Instance
-from tickertape.server.listener import Peer, listen
+from tickertape.server.listener import listen
 from tickertape.server.opening import open_instance
 from tickertape.wire.commands import Ack, Flush, Goodbye, Persisted, Publish
 
@@ -60,7 +61,7 @@ def running(data: Path, inbound: Inbound) -> Iterator[Running]:
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         instance = Instance(opened, loop, inbound)
-        server, uri = await listen("tcp://127.0.0.1:0", lambda: Peer(instance))
+        server, uri = await listen("tcp://127.0.0.1:0", lambda: listener.Peer(instance))
         instance.flush()
         made.append(Running(instance, uri))
         stop.append(lambda: loop.call_soon_threadsafe(instance.close))
