@@ -256,7 +256,7 @@ def test_a_client_with_tls_is_told_that_the_server_has_none(front: Front, tls: t
     "said", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 64, b"\x16" * 4000, b"\x16\x03\x01\x40\x00"]
 )
 def test_what_is_no_tls_is_ended(server: RunningServer, said: bytes) -> None:
-    before = ended(server, "tls_failed") + ended(server, "logon_timeout")
+    before = ended(server, "tls_failed")
     with raw(server) as connection:
         connection.sendall(said)
         connection.shutdown(socket.SHUT_WR)
@@ -274,11 +274,12 @@ def test_nothing_is_taken_before_the_handshake_is_done(server: RunningServer) ->
     assert stats_of(server).totals.logons == before
 
 
-def test_a_handshake_that_stands_still_is_ended_in_time(server: RunningServer, tls: tt.TLS) -> None:
+@pytest.mark.full
+def test_handshakes_that_stand_still_are_ended_in_time(server: RunningServer, tls: tt.TLS) -> None:
     hello = client_hello()
     stalled = []
     try:
-        for number in range(300):
+        for number in range(1000):
             connection = raw(server)
             connection.sendall(hello[: 1 + number % len(hello)])
             stalled.append(connection)
@@ -290,7 +291,7 @@ def test_a_handshake_that_stands_still_is_ended_in_time(server: RunningServer, t
         for connection in stalled:
             everything(connection)
         assert time.monotonic() - began < 14
-        assert ended(server, "logon_timeout") >= 300
+        assert ended(server, "logon_timeout") >= 1000
     finally:
         for connection in stalled:
             connection.close()
@@ -385,6 +386,6 @@ def test_a_server_that_stops_says_goodbye(front: Front, authority: Authority, tl
         client = front.connect("stops", server.uri, tls=tls)
         stream = client.subscribe("orders")
         server.stop()
-        with pytest.raises(tt.Disconnected, match="not_ready"):
-            next(stream)
+        assert list(stream) == []
+        assert stream.end_reason == "not_ready"
         client.close()

@@ -45,8 +45,8 @@ class Tokens:
     def __init__(self, known: Mapping[str, KnownToken]) -> None:
         self._known = dict(known)
 
-    def __len__(self) -> int:
-        return len(self._known)
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
 
     def user_of(self, logon: Logon, now: Now) -> str:
         """The name of the token that `logon` shows, which is its user. Raises `AuthenticationFailed`."""
