@@ -38,7 +38,9 @@ class Server(NamedTuple):
         """A client of it that is logged on."""
         from tickertape.client.blocking import Client
 
-        return Client(name, self.uri, token=self.token, tls=self.tls, **options)
+        ways: dict[str, Any] = {"token": self.token, "tls": self.tls}
+        options |= {key: way for key, way in ways.items() if way is not None}
+        return Client(name, self.uri, **options)
 
 
 def _file(name: str, metavar: str, text: str) -> Callable[[_Command], _Command]:

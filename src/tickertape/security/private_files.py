@@ -30,14 +30,14 @@ def check_private(path: str | Path, what: str, refuse: type[UsageError]) -> None
 
 def read_private(path: str | Path, what: str, refuse: type[UsageError]) -> bytes:
     """What a file holds, checked as by `check_private`. Raises `refuse`."""
+    check_private(path, what, refuse)  # before it is opened: to open a pipe may wait for ever
     try:
         with open(path, "rb") as file:
-            _judge(os.fstat(file.fileno()), path, what, refuse)
             data = file.read(secret_file_bytes_max + 1)
+            status = os.fstat(file.fileno())
     except OSError as error:
         raise refuse(f"{what} {path} cannot be read: {error.strerror or error}") from None
-    except ValueError:
-        raise refuse(f"{what}: that is no file name") from None
+    _judge(status, path, what, refuse)  # another one may have taken its place
     if len(data) > secret_file_bytes_max:
         raise refuse(f"{what} {path} is larger than {secret_file_bytes_max} bytes")
     return data

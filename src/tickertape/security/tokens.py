@@ -58,7 +58,7 @@ def name_in(text: str) -> str | None:
 
 def hash_of(text: str) -> bytes:
     """What a server keeps. One round of SHA-256 is enough for 256 random bits: there is nothing to guess."""
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode(errors="replace")).digest()
 
 
 def fits(text: str, kept: bytes) -> bool:

@@ -16,7 +16,8 @@ from tickertape.base.version import __version__
 from tickertape.cli.group import LazyGroup, cli
 
 COMMANDS = [
-    "serve", "check", "publish", "subscribe", "ack", "queue", "journal", "stats", "topics", "filter",
+    "serve", "check", "publish", "subscribe", "ack", "queue", "journal", "token", "stats", "topics",
+    "filter",
 ]  # fmt: skip
 
 

@@ -18,10 +18,10 @@ from tickertape.server.config import (
     Instance,
     JournalConfig,
     TopicConfig,
-    Transport,
     examine,
     load_config,
 )
+from tickertape.server.transports_config import Transport
 
 VALUES = "text is written in quotes; other values are numbers, true, false, times and [lists]"
 FULL = """
@@ -307,7 +307,7 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
 
 # -- bad ones -----------------------------------------------------------------------------------------
 
-TAKES = "instance, transport, journal, topic, queue, slow_clients, admin, logging, include"
+TAKES = "instance, transport, authentication, journal, topic, queue, slow_clients, admin, logging, include"
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,12 @@ TAKES = "instance, transport, journal, topic, queue, slow_clients, admin, loggin
         ),
         (
             "[[transport]]\nlisten = 'unix:///a'\ninsecur = true\n",
-            ["3: transport.insecur: unknown; did you mean 'insecure'? [transport] takes listen, insecure"],
+            [
+                (
+                    "3: transport.insecur: unknown; did you mean 'insecure'? [transport] takes listen, "
+                    "insecure, certificate, key, client_ca"
+                )
+            ],
         ),
         (
             "[journal]\nsync-interval = 1\n",
@@ -451,7 +456,8 @@ TAKES = "instance, transport, journal, topic, queue, slow_clients, admin, loggin
             [
                 (
                     "2: transport.listen: tcp://0.0.0.0:9007 can be reached from other machines and is not "
-                    "encrypted; listen on 127.0.0.1, or write insecure = true beside it in a file"
+                    "encrypted; listen on tls:// with a certificate, or on 127.0.0.1, "
+                    "or write insecure = true beside it in a file"
                 )
             ],
         ),
