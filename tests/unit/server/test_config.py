@@ -332,15 +332,6 @@ TAKES = "instance, transport, authentication, journal, topic, queue, slow_client
             ["3: instance.DATA: unknown; did you mean 'data'? [instance] takes name, data, drain_timeout"],
         ),
         (
-            "[[transport]]\nlisten = 'unix:///a'\ninsecur = true\n",
-            [
-                (
-                    "3: transport.insecur: unknown; did you mean 'insecure'? [transport] takes listen, "
-                    "insecure, certificate, key, client_ca"
-                )
-            ],
-        ),
-        (
             "[journal]\nsync-interval = 1\n",
             [
                 (
@@ -451,16 +442,6 @@ TAKES = "instance, transport, authentication, journal, topic, queue, slow_client
         ),
         # transports
         ("\n[[transport]]\n", ["2: transport.listen: is missing here"]),
-        (
-            "[[transport]]\nlisten = 'tcp://0.0.0.0:9007'\n",
-            [
-                (
-                    "2: transport.listen: tcp://0.0.0.0:9007 can be reached from other machines and is not "
-                    "encrypted; listen on tls:// with a certificate, or on 127.0.0.1, "
-                    "or write insecure = true beside it in a file"
-                )
-            ],
-        ),
         (
             "[[transport]]\nlisten = 'unix:///a'\n[[transport]]\nlisten = 'unix:///a'\n",
             ["4: transport.listen: unix:///a is given twice"],
