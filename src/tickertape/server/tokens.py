@@ -79,7 +79,11 @@ class Tokens:
 
 def read_tokens(path: str) -> Tokens:
     """The tokens of a file. Raises `ConfigurationError`."""
-    data = read_private(path, "tokens_file", ConfigurationError)
+    return tokens_in(read_private(path, "tokens_file", ConfigurationError), path)
+
+
+def tokens_in(data: bytes, path: str) -> Tokens:
+    """The tokens in what a file `path` holds. Raises `ConfigurationError`."""
     try:
         tables = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):

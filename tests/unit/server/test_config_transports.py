@@ -80,16 +80,20 @@ def test_paths_belong_to_the_file_that_says_them(tmp_path: Path) -> None:
         (
             "[[transport]]\nlisten = 'tcp://0.0.0.0:9007'\n",
             [
-                "c.toml:2: transport.listen: tcp://0.0.0.0:9007 can be reached from other machines and is not "
-                "encrypted; listen on tls:// with a certificate, or on 127.0.0.1, "
-                "or write insecure = true beside it in a file"
+                (
+                    "c.toml:2: transport.listen: tcp://0.0.0.0:9007 can be reached from other machines and "
+                    "is not encrypted; listen on tls:// with a certificate, or on "
+                    "127.0.0.1, or write insecure = true beside it in a file"
+                )
             ],
         ),
         (
             "[[transport]]\nlisten = 'unix:///a'\ninsecur = true\n",
             [
-                "c.toml:3: transport.insecur: unknown; did you mean 'insecure'? [transport] takes listen, "
-                "insecure, certificate, key, client_ca"
+                (
+                    "c.toml:3: transport.insecur: unknown; did you mean 'insecure'? [transport] takes "
+                    "listen, insecure, certificate, key, client_ca"
+                )
             ],
         ),
         ("[authentication]\n", ["c.toml:1: authentication.tokens_file: is missing here"]),
