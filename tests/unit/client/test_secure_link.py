@@ -118,8 +118,13 @@ def test_a_server_that_ends_as_tls_ends_has_closed(front: Front, tmp_path: Path)
     server = Played(tmp_path, play)
     client = front.connect("desk", server.uri, tls=server.tls)
     server.join()
-    with pytest.raises(tt.Disconnected, match="closed the connection"):
+
+    def use_it() -> None:
+        client.publish("orders", b"1")  # raises when the end was heard already
         client.publish_flush(SECONDS)
+
+    with pytest.raises(tt.Disconnected, match="closed the connection"):
+        use_it()
 
 
 def test_a_server_that_says_nothing_is_given_up_in_time(front: Front, tmp_path: Path) -> None:
