@@ -315,13 +315,15 @@ class Link:
             error.__cause__ = failure
             raise
         finally:
+            # Before the socket is closed, or whoever writes finds that out and names it as the reason.
+            self._why = self._why or error
             with self._reading:
                 self._gone = True
                 for end in (self._poller, self._socket, self._waker, self._wake_reader):
                     end.close()
             with self._room:
                 self._room.notify_all()
-            self._driven.lost(self._why or error)
+            self._driven.lost(self._why)
 
     def _receive(self) -> Disconnected:
         while True:
