@@ -41,7 +41,7 @@ from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.browsing import Browsing
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
