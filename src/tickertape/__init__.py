@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
     from tickertape.base.errors import (
         AlreadyLoggedOn,
+        AuthenticationFailed,
         BadBatch,
         BadBody,
         BadBookmark,
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
         SubscriptionUnknown,
         TickertapeError,
         TimedOut,
+        TlsFailed,
+        TlsRequired,
         TopicNotRecorded,
         TransactionBusy,
         TransactionTooLarge,
@@ -117,17 +120,20 @@ if TYPE_CHECKING:
         SubscriptionManager,
     )
     from tickertape.client.transaction import CommittedTransaction
+    from tickertape.security.contexts import TLS
 
 __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "TLS",
     "AlreadyLoggedOn",
     "AppendingPublishStore",
     "AsyncClient",
     "AsyncClientTransaction",
     "AsyncHAClient",
     "AsyncMessageStream",
+    "AuthenticationFailed",
     "Authenticator",
     "BadBatch",
     "BadBody",
@@ -220,6 +226,8 @@ __all__ = [
     "SubscriptionUnknown",
     "TickertapeError",
     "TimedOut",
+    "TlsFailed",
+    "TlsRequired",
     "TopicNotRecorded",
     "TransactionBusy",
     "TransactionTooLarge",
@@ -268,6 +276,7 @@ _HOMES: Final = {
         "StoredSubscription",
         "SubscriptionManager",
     ),
+    "tickertape.security.contexts": ("TLS",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

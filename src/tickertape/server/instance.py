@@ -99,6 +99,8 @@ class Instance:
         self._next_conn = 1
         self.scratch = memoryview(bytearray(receive_buffer_bytes))
         """Where every connection reads to: what one read brings is taken over before the next read begins."""
+        self.cipher_scratch = memoryview(bytearray(receive_buffer_bytes))
+        """The same for what comes encrypted."""
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()

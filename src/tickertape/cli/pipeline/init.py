@@ -12,7 +12,7 @@ import click
 
 import tickertape
 from tickertape.cli.group import Failure
-from tickertape.cli.options import server_option
+from tickertape.cli.reaching import Server, server_options
 
 EXAMPLES: Final = ("state", "delays", "weather")
 _PROJECT: Final = Path(tickertape.__file__).parent / "spark" / "project"
@@ -29,8 +29,8 @@ _SUFFIX: Final = ".template"
     help="state: the last value of each key, as of any bookmark. delays: means of each hour, published back. "
     "weather: two streams joined.",
 )
-@server_option
-def init(directory: Path, example: str, server: str) -> None:
+@server_options
+def init(directory: Path, example: str, server: Server) -> None:
     """Make a project for Spark's declarative pipelines in DIR, a new or empty directory.
 
     It has the pipeline (transformations/), the functions that it is made of (flights/), their tests (tests/),
@@ -42,7 +42,7 @@ def init(directory: Path, example: str, server: str) -> None:
     """
     _make_room(directory)
     where = directory.resolve()
-    words = {"{{ name }}": where.name, "{{ directory }}": where.as_uri(), "{{ server }}": server}
+    words = {"{{ name }}": where.name, "{{ directory }}": where.as_uri(), "{{ server }}": server.uri}
     made = 0
     for part in (_PROJECT / "common", _PROJECT / example):
         for source in sorted(part.rglob(f"*{_SUFFIX}")):
