@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
     from tickertape.base.errors import (
         AlreadyLoggedOn,
+        ArchiveFailed,
         AuthenticationFailed,
         BadBatch,
         BadBody,
@@ -129,6 +130,7 @@ __all__ = [
     "TLS",
     "AlreadyLoggedOn",
     "AppendingPublishStore",
+    "ArchiveFailed",
     "AsyncClient",
     "AsyncClientTransaction",
     "AsyncHAClient",

@@ -22,7 +22,8 @@ from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.security import TOKENS_TARGET
 from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, texts
 from tests.helpers.wire_golden import examples
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_log import Log, disk_with, messages_in, reopened, small_log
 from tests.unit.server.test_config import FULL
 from tickertape.base.bookmarks import parse_bookmark

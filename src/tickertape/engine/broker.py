@@ -138,9 +138,7 @@ class Broker:
         self.pin(self.subscribing.oldest_needed)
         self.retaining = self._make_retaining(retention or RetentionPolicy())
         self._strangers: set[int] = set()
-        self._failed = False
-        self.draining = False
-        """A clean stop has begun."""
+        self._failed = self.draining = False
         self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
 
     def _make_transactions(
@@ -298,8 +296,8 @@ class Broker:
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop: nothing new is taken, nothing is held back; what was accepted is persisted,
-        then the log sealed."""
+        """Begin a clean stop (`draining`): nothing new is taken, nothing is held back; what was accepted is
+        persisted, then the log sealed."""
         self.draining = True
         self.subscribing.stop()
         self.journal.close(now)

@@ -76,15 +76,7 @@ def open_instance(config: Config, user_of: Callable[[Logon, Now], str | None] = 
     `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
     """
     settings = config.journal
-    disk = SystemDisk(config.instance.data)
-    if not disk.root.is_dir():
-        if os.path.lexists(disk.root):
-            raise NotAJournal(
-                f"{disk.where} is no directory: point to the directory of a journal, or a new one"
-            )
-        if not settings.create:
-            raise NotAJournal(f"{disk.where} does not exist and `create` is false: is the disk mounted?")
-        disk.make_directory("")
+    disk = _data_directory(config)
     owner = f"instance {config.instance.name}, process {os.getpid()}"
     fresh = IDENTITY_FILE not in disk.names(".")
     identity = open_identity(
@@ -133,6 +125,19 @@ def open_instance(config: Config, user_of: Callable[[Logon, Now], str | None] = 
     report.extend(open_staged(broker, disk))
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
     return Opened(broker, disk, executor, report, spill, archive)
+
+
+def _data_directory(config: Config) -> SystemDisk:
+    """The directory, made when it is missing and may be."""
+    disk = SystemDisk(config.instance.data)
+    if disk.root.is_dir():
+        return disk
+    if os.path.lexists(disk.root):
+        raise NotAJournal(f"{disk.where} is no directory: point to the directory of a journal, or a new one")
+    if not config.journal.create:
+        raise NotAJournal(f"{disk.where} does not exist and `create` is false: is the disk mounted?")
+    disk.make_directory("")
+    return disk
 
 
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:

@@ -12,7 +12,7 @@ import click
 
 import tickertape
 from tickertape.cli.group import Failure
-from tickertape.cli.reaching import Server, server_options
+from tickertape.cli.reaching import SERVER_DEFAULT
 
 EXAMPLES: Final = ("state", "delays", "weather")
 _PROJECT: Final = Path(tickertape.__file__).parent / "spark" / "project"
@@ -29,8 +29,14 @@ _SUFFIX: Final = ".template"
     help="state: the last value of each key, as of any bookmark. delays: means of each hour, published back. "
     "weather: two streams joined.",
 )
-@server_options
-def init(directory: Path, example: str, server: Server) -> None:
+@click.option(
+    "--server",
+    metavar="URI",
+    default=SERVER_DEFAULT,
+    show_default=True,
+    help="The server that the project reads from.",
+)
+def init(directory: Path, example: str, server: str) -> None:
     """Make a project for Spark's declarative pipelines in DIR, a new or empty directory.
 
     It has the pipeline (transformations/), the functions that it is made of (flights/), their tests (tests/),
@@ -42,7 +48,7 @@ def init(directory: Path, example: str, server: Server) -> None:
     """
     _make_room(directory)
     where = directory.resolve()
-    words = {"{{ name }}": where.name, "{{ directory }}": where.as_uri(), "{{ server }}": server.uri}
+    words = {"{{ name }}": where.name, "{{ directory }}": where.as_uri(), "{{ server }}": server}
     made = 0
     for part in (_PROJECT / "common", _PROJECT / example):
         for source in sorted(part.rglob(f"*{_SUFFIX}")):
