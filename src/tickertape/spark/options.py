@@ -33,7 +33,7 @@ from tickertape.base.timestamps import (
     to_micros,
 )
 from tickertape.base.units import parse_interval
-from tickertape.client.link import parse_uri
+from tickertape.spark.servers import ACCESS, server_text
 
 BUILT: Final = (
     "servers",
@@ -46,6 +46,7 @@ BUILT: Final = (
     "maxRowsPerPartition",
     "journal",
     "timeout",
+    *ACCESS,
 )
 """The options there are."""
 
@@ -74,7 +75,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asked to read."""
 
     servers: tuple[str, ...]
-    """URIs, tried in this order."""
+    """As `server_text` gives them, tried in this order."""
     topic: str
     bookmark: str
     """The start point or range, as the server resolves it."""
@@ -93,7 +94,7 @@ def read_options(given: Mapping[str, str]) -> Wanted:
     """
     options = _named(given)
     return Wanted(
-        servers=_servers(options.get("servers")),
+        servers=_servers(options),
         topic=_topic(options.get("topic")),
         bookmark=_bookmark(options),
         partitions_min=_number(options, "minPartitions", PARTITIONS_MIN_DEFAULT, 2**31 - 1),
@@ -117,15 +118,13 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _servers(value: str | None) -> tuple[str, ...]:
-    servers = tuple(uri for uri in map(str.strip, (value or "").split(",")) if uri)
+def _servers(options: Mapping[str, str]) -> tuple[str, ...]:
+    servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
     if not servers:
         raise BadOption(
             "option servers is missing: give one or more, such as tcp://127.0.0.1:9007, comma-separated"
         )
-    for uri in servers:
-        parse_uri(uri)
-    return servers
+    return tuple(server_text(uri, options) for uri in servers)
 
 
 def _topic(value: str | None) -> str:

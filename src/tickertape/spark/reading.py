@@ -17,6 +17,7 @@ from tickertape.journal.disk import SystemDisk
 from tickertape.journal.outside import StoredCommit, read_outside
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.pieces import Piece, piece_of_batch, plain_piece
+from tickertape.spark.servers import client_of
 
 if TYPE_CHECKING:
     from tickertape.client.blocking import Client
@@ -73,18 +74,15 @@ def _piece_of_commit(part: LogPart, commit: StoredCommit) -> Piece | None:
 
 
 def connect(servers: tuple[str, ...], timeout_seconds: float) -> tuple[Client, str]:
-    """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
+    """A client of the first server that answers, and which that is. Its name is its own: tasks never clash.
 
     Raises `Disconnected` with the reason of each when none does.
     """
-    # Spark starts a Python process for each step of planning; the first of them needs no client.
-    from tickertape.client.blocking import Client
-
     name = f"spark-{uuid4().hex}"
     reasons = []
     for uri in servers:
         try:
-            return Client(name, uri, timeout=timeout_seconds), uri
+            return client_of(uri, name, timeout_seconds), uri
         except TickertapeError as error:
             reasons.append(str(error))
     raise Disconnected(f"none of the servers answers: {'; '.join(reasons)}")
