@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -30,6 +30,20 @@ class Server(NamedTuple):
     uri: str
     token: str | None
     tls: TLS | None
+    files: Mapping[str, str] = {}
+    """The files that the options name, by the names of Spark's options."""
+
+    def for_spark(self) -> str:
+        """The server as Spark's tasks are told of it: they read the files themselves.
+
+        Raises `BadOption` when it is not files that say all."""
+        from tickertape.spark.servers import server_text
+
+        if self.token is not None and "tokenFile" not in self.files:
+            raise BadOption(
+                f"Spark's tasks do not see the environment variable {TOKEN_VARIABLE}: give --token-file"
+            )
+        return server_text(self.uri, self.files)
 
     def __repr__(self) -> str:
         return f"Server({self.uri!r})"
@@ -107,4 +121,6 @@ def _server(
     except BadOption as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
     ways_of(tls, token).check(address)
-    return Server(uri, token, tls)
+    named = {"tokenFile": token_file, "caFile": ca, "certificateFile": certificate, "keyFile": key}
+    files = {option: os.path.abspath(path) for option, path in named.items() if path is not None}
+    return Server(uri, token, tls, files)

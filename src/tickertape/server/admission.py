@@ -31,6 +31,11 @@ class Admission:
         return self._contexts[number]
 
     @property
+    def has_files(self) -> bool:
+        """Whether there is anything to read again."""
+        return self.wants_tokens or any(self._contexts)
+
+    @property
     def wants_tokens(self) -> bool:
         """Whether a logon needs a token."""
         return self._tokens is not None

@@ -136,7 +136,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, stop, instance, signal.Signals(number).name)
     watch = UserWatch(instance, admission)
-    loop.add_signal_handler(signal.SIGHUP, _reload, admission, watch)
+    if admission.has_files:  # without any, a terminal that is closed ends its server
+        loop.add_signal_handler(signal.SIGHUP, _reload, admission, watch)
     watch.start()
     instance.flush()
     _tell_start(config, connections)

@@ -117,3 +117,14 @@ def test_bad_usage_is_2_and_a_name_that_is_no_text_is_told_all_the_same(tmp_path
     odd = os.fsdecode(bytes(tmp_path) + b"/\xff.toml")
     result = run("check", odd)
     assert (result.exit_code, "cannot be read: No such file" in result.stdout) == (1, True)
+
+
+def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
+    file, tokens = tmp_path / "c.toml", tmp_path / "tokens.toml"
+    file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
+    result = run("check", str(file))
+    assert result.exit_code == 1
+    assert result.stdout == f"{file}: tokens_file {tokens} cannot be read: No such file or directory\n"
+    assert json.loads(run("check", str(file), "--json").stdout)["in_order"] is False
+    tokens.touch(mode=0o600)
+    assert run("check", str(file)).exit_code == 0

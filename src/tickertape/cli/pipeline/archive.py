@@ -105,7 +105,7 @@ def archive(
     from tickertape.spark.archive import Wish, archive_log, prepare
 
     wish = Wish(
-        servers=(server.uri,),
+        servers=(server.for_spark(),),
         place=place(location, storage),
         topics=topics,
         directory=directory,
