@@ -42,7 +42,8 @@ def purge(
     """Acknowledge the messages that are in the queue NAME, which leave it for good.
 
     They are no dead letters, and stay in the log like any message. In a queue with strict leasing only what
-    the caller has leased can be acknowledged, so nothing leaves it this way. With --admin it is told how many
+    the caller has leased can be acknowledged, in one that delivers at most once only what was delivered:
+    nothing leaves these this way. With --admin it is told how many
     left; what consumers acknowledge meanwhile is counted too.
 
     \b
