@@ -19,6 +19,7 @@ from crc32c import crc32c
 from tests.fuzz.bodies import BODY_TARGETS
 from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
+from tests.fuzz.staging import STAGING_TARGETS
 from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, texts
 from tests.helpers.wire_golden import examples
 from tests.simulation.engine_world import EngineWorld, Peer
@@ -482,4 +483,5 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     **BODY_TARGETS,
     **FILTER_TARGETS,
+    **STAGING_TARGETS,
 }  # fmt: skip
