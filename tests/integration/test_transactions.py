@@ -14,8 +14,11 @@ import tickertape as tt
 from tests.helpers.admin import ask, stats_of
 from tests.unit.journal.test_chains import unfinished
 from tickertape.base.limits import MIB
+from tickertape.batch import batch_from_bodies
 from tickertape.cli.group import cli
+from tickertape.client.transaction import staging
 from tickertape.testing import running_server, wait_until
+from tickertape.wire.commands import Commit, Committed, Transaction
 
 SECONDS = 60.0
 LARGE_BYTES = 300 * MIB
@@ -139,3 +142,25 @@ def test_tools_beside_a_server_that_commits_see_each_transaction_whole(tmp_path:
             seen = [json.loads(line)["data"] for line in dumped.stdout.splitlines()]
             assert seen == [{"tx": n, "i": i} for n in range(number + 1) for i in range(21)]
             assert runner.invoke(cli, ["journal", "verify", str(data)]).exit_code == 0
+
+
+def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tmp_path: Path) -> None:
+    key = Transaction(publisher="sink", space="q", name="1")
+    with running_server(tmp_path / "data") as server:
+        with tt.Client("task", server.uri, timeout=SECONDS) as task:
+            steps = staging(key, "part", [batch_from_bodies("t", [b"1", b"2"])])
+            for make, batch in steps:
+                task._ask(make, batch, SECONDS)
+        server.kill()
+        server.start()
+        stats = stats_of(server).transactions
+        assert stats.staged_parts == 1
+        assert stats.staged_bytes > 0
+        kept = "bytes that were staged for transactions and not committed are kept, in 1 files"
+        assert kept in server.errors()
+        with tt.Client("driver", server.uri, timeout=SECONDS) as driver:
+            answer = driver._ask(lambda n: Commit(id=n, transaction=key, parts=("part",)), None, SECONDS)
+            assert isinstance(answer, Committed)
+            assert answer.messages == 2
+            assert [message.data for message in driver.replay("t")] == [b"1", b"2"]
+        assert stats_of(server).transactions.staged_parts == 0

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from tickertape.base.errors import Disconnected, TransactionUnknown
+from tickertape.base.errors import Disconnected
 from tickertape.batch import MessageBatch
 from tickertape.client.loop_driver import LoopDriver
-from tickertape.client.transaction import CommittedTransaction, Gathering, Make, onward
+from tickertape.client.transaction import NOT_STAGED, CommittedTransaction, Gathering, Make, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed
 
@@ -66,8 +66,8 @@ class AsyncTransacting(LoopDriver):
                     make, batch = onward(steps, answer)
                     try:
                         answer = await self._ask(make, batch, left(deadline))
-                    except TransactionUnknown as unknown:
-                        answer = unknown
+                    except NOT_STAGED as error:
+                        answer = error
             except StopIteration as done:
                 committed: Committed = done.value
                 return gathered.committed(committed)

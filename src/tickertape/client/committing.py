@@ -11,10 +11,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from tickertape.base.errors import Disconnected, TransactionUnknown
+from tickertape.base.errors import Disconnected
 from tickertape.batch import MessageBatch
 from tickertape.client.thread_driver import ThreadDriver
-from tickertape.client.transaction import CommittedTransaction, Gathering, Make, aborting, onward
+from tickertape.client.transaction import NOT_STAGED, CommittedTransaction, Gathering, Make, aborting, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed, Transaction
 
@@ -81,8 +81,8 @@ class Transacting(ThreadDriver):
                     make, batch = onward(steps, answer)
                     try:
                         answer = self._ask(make, batch, left(deadline))
-                    except TransactionUnknown as unknown:
-                        answer = unknown
+                    except NOT_STAGED as error:
+                        answer = error
             except StopIteration as done:
                 committed: Committed = done.value
                 return gathered.committed(committed)

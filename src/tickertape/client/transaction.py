@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 import msgspec
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import BadOption, TransactionTooLarge, TransactionUnknown, UsageError
+from tickertape.base.errors import (
+    BadOption,
+    StagingFailed,
+    TransactionTooLarge,
+    TransactionUnknown,
+    UsageError,
+)
 from tickertape.base.limits import publish_messages_max
 from tickertape.base.names import check_topic
 from tickertape.base.transaction_limits import client_transaction_bytes_max, stage_frame_bytes
@@ -25,6 +31,8 @@ from tickertape.client.driver import extras
 from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Abort, Command, Commit, Committed, Prepare, Stage, Transaction
 
+NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
+"""What says that a transaction can be committed only when all of it is staged once more."""
 Make: TypeAlias = Callable[[int], Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
@@ -135,7 +143,7 @@ class Gathering:
         self._close_frame()
         if self._asked is not None:
             # It may be in the log, or on its way there, or still be staged.
-            with suppress(TransactionUnknown):
+            with suppress(*NOT_STAGED):
                 return (yield from _commit(self.key, self._asked))
         parts: tuple[str, ...] = ()
         if self._frames:
@@ -182,9 +190,9 @@ def _commit(key: Transaction, parts: tuple[str, ...]) -> Steps:
 
 
 def onward(steps: Steps, answer: object) -> tuple[Make, MessageBatch | None]:
-    """Tell the steps what the last one came to, an answer or `TransactionUnknown`; the next one. Raises
+    """Tell the steps what the last one came to, an answer or one of `NOT_STAGED`; the next one. Raises
     `StopIteration` with the outcome."""
-    return steps.throw(answer) if isinstance(answer, TransactionUnknown) else steps.send(answer)
+    return steps.throw(answer) if isinstance(answer, NOT_STAGED) else steps.send(answer)
 
 
 def aborting(key: Transaction) -> Make:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tickertape.base.errors import BadOption, TransactionUnknown, UsageError
+from tickertape.base.errors import BadOption, StagingFailed, TickertapeError, TransactionUnknown, UsageError
 from tickertape.client.transaction import Gathering, Steps, onward
 from tickertape.wire.commands import Ack, Command, Commit, Committed, Prepare, Stage, Staged
 
@@ -55,12 +55,13 @@ def test_a_commit_that_was_asked_for_is_asked_for_again_before_anything_is_stage
         asked(made.committing())
 
 
-def test_a_server_that_does_not_know_it_is_told_all_of_it_once_more() -> None:
+@pytest.mark.parametrize("error", [TransactionUnknown("another server"), StagingFailed("damaged")])
+def test_a_server_that_does_not_have_it_is_told_all_of_it_once_more(error: TickertapeError) -> None:
     made = gathered(b"1")
     commit = until_commit(made.committing())
     again = made.committing()
     assert asked(again) == commit
-    stage = asked(again, TransactionUnknown("another server"))
+    stage = asked(again, error)
     assert isinstance(stage, Stage)
     assert stage.part not in commit.parts
 
