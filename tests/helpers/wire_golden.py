@@ -98,6 +98,12 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
             Subscribe(id=2, sub_id="t", topic="orders", credit=1, positions=(5, 2**40), journal="j-1"),
             None,
         ),
+        "subscribe-numbered": (
+            Subscribe(
+                id=2, sub_id="t", topic="orders", credit=1, positions=(5, 9), journal="j-1", numbered=True
+            ),
+            None,
+        ),
         "subscribe-filter": (
             Subscribe(
                 id=6, sub_id="u", topic="orders", filter="/symbol = 'IBM'", options="replace", credit=2097152
@@ -119,6 +125,19 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
         "prepare": (Prepare(id=11, transaction=_TRANSACTION, part="0"), None),
         "commit": (Commit(id=12, transaction=_TRANSACTION, parts=("0", "1")), None),
         "abort": (Abort(id=13, transaction=Transaction(publisher="billing", name="invoice-1")), None),
+        "resolve-positions": (
+            Resolve(
+                id=5,
+                topic="orders",
+                bookmark="",
+                filter="/id > 3",
+                positions=(5, 2**40),
+                journal="j-1",
+                messages_max=20_000,
+                bytes_max=2**26,
+            ),
+            None,
+        ),
         "heartbeat": (Heartbeat(), None),
         "heartbeat-interval": (Heartbeat(interval_ms=3000), None),
     }
@@ -150,6 +169,12 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
         "staged": (Staged(id=11, messages=2), None),
         "committed": (Committed(id=12, messages=2, publisher=7, sequence=43), None),
         "committed-before": (Committed(id=12, repeated=True), None),
+        "resolved-types": (
+            Resolved(
+                id=5, journal="j-1", start=5, end=90, topic="orders", types={"fix": ("orders", "fills")}
+            ),
+            None,
+        ),
         "persisted": (Persisted(frame=2, sequence=43), None),
         "processed": (Processed(frame=1), None),
         "rejected": (Rejected(frame=3, sequence=44, code="bad_topic", text="no"), None),
@@ -168,6 +193,10 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
             _wide(),
         ),
         "deliver-queue": (Deliver(sub_id="v", queue="work", lease=1623783183126619), _wide()),
+        "deliver-numbered": (
+            Deliver(sub_id="t", next=9, positions=b"\5\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0"),
+            _wide(),
+        ),
         "deliver-once": (Deliver(sub_id="v", queue="work", once=True), _wide()),
         "completed": (Completed(sub_id="s", next=2), None),
         "ended": (Ended(sub_id="s"), None),

@@ -29,8 +29,10 @@ from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
+from tickertape.client.ways import password_of, ways_of
 from tickertape.payload.bodies import encode
-from tickertape.wire.commands import Resolved
+from tickertape.security.contexts import TLS
+from tickertape.wire.commands import Resolve, Resolved
 
 EVERY_TASK: Final = 1
 """Owner of the runs of an asyncio client: all that happens there happens on one thread."""
@@ -41,6 +43,7 @@ class AsyncClient(
     SubscribingClient[
         Coroutine[Any, Any, AsyncMessageStream],
         Coroutine[Any, Any, tuple[str, int, int]],
+        Coroutine[Any, Any, Resolved],
         Coroutine[Any, Any, None],
     ],
     AcknowledgingClient[Coroutine[Any, Any, None]],
@@ -48,9 +51,11 @@ class AsyncClient(
     """A connection to one server for asyncio, on its own loop or on uvloop; the names are those of `Client`.
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
-    `uri`: `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
-    `user`, `password`: the logon's; they win over those in the URI. Servers of this version check neither,
-    and both travel in clear: the user only keeps another one from taking over the client name.
+    `uri`: `tls://host:port`, `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
+    `user`, `password`: the logon's; they win over those in the URI. A server without tokens checks neither:
+    the user only keeps another one from taking over the client name. `token`: a token of the server, instead
+    of a password; it does not go to another machine but with TLS. `tls`: certificates for a `tls://` address
+    (`TLS`); None (default): those that the system trusts.
     `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
     and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
     unknown outcome.
@@ -74,11 +79,13 @@ class AsyncClient(
         *,
         user: str | None = None,
         password: str | None = None,
+        token: str | None = None,
+        tls: TLS | None = None,
         publish_store: PublishStore | None = None,
         bookmark_store: BookmarkStore | None = None,
         timeout: float | str | None = client_timeout_seconds,
     ) -> None:
-        super().__init__(name, uri, user, password, timeout)
+        super().__init__(name, uri, user, password_of(password, token), timeout, ways_of(tls, token))
         self._begin_settling()
         if bookmark_store is not None:
             self.set_bookmark_store(bookmark_store)
@@ -309,12 +316,16 @@ class AsyncClient(
         except TickertapeError as error:
             self._handlers.tell(error)
 
-    async def _resolve(self, topic: str, bookmark: str, timeout: Timeout) -> tuple[str, int, int]:
+    async def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
+        answer = await self._locate(asked, timeout)
+        return answer.journal, answer.start, answer.end
+
+    async def _locate(self, asked: Resolve, timeout: Timeout) -> Resolved:
         answer = await self._call(
-            lambda call: self._core.resolve(call, topic, bookmark), timeout, f"resolve {topic}"
+            lambda call: self._core.resolve(call, asked), timeout, f"resolve {asked.topic}"
         )
         assert isinstance(answer, Resolved)
-        return answer.journal, answer.start, answer.end
+        return answer
 
     async def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         begin = self._naming(command)

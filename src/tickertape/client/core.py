@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from tickertape.base.errors import (
     BadCommand,
-    BadTopic,
     Closed,
     StoreError,
     TickertapeError,
@@ -295,15 +294,11 @@ class ClientCore:
         self._check_known("resume", sub_ids, "nothing was resumed")
         self.ask(token, lambda number: Resume(id=number, sub_ids=sub_ids))
 
-    def resolve(self, token: object, topic: str, bookmark: str) -> None:
-        """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`; a
-        bookmark that the log does not hold is an error."""
+    def resolve(self, token: object, asked: commands.Resolve) -> None:
+        """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
         self.standing.check_ready()
-        if not isinstance(topic, str):
-            raise BadTopic(f"a topic name is text, not {type(topic).__name__}")
         self.publishing.flush_lanes()
-        make = partial(commands.Resolve, topic=topic, bookmark=bookmark, options="bookmark_not_found=fail")
-        self.ask(token, lambda number: make(id=number))
+        self.ask(token, lambda number: replace(asked, id=number))
 
     def ask(self, token: object, make: Callable[[int], Command], batch: MessageBatch | None = None) -> None:
         """Send the command that `make` gives for an id, resolved with its answer. Raises `Disconnected`."""

@@ -31,7 +31,7 @@ from tickertape.engine.publishing import Publishing
 from tickertape.engine.session import Session
 from tickertape.engine.subscribe_options import SubscribeOptions, subscribe_options
 from tickertape.journal.journal import Journal
-from tickertape.journal.retired import expired
+from tickertape.journal.older import gone, look, oldest
 from tickertape.wire.commands import Resolve, Subscribe
 
 
@@ -54,7 +54,9 @@ def check_subscribe(
         _check_subscription(held, command, options, journal)
         cover = contents.cover(command.topic, command.filter, options.select, session.subscriber)
     else:
-        cover = contents.cover(command.topic, None, None, session.subscriber)
+        if command.positions is not None:
+            _check_positions(command, command.positions, journal)
+        cover = contents.cover(command.topic, command.filter, None, session.subscriber)
     if replay and cover.literal is not None and not publishing.is_recorded(cover.literal):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
@@ -81,20 +83,28 @@ def _check_subscription(
             "(subscriptions_per_connection_max): end some, or open another connection"
         )
     if command.positions is not None:
-        if command.bookmark is not None:
-            raise BadOption("positions and a bookmark exclude each other")
-        if command.journal != journal.identity:
-            raise WrongJournal(
-                f"the positions are of journal {shown(str(command.journal))}, "
-                f"this server holds {journal.identity}"
-            )
-        start, end = command.positions
-        if start > end:
-            raise BadOption(f"positions {start} to {end}: the end is below the start")
-        if start < journal.view.first_position:
-            raise expired(f"position {start}", journal.view.retired, journal.view.first)
+        _check_positions(command, command.positions, journal)
+        if command.numbered and (options.conflation is not None or options.live):
+            raise BadOption("numbered excludes conflation and live: each message is told its place")
+    elif command.numbered:
+        raise BadOption("numbered needs positions")
     elif command.until_caught_up and command.bookmark is None:
         raise BadOption("until_caught_up needs a bookmark")
+
+
+def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], journal: Journal) -> None:
+    if command.bookmark:
+        raise BadOption("positions and a bookmark exclude each other")
+    if command.journal != journal.identity:
+        raise WrongJournal(
+            f"the positions are of journal {shown(str(command.journal))}, "
+            f"this server holds {journal.identity}"
+        )
+    start, end = positions
+    if start > end:
+        raise BadOption(f"positions {start} to {end}: the end is below the start")
+    if start < journal.view.first_position and journal.view.older is None:
+        raise gone(f"position {start}", journal.view)
 
 
 def extent_search(
@@ -102,22 +112,31 @@ def extent_search(
 ) -> ExtentSearch:
     """The search for what a checked command covers. Raises `BadBookmark` at once for what cannot be read."""
     if isinstance(command, Subscribe) and command.positions is not None:
-        return _known(Extent(command.positions[0], stop=command.positions[1]))
+        return _between(journal, command.topic, *command.positions)
     if command.bookmark is None:
         return _known(Extent(journal.accepted_end))
     point, log_time = parse_bookmark(command.bookmark), journal.log_time(now)
     if isinstance(point, FromNow):
         search = _known(Extent(journal.accepted_end))
     else:
-        search = resolve(journal, point, journal.accepted_end, options.not_found, log_time)
+        search = resolve(journal, point, journal.accepted_end, options.not_found, log_time, command.topic)
     if isinstance(command, Subscribe):
-        return with_place(journal, point, search, log_time)
+        return with_place(journal, point, search, log_time, command.topic)
     return search
+
+
+def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch:
+    """The extent of two positions that a client was told. Raises `BookmarkExpired`."""
+    if start < journal.view.first_position:
+        older = yield from look(journal.view, topic)
+        if start < oldest(journal.view, None if older is None else topic):
+            raise gone(f"position {start}", journal.view)
+    return Extent(start, stop=end)
 
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:
     """How many bookmarks are looked up for a command, about."""
-    return 1 if command.bookmark is None else command.bookmark.count(",") + 1
+    return 1 if not command.bookmark else command.bookmark.count(",") + 1
 
 
 def _known(extent: Extent) -> ExtentSearch:

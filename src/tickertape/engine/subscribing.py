@@ -43,6 +43,7 @@ from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queues import Queues
+from tickertape.engine.reaching import Bounds, reach
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
 from tickertape.engine.retaining import Pin
@@ -55,6 +56,8 @@ from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
 
 _NOTHING = Held()
+_ANY = 1 << 62
+"""More than any reading takes."""
 
 
 class Subscribing:
@@ -106,16 +109,24 @@ class Subscribing:
     def oldest_needed(self) -> Pin | None:
         """What of the log subscriptions still need: the one farthest behind."""
         oldest: Subscription | None = None
+        end = least = self.delivery.dispatcher.position
         for held in self._held.values():
             for sub in held.recorded.values():
-                behind = sub.phase in (Phase.BEHIND, Phase.TOGETHER)
-                if behind and (oldest is None or sub.reached < oldest.reached):
-                    oldest = sub
-        end = self.delivery.dispatcher.position
-        if oldest is None or oldest.reached > end:
+                if sub.phase in (Phase.BEHIND, Phase.TOGETHER):
+                    needed = self._needed(sub)
+                    if needed < least or (oldest is None and needed == least):
+                        oldest, least = sub, needed
+        if oldest is None:
             return Pin(end, "those at the end of the log", brief=True)
         who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
-        return Pin(oldest.reached, who)
+        return Pin(least, who)
+
+    def _needed(self, sub: Subscription) -> int:
+        """From where on a subscription needs the log: not what it reads from the archive."""
+        view = self._journal.view
+        if sub.reached >= view.first_position or view.older is None:
+            return sub.reached
+        return max(sub.reached, view.older.end)
 
     def owed(self, conn: int) -> bool:
         """Whether something is still to be sent to a connection, as far as is known."""
@@ -178,6 +189,7 @@ class Subscribing:
         elif of_log:
             sub = Subscription(session, command.sub_id, cover, allowance)
             sub.replays = command.bookmark is not None
+            sub.numbered = command.numbered
             sub.paused, sub.live = options.pause, options.live
             sub.set_pace(options.pace)
             sub.conflating = conflating
@@ -301,20 +313,31 @@ class Subscribing:
     def resolve(self, session: Session, command: Resolve, now: Now) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `extent_search`
         raise."""
-        command = self._consuming.of_underlying(command)
-        _, options = self._check(session, command)
+        asked, command = command.topic, self._consuming.of_underlying(command)
+        cover, options = self._check(session, command)
+        types = {} if command.filter is None else self._contents.other_types(cover)
 
         def found(extent: Extent) -> None:
             assert extent.stop is not None
-            identity = self._journal.identity
-            answer = Resolved(id=command.id, journal=identity, start=extent.start, end=extent.stop)
+            answer = Resolved(
+                id=command.id,
+                journal=self._journal.identity,
+                start=extent.start,
+                end=extent.stop,
+                topic="" if command.topic == asked else command.topic,
+                types=types,
+            )
             self._answers.send(session.conn, answer)
 
         def failed(error: TickertapeError) -> None:
             self._answers.refuse_command(session.conn, command.id, error)
 
-        search = extent_search(self._journal, command, options, now)
-        search = close_extent(self._journal, search)
+        if command.positions is not None:
+            bounds = Bounds(command.messages_max or _ANY, command.bytes_max or _ANY)
+            search = reach(self._journal, cover, command.topic, command.positions, bounds)
+        else:
+            search = extent_search(self._journal, command, options, now)
+            search = close_extent(self._journal, search, command.topic)
         self.searches.begin(session, search, found, failed, bookmarks_in(command))
 
     def credit(self, session: Session, sub_id: str, size: int) -> None:

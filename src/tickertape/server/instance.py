@@ -29,6 +29,7 @@ from tickertape.base.limits import (
 )
 from tickertape.base.ports import Buffer, Now
 from tickertape.engine.effects import (
+    ArchiveRead,
     Close,
     DiskJob,
     Effect,
@@ -98,6 +99,8 @@ class Instance:
         self._next_conn = 1
         self.scratch = memoryview(bytearray(receive_buffer_bytes))
         """Where every connection reads to: what one read brings is taken over before the next read begins."""
+        self.cipher_scratch = memoryview(bytearray(receive_buffer_bytes))
+        """The same for what comes encrypted."""
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
@@ -109,6 +112,9 @@ class Instance:
         if self._spill is not None:
             self._spill.start(self._spill_answers)
         self._staging = StagingFiles(opened.disk, self._staging_answers)
+        self._archive = opened.archive
+        if self._archive is not None:
+            self._archive.start(loop, self)
         self._outgoing: dict[int, list[Buffer]] = {}
         """What the effects of one flush want written, by connection."""
         self._turns = CommandTurns(self._take, lambda: self.broker.contents.compiled, self._read_for_turns)
@@ -296,6 +302,9 @@ class Instance:
             self._run_job(effect.job)
         elif isinstance(effect, Read):
             return self._read(effect, budget)
+        elif isinstance(effect, ArchiveRead):
+            assert self._archive is not None
+            self._archive.submit(effect)
         elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
             assert self._spill is not None
             self._spill.submit(effect)
@@ -440,8 +449,9 @@ class Instance:
         self.disk.stop()
         self._readers.stop()
         self._staging.stop()
-        if self._spill is not None:
-            self._spill.stop()
+        for files in (self._spill, self._archive):
+            if files is not None:
+                files.stop()
 
     @property
     def peers(self) -> Mapping[int, Peer]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from tickertape.base.errors import FrameStalled, HeartbeatMissed, SlowClient
+from tickertape.base.errors import AuthenticationFailed, FrameStalled, HeartbeatMissed, SlowClient
 from tickertape.engine.effects import (
     Effect,
     Fatal,
@@ -23,7 +23,7 @@ from tickertape.engine.effects import (
 from tickertape.server.events import event
 from tickertape.server.listener import Peer
 
-_TOLD_LOUDLY: Final = (SlowClient.code, FrameStalled.code, HeartbeatMissed.code)
+_TOLD_LOUDLY: Final = (SlowClient.code, FrameStalled.code, HeartbeatMissed.code, AuthenticationFailed.code)
 """Ends of connections that are a warning."""
 
 

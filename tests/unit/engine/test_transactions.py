@@ -7,7 +7,8 @@ import errno
 import pytest
 
 from tests.helpers.queue_engine import QueueEngine
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine import staging as staging_module
 from tickertape.engine import transactions as transactions_module
