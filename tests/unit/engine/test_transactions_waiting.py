@@ -6,7 +6,10 @@ import errno
 
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.test_transactions import T1, Sink, bodies_of, sink, world
-from tickertape.base.limits import MIB
+from tickertape.base.limits import MIB, client_name_bytes_max
+from tickertape.engine.registry import Registry
+from tickertape.engine.transactions import _BINDING_BYTES
+from tickertape.journal.active import commit_bytes_of
 from tickertape.journal.staging import StageOpen
 from tickertape.wire.commands import Commit, Committed, Transaction
 
@@ -79,3 +82,8 @@ def test_a_full_disk_refuses_the_transaction_and_nobody_else(world: EngineWorld,
     assert publisher.acked_frame == 1
     assert bodies_of(world) == [b"small"]
     assert world.broker.transactions.staging.count == 1
+
+
+def test_the_room_that_is_made_sure_of_has_the_binding_of_the_publisher_too() -> None:
+    binding = Registry().bind(2**64 - 1, "x" * client_name_bytes_max, derived=True)
+    assert commit_bytes_of(binding) <= _BINDING_BYTES
