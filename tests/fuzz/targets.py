@@ -20,6 +20,7 @@ from tests.fuzz.bodies import BODY_TARGETS
 from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.security import TOKENS_TARGET
+from tests.fuzz.staging import STAGING_TARGETS
 from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, texts
 from tests.helpers.wire_golden import examples
 from tests.simulation.engine_peer import Peer
@@ -485,4 +486,5 @@ TARGETS: Final[dict[str, Target]] = {
     "tokens": TOKENS_TARGET,
     **BODY_TARGETS,
     **FILTER_TARGETS,
+    **STAGING_TARGETS,
 }  # fmt: skip

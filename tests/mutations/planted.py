@@ -10,6 +10,7 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
+from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 
 _ENGINE_CRASHES = "simulation/test_engine_crashes.py"
 _JOURNAL_CRASHES = "simulation/test_journal_crashes.py"
@@ -355,6 +356,7 @@ MUTATIONS: Final = (
         (_SILENCE,),
     ),
     *STORE_MUTATIONS,
+    *TRANSACTION_MUTATIONS,
     *QUEUE_MUTATIONS,
     Mutation(
         "two clients of one name throw each other out for ever",

@@ -173,7 +173,8 @@ def open_staged(broker: Broker, disk: Disk) -> list[str]:
     staging = broker.transactions.staging
     if staging.count:
         report.append(
-            f"{staging.count} parts of transactions that were not committed are kept, {staging.bytes} bytes"
+            f"{staging.bytes} bytes that were staged for transactions and not committed are kept, in "
+            f"{staging.count} files"
         )
     return report
 
