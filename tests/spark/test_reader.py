@@ -12,10 +12,10 @@ import pytest
 from tests.unit.spark.test_schema import struct
 from tickertape.base.errors import BookmarkExpired, Disconnected, NotAJournal, WrongJournal
 from tickertape.client.blocking import Client
+from tickertape.spark.batch import TickertapeReader
 from tickertape.spark.options import read_options
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.schema import columns_of
-from tickertape.spark.source import TickertapeReader
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.spark
