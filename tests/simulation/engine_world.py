@@ -17,13 +17,14 @@ import numpy as np
 
 from tests.simulation.journal_world import drive, read_log
 from tests.simulation.spilled_files import SpilledFiles
-from tickertape.base.errors import JournalError, TickertapeError
+from tickertape.base.errors import JournalError, StagingFailed, TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch, select
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import (
+    ArchiveRead,
     Close,
     DiskJob,
     Fatal,
@@ -37,20 +38,24 @@ from tickertape.engine.effects import (
     SpillRead,
     SpillTrim,
     SpillWrite,
+    StagingJob,
 )
 from tickertape.engine.registry import CONTROL_TOPIC, Registry, load_registry
-from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
 from tickertape.journal.jobs import Executor, Job
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import ArchiveAnswer, ArchiveRequest
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
+from tickertape.journal.staging import Damaged, StageOpen, Staging, find_staged
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.commands import (
     Ack,
     Command,
+    Committed,
     Completed,
     Credit,
     Deliver,
@@ -63,6 +68,7 @@ from tickertape.wire.commands import (
     PersistedNotice,
     Publish,
     Resume,
+    Staged,
     Subscribe,
 )
 from tickertape.wire.connection import Connection, Received
@@ -147,7 +153,7 @@ class Peer:
                 self.notices.append((sub_id, told))
         elif isinstance(command, Goodbye):
             self.goodbye = command
-        elif isinstance(command, Ack):
+        elif isinstance(command, Ack | Staged | Committed):
             self.answers[command.id] = command
 
     def _delivered_to_several(self, command: Deliver, batch: MessageBatch) -> None:
@@ -278,7 +284,12 @@ class EngineWorld:
         view.first = drive(self.disk, first_message(view, view.first_position))
         self.offline: list[OfflineStart | OfflineStop] = []
         self.jobs: deque[Job] = deque()
+        self._staging = Staging(self.disk)
+        self.staging_jobs: list[StagingJob] = []
+        found, _ = find_staged(self.disk, identity.journal_id)
+        self.broker.transactions.restore(found, self.now())
         self.reads: list[Read] = []
+        self.archive_reads: list[ArchiveRead] = []
         self.pauses: list[PauseReading | ResumeReading] = []
         self.peers = {}
 
@@ -334,6 +345,8 @@ class EngineWorld:
                 self.jobs.append(effect.job)
             elif isinstance(effect, Read):
                 self.reads.append(effect)
+            elif isinstance(effect, ArchiveRead):
+                self.archive_reads.append(effect)
             elif isinstance(effect, PauseReading | ResumeReading):
                 self.pauses.append(effect)
             elif isinstance(effect, Happened):
@@ -341,6 +354,8 @@ class EngineWorld:
                 self.told.append(effect)
             elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
                 self.spilled.take(effect)
+            elif isinstance(effect, StagingJob):
+                self.staging_jobs.append(effect)
             elif isinstance(effect, OfflineStart | OfflineStop):
                 self.offline.append(effect)
             elif isinstance(effect, Close):
@@ -358,6 +373,21 @@ class EngineWorld:
         except OSError as failed:
             error = failed
         self.broker.disk_done(job, error, salt, self.now())
+        self.collect()
+
+    def run_staging(self) -> None:
+        """A file of what is staged is written, prepared or dropped, in their order, or any is opened."""
+        opens = [job for job in self.staging_jobs if isinstance(job.task, StageOpen)]
+        others = [job for job in self.staging_jobs if not isinstance(job.task, StageOpen)][:1]
+        job = self.rng.choice(opens + others)
+        self.staging_jobs.remove(job)
+        self.counts[f"staging: {type(job.task).__name__}"] += 1
+        result: list[memoryview] | TickertapeError
+        try:
+            result = self._staging.run(job.task)
+        except (OSError, Damaged) as error:
+            result = StagingFailed(str(error))
+        self.broker.staging_done(job.token, result, self.now())
         self.collect()
 
     def small_tail(self) -> None:
@@ -402,6 +432,17 @@ class EngineWorld:
         finally:
             self.disk.close(handle)
 
+    def run_archive_read(self) -> None:
+        """One outstanding request to the archive is answered, any of them."""
+        self.counts["archive reads"] += 1
+        effect = self.archive_reads.pop(self.rng.randrange(len(self.archive_reads)))
+        self.broker.archive_done(effect.token, self.archive(effect.request), self.now())
+        self.collect()
+
+    def archive(self, request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
+        """What the archive answers; archive_world.py has one."""
+        raise NotImplementedError
+
     def run_spill(self) -> None:
         """The oldest write or read of what waits on disk is answered."""
         self.counts["spill jobs"] += 1
@@ -427,8 +468,12 @@ class EngineWorld:
             choices += [self.run_job] * 4
         if self.reads:
             choices += [self.run_read] * 4
+        if self.archive_reads:
+            choices += [self.run_archive_read] * 4
         if self.spilled.jobs:
             choices += [self.run_spill] * 4
+        if self.staging_jobs:
+            choices += [self.run_staging] * 4
         if self.broker.has_work:
             choices += [self.work] * 4
         self.rng.choice(choices)()
@@ -438,8 +483,12 @@ class EngineWorld:
         for _ in range(100_000):
             if self.jobs:
                 self.run_job()
+            elif self.staging_jobs:
+                self.run_staging()
             elif self.reads:
                 self.run_read()
+            elif self.archive_reads:
+                self.run_archive_read()
             elif self.spilled.jobs:
                 self.run_spill()
             elif self.broker.has_work:

@@ -379,6 +379,7 @@ servers_hurried_max: Final = 256
 name_settled_seconds: Final = 600.0
 """A client that came back after its name was taken over and then has held it for so long may do so again."""
 
+
 # administration
 topics_counted_max: Final = 1_000
 """Topics that are counted one by one; what comes to further ones is summed under one name."""

@@ -94,6 +94,14 @@ def _slow(settings: Config) -> str:
     return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"
 
 
+def _staged(settings: Config) -> str:
+    staged = settings.transactions
+    return (
+        f"{staged.disk_limit:,} bytes for transactions, {staged.bytes_max:,} each, "
+        f"for {staged.expire_after:g} s"
+    )
+
+
 def _queue(queue: QueueDefinition) -> str:
     over = "" if queue.topic == queue.name else f" over {queue.topic}"
     lease = "" if queue.lease_period is None else f", leased for {queue.lease_period:g} s"
@@ -114,6 +122,7 @@ def _summary(settings: Config) -> list[str]:
         f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
         *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
         f"  slow      {_slow(settings)}",
+        f"  stages    {_staged(settings)}",
         *([f"  validates {', '.join(validated)}"] if validated else []),
         *(f"  queue     {_queue(queue)}" for queue in settings.queues),
     ]

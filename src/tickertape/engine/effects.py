@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.journal.jobs import Job
+from tickertape.journal.older import ArchiveRequest
 from tickertape.journal.reading import ReadRequest
+from tickertape.journal.staging import StagingTask
 
 
 class Send(NamedTuple):
@@ -56,9 +58,9 @@ class SubscriptionEnded(NamedTuple):
     error: TickertapeError
 
 
-PauseReason = Literal["journal", "unrecorded", "searches", "settling"]
-"""Why a connection is not read from: ahead of the disk, of what is handed on, of what is looked up, or of a
-settlement that is."""
+PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging"]
+"""Why a connection is not read from: ahead of the disk, of what is handed on, of what is looked up, of a
+settlement that is, or of the files of what is staged."""
 
 
 class PauseReading(NamedTuple):
@@ -86,6 +88,13 @@ class Read(NamedTuple):
 
     token: int
     request: ReadRequest
+
+
+class ArchiveRead(NamedTuple):
+    """Ask the archive; answer with `Broker.archive_done` under the same token."""
+
+    token: int
+    request: ArchiveRequest
 
 
 class Happened(NamedTuple):
@@ -122,6 +131,14 @@ class SpillTrim(NamedTuple):
     file: int
 
 
+class StagingJob(NamedTuple):
+    """Do something with a file of what is staged, those of one file in order; answer with
+    `Broker.staging_done`."""
+
+    token: int
+    task: StagingTask
+
+
 class OfflineStart(NamedTuple):
     """What waits for a connection is written to disk from now on; `bytes` wait."""
 
@@ -153,11 +170,18 @@ Effect = (
     | ResumeReading
     | DiskJob
     | Read
+    | ArchiveRead
     | Happened
     | SpillWrite
     | SpillRead
     | SpillTrim
+    | StagingJob
     | OfflineStart
     | OfflineStop
     | Fatal
 )
+
+
+def read_effect(token: int, request: ReadRequest | ArchiveRequest) -> Read | ArchiveRead:
+    """Read what `request` asks for, of the log or of the archive."""
+    return Read(token, request) if isinstance(request, ReadRequest) else ArchiveRead(token, request)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tickertape.base.archive_limits import archived_message_bytes
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import index_block_bytes, reach_read_bytes_max
 from tickertape.base.ports import Buffer
@@ -20,9 +21,9 @@ from tickertape.engine.cover import Cover
 from tickertape.engine.points import Extent, ExtentSearch
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import next_block_with
+from tickertape.journal.older import gone, look, oldest
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import LogView, Part, ReadRequest
-from tickertape.journal.retired import expired
 
 Steps = Generator[ReadRequest | None, Buffer, int]
 """As an `ExtentSearch`; returns a position."""
@@ -69,20 +70,30 @@ class _Left:
         return None
 
 
-def reach(journal: Journal, cover: Cover, positions: tuple[int, int], bounds: Bounds) -> ExtentSearch:
+def reach(
+    journal: Journal, cover: Cover, topic: str, positions: tuple[int, int], bounds: Bounds
+) -> ExtentSearch:
     """Up to where a reading of `positions` (start, end) gets that takes no more than `bounds` of what `cover`
-    covers. Raises `BookmarkExpired` when retention removes the start meanwhile."""
+    (of `topic`) covers. What only the archive has is not counted: there every position counts as a message of
+    `archived_message_bytes`, and nothing beyond the archive is reached. Raises `BookmarkExpired` when
+    retention removes the start meanwhile, or neither has it."""
     start, view = positions[0], journal.view
     end = min(positions[1], journal.persisted_end)
     if start >= end:
         return Extent(end, stop=end)
+    if start < view.first_position:
+        older = yield from look(view, topic)
+        if start < oldest(view, None if older is None else topic):
+            raise gone(f"position {start}", view)
+        reached = min(bounds.messages, max(1, bounds.body_bytes // archived_message_bytes))
+        return Extent(start, stop=min(end, view.first_position, start + reached))
     try:
         stop = yield from _reach(view, cover, start, end, _Left(bounds))
     except TickertapeError:
         if start >= view.first_position:
             raise
     if start < view.first_position:
-        raise expired(f"position {start}", view.retired, view.first)
+        raise gone(f"position {start}", view)
     return Extent(start, stop=stop)
 
 

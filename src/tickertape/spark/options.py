@@ -83,7 +83,7 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted
     options = _named(given, query)
     bytes_max = options.get("maxBytesPerTrigger")
     return Wanted(
-        servers=_servers(options.get("servers")),
+        servers=read_servers(options.get("servers")),
         topic=_topic(options),
         filter=_filter(options.get("filter")),
         asked=asked_start(options) if query is Query.STREAM else asked_range(options),
@@ -95,7 +95,7 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted
         fail_on_data_loss=_flag("failOnDataLoss", options.get("failOnDataLoss", "true")),
         strict=_mode(options.get("mode", "PERMISSIVE")),
         directory=_directory(options.get("journal")),
-        timeout_seconds=_timeout(options.get("timeout")),
+        timeout_seconds=read_timeout(options.get("timeout")),
     )
 
 
@@ -114,7 +114,7 @@ def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
     return found
 
 
-def _servers(value: str | None) -> tuple[str, ...]:
+def read_servers(value: str | None) -> tuple[str, ...]:
     servers = tuple(uri for uri in map(str.strip, (value or "").split(",")) if uri)
     if not servers:
         raise BadOption(
@@ -186,7 +186,7 @@ def _directory(value: str | None) -> str | None:
     return value
 
 
-def _timeout(value: str | None) -> float:
+def read_timeout(value: str | None) -> float:
     if value is None:
         return TIMEOUT_SECONDS_DEFAULT
     try:

@@ -1,7 +1,7 @@
-"""Owns the source "tickertape" of Spark: what it is called, and who reads.
+"""Owns the source "tickertape" of Spark: what it is called, who reads and who writes.
 
-Must never import what reads before somebody reads: Spark starts a Python process to ask for the schema, and
-another one for each plan.
+Must never import what reads or writes before somebody does: Spark starts a Python process to ask for the
+schema, and another one for each plan.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from tickertape.base.errors import UsageError
 from tickertape.spark.names import DEFAULT_SCHEMA
 from tickertape.spark.options import Query, read_options
 
 if TYPE_CHECKING:
     from tickertape.spark.batch import TickertapeReader
+    from tickertape.spark.sink import TickertapeStreamWriter, TickertapeWriter
     from tickertape.spark.stream import TickertapeStreamReader
 
 
@@ -47,3 +49,22 @@ class TickertapeSource(DataSource):
 
         wanted = read_options(self.options, Query.STREAM)
         return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
+        """A writer of rows of `schema`. Raises what `sink_options` raises, and `UsageError` for a mode that
+        would have to remove something."""
+        from tickertape.spark.sink import TickertapeWriter
+        from tickertape.spark.sink_options import sink_options
+
+        if overwrite:
+            raise UsageError('a log is added to: write with .mode("append")')
+        return TickertapeWriter(sink_options(self.options, schema, stream=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
+        """A writer of the batches of a query. Raises as `writer`."""
+        from tickertape.spark.sink import TickertapeStreamWriter
+        from tickertape.spark.sink_options import sink_options
+
+        if overwrite:
+            raise UsageError('a log is added to: write with .outputMode("append")')
+        return TickertapeStreamWriter(sink_options(self.options, schema, stream=True))

@@ -1,0 +1,183 @@
+"""Owns what the archive is as a table: columns, partitions, properties, statistics, and what it covers.
+
+Whoever writes it and whoever reads it take both from here (docs/formats/archive.md). Must never guess: a
+table that does not say of which journal it is, or from where to where it reaches, is no archive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tickertape.base.errors import ArchiveFailed, WrongJournal
+from tickertape.base.names import is_pattern
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+FORMAT: Final = "0"
+PARTITION_COLUMNS: Final = ("date", "topic")
+COLUMNS: Final = (
+    "position", "topic", "date", "publisher", "sequence", "timestamp", "data", "expiration_ms",
+    "correlation_id", "key",
+)  # fmt: skip
+"""In the order of the table."""
+FILE_COLUMNS: Final = tuple(name for name in COLUMNS if name not in PARTITION_COLUMNS)
+"""What a Parquet file has: Delta keeps the values of partition columns in its log."""
+
+JOURNAL_PROPERTY: Final = "tickertape.journal"
+FORMAT_PROPERTY: Final = "tickertape.format"
+BEGIN_PROPERTY: Final = "tickertape.begin"
+TOPICS_PROPERTY: Final = "tickertape.topics"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLI: Final = 1000
+_DAY: Final = 86_400_000_000
+
+
+class Coverage(NamedTuple):
+    """What of a journal the archive has."""
+
+    journal: str
+    """32 hexadecimal digits."""
+    begin: int
+    """The first position."""
+    end: int
+    """The position after the last: everything recorded to `topics` in `[begin, end)` is there."""
+    topics: str
+    """Which topics are archived: a name, a pattern, or empty for all that the log records."""
+
+    def __str__(self) -> str:
+        which = f" of the topics {self.topics!r}" if self.topics else ""
+        return f"positions {self.begin} to below {self.end}{which}"
+
+
+def arrow_schema() -> pa.Schema:
+    """The columns of the table, in order, as Arrow types."""
+    import pyarrow as pa
+
+    types = {
+        "position": pa.int64(),
+        "topic": pa.string(),
+        "date": pa.date32(),
+        "publisher": pa.string(),
+        "sequence": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "data": pa.binary(),
+        "expiration_ms": pa.int64(),
+        "correlation_id": pa.string(),
+        "key": pa.string(),
+    }
+    return pa.schema([(name, types[name]) for name in COLUMNS])
+
+
+def file_schema() -> pa.Schema:
+    """The columns of one of its Parquet files."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in arrow_schema() if field.name not in PARTITION_COLUMNS])
+
+
+def app_id(journal: str) -> str:
+    """The application of the transactions whose version says where the coverage of `journal` ends."""
+    return f"tickertape/{journal}"
+
+
+def table_properties(journal: str, begin: int, topics: str = "") -> dict[str, str]:
+    """What a new table is created with (`raise_if_key_not_exists=False`): it begins at the position `begin`,
+    and until its first transaction ends there too."""
+    return {
+        JOURNAL_PROPERTY: journal,
+        FORMAT_PROPERTY: FORMAT,
+        BEGIN_PROPERTY: str(begin),
+        TOPICS_PROPERTY: topics,
+    }
+
+
+def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
+    """What `table` covers, as of the version that was loaded.
+
+    Raises `ArchiveFailed` when it is no archive or of a newer format, `WrongJournal` when it is of another
+    journal than `journal`."""
+    properties: Mapping[str, str | None] = table.metadata().configuration
+    found, form = properties.get(JOURNAL_PROPERTY), properties.get(FORMAT_PROPERTY)
+    begin = properties.get(BEGIN_PROPERTY)
+    where = table.table_uri
+    if not found or form is None or begin is None or not begin.isdecimal():
+        raise ArchiveFailed(
+            f"{where} is no archive: the Delta table has no properties {JOURNAL_PROPERTY}, {FORMAT_PROPERTY} "
+            f"and {BEGIN_PROPERTY}; name the table that `tickertape pipeline archive` writes"
+        )
+    if form != FORMAT:
+        raise ArchiveFailed(f"{where} has format {form}, this program knows {FORMAT}: use a newer program")
+    if journal is not None and found != journal:
+        raise WrongJournal(
+            f"{where} is the archive of the journal {found}, not of {journal}: each journal has an archive "
+            "of its own; nothing was read"
+        )
+    ours = table.schema().to_arrow()
+    missing = [name for name in COLUMNS if name not in ours.names]
+    if missing:
+        raise ArchiveFailed(f"{where} has no column {missing[0]!r}: something else wrote it")
+    end = table.transaction_version(app_id(found))
+    return Coverage(
+        found, int(begin), int(begin) if end is None else end, properties.get(TOPICS_PROPERTY) or ""
+    )
+
+
+def holds_topic(topics: str, wanted: str) -> bool:
+    """Whether all messages to `wanted`, a name or a pattern, are in an archive of `topics`."""
+    if not topics or topics == wanted:
+        return True
+    if not is_pattern(topics) or is_pattern(wanted):
+        return False  # which topics two patterns share is not computed
+    from tickertape.filter import compile_topic_pattern
+
+    return bool(compile_topic_pattern(topics).search(wanted))
+
+
+# -- files --------------------------------------------------------------------------------------------
+
+
+def file_path(day: date, name: str) -> str:
+    """Where a file lies below the table; `name` is unique and has neither slash, space nor percent sign. The
+    topic is no part of it: it may be longer than a file system takes, and have any character."""
+    return f"date={day.isoformat()}/{name}.parquet"
+
+
+def partition_values(day: date, topic: str) -> dict[str, str | None]:
+    """What Delta is told of a file's partition columns."""
+    return {"date": day.isoformat(), "topic": topic}
+
+
+def day_of(timestamp: int) -> date:
+    """The UTC day of a timestamp in microseconds."""
+    return (_EPOCH + timedelta(days=timestamp // _DAY)).date()
+
+
+def file_statistics(
+    rows: int,
+    positions: tuple[int, int],
+    timestamps: tuple[int, int],
+    sequences: tuple[int, int],
+) -> str:
+    """What Delta is told of a file: the least and the greatest position, timestamp (microseconds) and
+    sequence (the bits of a u64 as a signed number, as in the table)."""
+    low = {"position": positions[0], "sequence": sequences[0], "timestamp": _text(timestamps[0])}
+    # whole milliseconds, which every reader understands, and never less than there is
+    high = {
+        "position": positions[1],
+        "sequence": sequences[1],
+        "timestamp": _text(timestamps[1] + _MILLI - 1),
+    }
+    return json.dumps(
+        {"numRecords": rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
+    )
+
+
+def _text(timestamp: int) -> str:
+    whole = _EPOCH + timedelta(milliseconds=timestamp // _MILLI)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{whole.microsecond // _MILLI:03}Z"
