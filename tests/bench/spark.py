@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -30,10 +31,13 @@ SCANS = 6
 def _session() -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    with pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as bytecode, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", source_environment()["PYTHONPATH"])
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        # As an installed package is: compiled.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", bytecode)
         cores = min(2, len(os.sched_getaffinity(0)))
         builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", "2g")
         for name, value in (
