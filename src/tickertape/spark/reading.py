@@ -21,8 +21,6 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.names import is_pattern
-from tickertape.journal.disk import SystemDisk
-from tickertape.journal.outside import first_outside, read_outside
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.pieces import Piece, piece_of_batch
 from tickertape.spark.servers import client_of
@@ -88,7 +86,9 @@ def lost(start: int, end: int) -> None:
 
 
 def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
-    # The language of filters is not imported where the server is asked.
+    # None of this is imported where the server is asked.
+    from tickertape.journal.disk import SystemDisk
+    from tickertape.journal.outside import first_outside, read_outside
     from tickertape.spark.sieve import Sieve
 
     disk = SystemDisk(directory)
