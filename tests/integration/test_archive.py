@@ -16,6 +16,8 @@ from tests.helpers.admin import stats_of
 from tests.helpers.archives import ArchiveWriter, commits_of
 from tickertape.testing import RunningServer, running_server, wait_until
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 [journal]
 segment_size = "1MB"
