@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "archive": {"base", "payload", "batch", "filter"},
     "server": {"base", "payload", "batch", "filter", "wire", "journal", "engine", "archive"},
     "client": {"base", "payload", "batch", "filter", "wire", "journal"},
-    "spark": {"base", "payload", "batch", "wire", "journal", "client", "archive"},
+    "spark": {"base", "payload", "batch", "filter", "wire", "journal", "client", "archive"},
     "cli": {
         "tickertape",
         "base",
@@ -64,7 +64,7 @@ OTHERS: dict[str, set[str]] = {
     "server": {"msgspec", "numpy", "uvloop", "h11", "prometheus_client"},
     "client": {"msgspec", "numpy", "pyarrow", "crc32c"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark", "deltalake"},
-    "cli": {"msgspec", "click", "rich", "re2"},
+    "cli": {"msgspec", "click", "rich", "re2", "pyspark", "py4j", "deltalake"},
     "testing": {"msgspec", "numpy", "pytest"},
     "tickertape": set(),
     "pyspark_tickertape": set(),

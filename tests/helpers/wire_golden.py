@@ -90,6 +90,12 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
             Subscribe(id=2, sub_id="t", topic="orders", credit=1, positions=(5, 2**40), journal="j-1"),
             None,
         ),
+        "subscribe-numbered": (
+            Subscribe(
+                id=2, sub_id="t", topic="orders", credit=1, positions=(5, 9), journal="j-1", numbered=True
+            ),
+            None,
+        ),
         "subscribe-filter": (
             Subscribe(
                 id=6, sub_id="u", topic="orders", filter="/symbol = 'IBM'", options="replace", credit=2097152
@@ -107,6 +113,19 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
         "credits": (Credits(sub_ids=("s", "t"), bytes=(131072, 70)), None),
         "flush": (Flush(id=4), None),
         "resolve": (Resolve(id=5, topic="orders", bookmark="[0:1|2|)"), None),
+        "resolve-positions": (
+            Resolve(
+                id=5,
+                topic="orders",
+                bookmark="",
+                filter="/id > 3",
+                positions=(5, 2**40),
+                journal="j-1",
+                messages_max=20_000,
+                bytes_max=2**26,
+            ),
+            None,
+        ),
         "heartbeat": (Heartbeat(), None),
         "heartbeat-interval": (Heartbeat(interval_ms=3000), None),
     }
@@ -132,6 +151,12 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
         "ack-queue": (Ack(id=9, backlog=10), None),
         "ack-error": (Ack(id=1, code="bad_bookmark", text="no"), None),
         "resolved": (Resolved(id=5, journal="j-1", start=0, end=100), None),
+        "resolved-types": (
+            Resolved(
+                id=5, journal="j-1", start=5, end=90, topic="orders", types={"fix": ("orders", "fills")}
+            ),
+            None,
+        ),
         "persisted": (Persisted(frame=2, sequence=43), None),
         "processed": (Processed(frame=1), None),
         "rejected": (Rejected(frame=3, sequence=44, code="bad_topic", text="no"), None),
@@ -150,6 +175,10 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
             _wide(),
         ),
         "deliver-queue": (Deliver(sub_id="v", queue="work", lease=1623783183126619), _wide()),
+        "deliver-numbered": (
+            Deliver(sub_id="t", next=9, positions=b"\5\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0"),
+            _wide(),
+        ),
         "deliver-once": (Deliver(sub_id="v", queue="work", once=True), _wide()),
         "completed": (Completed(sub_id="s", next=2), None),
         "ended": (Ended(sub_id="s"), None),

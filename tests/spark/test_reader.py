@@ -14,7 +14,7 @@ from tickertape.base.errors import Disconnected, NotAJournal, WrongJournal
 from tickertape.client.blocking import Client
 from tickertape.spark.options import read_options
 from tickertape.spark.partitions import LogPart
-from tickertape.spark.schema import arrow_schema
+from tickertape.spark.schema import columns_of
 from tickertape.spark.source import TickertapeReader
 from tickertape.testing.server import RunningServer, running_server
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 def reader_of(uri: str, topic: str, **options: str) -> TickertapeReader:
     given = {"servers": uri, "topic": topic} | options
-    return TickertapeReader(read_options(given), arrow_schema(struct("sequence long, data binary")))
+    return TickertapeReader(read_options(given), columns_of(struct("sequence long, data binary")))
 
 
 def parts_of(reader: TickertapeReader) -> list[LogPart]:

@@ -161,9 +161,13 @@ def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> Non
             "BookmarkUnknown: the bookmark at the end of the range is not in the log",
         ),
         ({"startingBookmark": "soon"}, "BadBookmark: option startingBookmark: 'soon' is not a timestamp"),
-        ({"filter": "/carrier = 'UA'"}, "BadOption: option filter is not built yet; leave it out"),
+        ({"filter": "/carrier = "}, "BadFilter: "),
         ({"path": "flights"}, "BadOption: there is no option 'path'"),
-        ({"schema": "carrier string"}, "UsageError: there is no column 'carrier'"),
+        ({"schema": "carrier binary"}, "UsageError: column carrier is a field of JSON bodies"),
+        (
+            {"schema": "sequence long, sequence long"},
+            "UsageError: a schema has one or more columns, each once",
+        ),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )

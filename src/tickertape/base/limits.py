@@ -268,6 +268,10 @@ replaces_waiting_max: Final = 100
 """Replaces of one subscription that wait until what came before them was taken; the next one is refused."""
 routes_per_frame_max: Final = 16 * 1024
 """Deliveries of one frame to several subscriptions: a message counts once for each of them."""
+reach_read_bytes_max: Final = 16 * MIB
+"""What is read of the log to find out how far so many messages reach; beyond it the index has to do."""
+positions_per_frame_max: Final = 16 * 1024
+"""Messages of one frame of a subscription that is told where they stand."""
 combined_subscriptions_max: Final = 256
 """Subscriptions that one frame is for."""
 cohorts_max: Final = 64
@@ -466,6 +470,7 @@ assert notice_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes
 assert 2 * outbox_bytes_max <= shared_batches_bytes_max
 assert combined_subscriptions_max * (subscription_id_bytes_max + 8) < header_bytes_max // 2
 assert 4 * (routes_per_frame_max + combined_subscriptions_max) < header_bytes_max // 2
+assert 8 * positions_per_frame_max <= header_bytes_max // 2
 assert message_bytes_max < batch_bytes_max < 2**31
 assert 4 * batch_bytes_target <= republish_bytes_max < publish_store_bytes_default
 assert batch_bytes_target < publish_segment_bytes < publish_store_file_bytes_default

@@ -98,6 +98,9 @@ class MessageBatch:
     """The different topics; each message has one of them."""
     context: DeliveryContext | None
     """Set by a client on delivered batches; kept by slices and selections."""
+    positions: UInt64s | None = None
+    """Where the messages stand in the log, set by a client on batches of a reading that asked for it; slices
+    and selections do not keep it."""
 
     def __init__(
         self,

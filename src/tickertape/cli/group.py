@@ -107,6 +107,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "ack": "tickertape.cli.ack",
         "queue": "tickertape.cli.queue",
         "journal": "tickertape.cli.journal",
+        "pipeline": "tickertape.cli.pipeline",
         "stats": "tickertape.cli.stats",
         "topics": "tickertape.cli.topics",
         "filter": "tickertape.cli.filter",

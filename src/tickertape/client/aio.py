@@ -30,7 +30,7 @@ from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
 from tickertape.payload.bodies import encode
-from tickertape.wire.commands import Resolved
+from tickertape.wire.commands import Resolve, Resolved
 
 EVERY_TASK: Final = 1
 """Owner of the runs of an asyncio client: all that happens there happens on one thread."""
@@ -41,6 +41,7 @@ class AsyncClient(
     SubscribingClient[
         Coroutine[Any, Any, AsyncMessageStream],
         Coroutine[Any, Any, tuple[str, int, int]],
+        Coroutine[Any, Any, Resolved],
         Coroutine[Any, Any, None],
     ],
     AcknowledgingClient[Coroutine[Any, Any, None]],
@@ -309,12 +310,16 @@ class AsyncClient(
         except TickertapeError as error:
             self._handlers.tell(error)
 
-    async def _resolve(self, topic: str, bookmark: str, timeout: Timeout) -> tuple[str, int, int]:
+    async def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
+        answer = await self._locate(asked, timeout)
+        return answer.journal, answer.start, answer.end
+
+    async def _locate(self, asked: Resolve, timeout: Timeout) -> Resolved:
         answer = await self._call(
-            lambda call: self._core.resolve(call, topic, bookmark), timeout, f"resolve {topic}"
+            lambda call: self._core.resolve(call, asked), timeout, f"resolve {asked.topic}"
         )
         assert isinstance(answer, Resolved)
-        return answer.journal, answer.start, answer.end
+        return answer
 
     async def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         begin = self._naming(command)

@@ -29,10 +29,12 @@ from tickertape.client.subscriptions import Request
 from tickertape.client.thread_driver import ThreadDriver
 from tickertape.client.waiting import DEFAULT, Timeout, now
 from tickertape.payload.bodies import encode
-from tickertape.wire.commands import Resolved
+from tickertape.wire.commands import Resolve, Resolved
 
 
-class Client(ThreadDriver, SettleSteps, SubscribingClient[MessageStream, tuple[str, int, int], None]):
+class Client(
+    ThreadDriver, SettleSteps, SubscribingClient[MessageStream, tuple[str, int, int], Resolved, None]
+):
     """A connection to one server that blocks its callers; any number of threads may use it.
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
@@ -232,10 +234,14 @@ class Client(ThreadDriver, SettleSteps, SubscribingClient[MessageStream, tuple[s
             raise
         return stream
 
-    def _resolve(self, topic: str, bookmark: str, timeout: Timeout) -> tuple[str, int, int]:
-        answer = self._call(lambda call: self._core.resolve(call, topic, bookmark), timeout, "resolve")
-        assert isinstance(answer, Resolved)
+    def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
+        answer = self._locate(asked, timeout)
         return answer.journal, answer.start, answer.end
+
+    def _locate(self, asked: Resolve, timeout: Timeout) -> Resolved:
+        answer = self._call(lambda call: self._core.resolve(call, asked), timeout, "resolve")
+        assert isinstance(answer, Resolved)
+        return answer
 
     def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         begin = self._naming(command)

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from tickertape.base.errors import (
     BadCommand,
-    BadTopic,
     Closed,
     StoreError,
     TickertapeError,
@@ -299,18 +298,11 @@ class ClientCore:
         command = Resume(id=self._calls.new_id(), sub_ids=sub_ids)
         self._calls.ask(command.id, command, token)
 
-    def resolve(self, token: object, topic: str, bookmark: str) -> None:
-        """Resolved with `Resolved`: the positions that the bookmark covers now. Raises `Disconnected`.
-
-        A bookmark that the log does not hold is an error: where the positions begin would be a guess.
-        """
+    def resolve(self, token: object, asked: commands.Resolve) -> None:
+        """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
         self.standing.check_ready()
-        if not isinstance(topic, str):
-            raise BadTopic(f"a topic name is text, not {type(topic).__name__}")
         self.publishing.flush_lanes()
-        command = commands.Resolve(
-            id=self._calls.new_id(), topic=topic, bookmark=bookmark, options="bookmark_not_found=fail"
-        )
+        command = replace(asked, id=self._calls.new_id())
         self._calls.ask(command.id, command, token)
 
     def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:

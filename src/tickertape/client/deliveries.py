@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from tickertape.base.errors import BadCommand, CorruptBatch
 from tickertape.base.ports import Now
+from tickertape.batch.format import U8, UInt64s
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.shares import routes_of
 from tickertape.client.subscriptions import Subscriptions
@@ -26,6 +29,8 @@ def deliver(subscriptions: Subscriptions, command: Deliver, batch: MessageBatch,
     if several and command.queue:
         raise BadCommand("a delivery out of a queue is for one subscription")
     routes = routes_of(command, batch) if several else []
+    if command.positions:
+        batch.positions = _positions(command.positions, batch.count)
     try:
         # Checksums made by the publishers; with many small runs the frame's own has to do.
         if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
@@ -37,3 +42,15 @@ def deliver(subscriptions: Subscriptions, command: Deliver, batch: MessageBatch,
         subscriptions.delivered_to_all(routes, batch, now)
     else:
         subscriptions.delivered(command, batch, now)
+
+
+def _positions(encoded: bytes, count: int) -> UInt64s:
+    """Where the messages of a batch stand. Raises `BadCommand`."""
+    if len(encoded) == U8.itemsize:
+        return np.arange(count, dtype=U8) + np.frombuffer(encoded, U8)
+    if len(encoded) != U8.itemsize * count:
+        raise BadCommand(f"{len(encoded)} bytes of positions for a batch of {count} messages")
+    positions = np.frombuffer(encoded, U8)
+    if (positions[1:] <= positions[:-1]).any():
+        raise BadCommand("the positions of a batch do not rise")
+    return positions

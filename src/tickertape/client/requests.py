@@ -21,6 +21,7 @@ from tickertape.base.options import format_options
 from tickertape.base.units import parse_size
 from tickertape.client.option_string import merge_options
 from tickertape.client.subscription import DeliveryContext, Request
+from tickertape.wire.commands import Resolve
 
 StartPoint = str | datetime | Bookmark | Sequence[str | Bookmark]
 _Given = dict[str, object]
@@ -60,6 +61,7 @@ def make_request(
     until_caught_up: bool = False,
     positions: tuple[int, int] | None = None,
     journal: str | None = None,
+    numbered: bool = False,
     given: Mapping[str, object] | None = None,
 ) -> Request:
     """The request of a subscription. Raises `BadTopic`, `BadBookmark`, `BadOption`.
@@ -87,11 +89,6 @@ def make_request(
         raise BadOption("bookmark_not_found needs a bookmark")
     if bookmark is not None or positions is not None:
         _check_no_queue(asked)
-    depth_bytes = credit_bytes_default if depth is None else parse_size(depth)
-    if not message_cost_bytes <= depth_bytes <= credit_bytes_max:
-        raise BadOption(
-            f"depth={depth!r}: a stream's depth is {message_cost_bytes} to {credit_bytes_max:,} bytes"
-        )
     return Request(
         topic=topic,
         context=DeliveryContext(
@@ -101,10 +98,11 @@ def make_request(
         filter=filter,
         options=format_options(wire | asked),
         replace="replace" in asked,
-        depth_bytes=depth_bytes,
+        depth_bytes=_depth_bytes(depth),
         until_caught_up=until_caught_up,
         positions=positions,
         journal=journal,
+        numbered=numbered,
         named=not isinstance(sub_id, MadeUpId),
     )
 
@@ -122,6 +120,43 @@ def pace_given(rate: object, rate_max_gap: object, conflation: object, conflatio
 def manner_given(*, pause: bool, live: bool, fully_durable: bool) -> _Given:
     """The keywords of a call that say when messages are delivered."""
     return {"pause": pause, "live": live, "fully_durable": fully_durable}
+
+
+def resolve_command(
+    topic: str,
+    *,
+    bookmark: str = "",
+    filter: str | None = None,
+    positions: tuple[int, int] | None = None,
+    journal: str | None = None,
+    messages_max: int = 0,
+    bytes_max: int = 0,
+) -> Resolve:
+    """The question of what a start point or a part of the log covers. Raises `BadTopic`, `BadOption`.
+
+    A bookmark that the log does not hold is an error: where the positions begin would be a guess.
+    """
+    _check_kinds(topic, positions, {"filter": filter, "journal": journal})
+    return Resolve(
+        id=0,
+        topic=topic,
+        bookmark=bookmark,
+        options="bookmark_not_found=fail",
+        filter=filter,
+        positions=positions,
+        journal=journal,
+        messages_max=messages_max,
+        bytes_max=bytes_max,
+    )
+
+
+def _depth_bytes(depth: int | str | None) -> int:
+    depth_bytes = credit_bytes_default if depth is None else parse_size(depth)
+    if not message_cost_bytes <= depth_bytes <= credit_bytes_max:
+        raise BadOption(
+            f"depth={depth!r}: a stream's depth is {message_cost_bytes} to {credit_bytes_max:,} bytes"
+        )
+    return depth_bytes
 
 
 def _check_no_queue(asked: Mapping[str, object]) -> None:

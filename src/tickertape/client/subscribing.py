@@ -22,22 +22,26 @@ from tickertape.client.requests import (
     manner_given,
     not_found_given,
     pace_given,
+    resolve_command,
     start_text,
     wire_text,
 )
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout
+from tickertape.wire.commands import Resolve
 
 Handler = Callable[[Message], object]
 Opened = TypeVar("Opened")
 """A stream, or what is awaited for one."""
 Found = TypeVar("Found")
 """A journal and positions, or what is awaited for them."""
+Located = TypeVar("Located")
+"""A `Resolved`, or what is awaited for it."""
 Done = TypeVar("Done")
 """None, or what is awaited until it is done."""
 
 
-class SubscribingClient(ABC, Generic[Opened, Found, Done]):
+class SubscribingClient(ABC, Generic[Opened, Found, Located, Done]):
     """The reading half of `Client` and of `AsyncClient`, whose calls are awaited."""
 
     _core: ClientCore
@@ -215,22 +219,27 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         end: int,
         journal: str,
         *,
+        filter: str | None = None,
+        numbered: bool = False,
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
         """Read the positions `start` (first) to `end` (first not read) of `topic` in the log `journal`, and
         stop.
 
-        `resolve` gives them. Use `batches()` of the stream returned; it raises what cut it short. Raises
-        `WrongJournal` when the server holds another log, and what `subscribe` raises.
+        `resolve` gives them. `topic` may be a pattern. With `numbered` the batches have `positions`. Use
+        `batches()` of the stream returned; it raises what cut it short. Raises `WrongJournal` when the server
+        holds another log, `BookmarkExpired` for what retention has removed, and what `subscribe` raises.
         """
         request = make_request(
             topic,
             self._sub_id(None),
             timestamp=True,
+            filter=filter,
             depth=depth,
             positions=(start, end),
             journal=journal,
+            numbered=numbered,
         )
         return self._open(request, timeout, None, limited=True)
 
@@ -241,7 +250,37 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         Raises `BadBookmark`, `BookmarkUnknown`, `BookmarkExpired`, `TopicNotRecorded`, `TimedOut`,
         `Disconnected`, `Closed`.
         """
-        return self._resolve(topic, wire_text(bookmark), timeout)
+        return self._resolve(resolve_command(topic, bookmark=wire_text(bookmark)), timeout)
+
+    def locate(
+        self,
+        topic: str,
+        bookmark: StartPoint | None = None,
+        *,
+        filter: str | None = None,
+        positions: tuple[int, int] | None = None,
+        journal: str | None = None,
+        messages_max: int = 0,
+        bytes_max: int = 0,
+        timeout: Timeout = DEFAULT,
+    ) -> Located:
+        """As `resolve`, with all that the server says: fields `journal`, `start`, `end`, `topic`, `types`.
+
+        Instead of a `bookmark`, `positions` (start, end) of the log `journal`: the answer's `end` is then how
+        far a reading of them gets that takes at most `messages_max` messages of `topic`, and bodies of
+        `bytes_max` together; 0 is any number, one message is always taken. `filter` is only checked. Raises
+        as `resolve`, and `BadFilter`, `WrongJournal`, `BadOption`.
+        """
+        command = resolve_command(
+            topic,
+            bookmark="" if bookmark is None else wire_text(bookmark),
+            filter=filter,
+            positions=positions,
+            journal=journal,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+        )
+        return self._locate(command, timeout)
 
     def unsubscribe(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
         """End subscriptions, all in one command; their streams end. On the receive thread it does not wait.
@@ -292,8 +331,12 @@ class SubscribingClient(ABC, Generic[Opened, Found, Done]):
         """Send a subscribe and wait until it stands."""
 
     @abstractmethod
-    def _resolve(self, topic: str, bookmark: str, timeout: Timeout) -> Found:
+    def _resolve(self, asked: Resolve, timeout: Timeout) -> Found:
         """Ask for the positions of a start point."""
+
+    @abstractmethod
+    def _locate(self, asked: Resolve, timeout: Timeout) -> Located:
+        """As `_resolve`, for all of the answer."""
 
     @abstractmethod
     def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> Done:

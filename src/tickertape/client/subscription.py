@@ -48,6 +48,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     until_caught_up: bool = False
     positions: tuple[int, int] | None = None
     journal: str | None = None
+    numbered: bool = False
+    """Whether batches say where their messages stand in the log."""
     named: bool = True
     """Whether the application chose the id; one that was made up means nothing to the next process."""
     handled: bool = False
@@ -129,6 +131,7 @@ class Subscription:
             until_caught_up=request.until_caught_up,
             positions=request.positions,
             journal=request.journal,
+            numbered=request.numbered,
         )
 
     def command_again(self, call_id: int) -> Subscribe:

@@ -6,11 +6,11 @@ Must never compile the same twice while somebody uses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from tickertape.base.errors import BadFilter, BadOption, BadTopic
-from tickertape.base.limits import topic_bytes_max
+from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
+from tickertape.base.limits import topic_bytes_max, topic_names_bytes_max
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.texts import shown
 from tickertape.engine.conflating import Conflating, ConflationMemory
@@ -22,6 +22,9 @@ from tickertape.engine.rates import Conflation
 from tickertape.engine.surroundings import DEFAULT_TYPE, Subscriber, Surroundings
 from tickertape.journal.format import CONTROL_TOPIC
 from tickertape.wire.settling import QUEUE_TOPIC
+
+_NAME_OVERHEAD_BYTES: Final = 3
+"""What MessagePack adds to a name, at most."""
 
 Made = TypeVar("Made", Content, Keys)
 
@@ -63,6 +66,22 @@ class Contents:
         if content is None or content.select is None:
             return cover
         return self.cover(cover.topic, content.filter, None, subscriber)
+
+    def other_types(self, cover: Cover) -> dict[str, tuple[str, ...]]:
+        """By message type the topics that are covered and not of `DEFAULT_TYPE`. Raises `LimitReached` for
+        more than an answer has room for."""
+        found: dict[str, list[str]] = {}
+        size = 0
+        for name, kind in self.surroundings.types.items():
+            if kind != DEFAULT_TYPE and cover.covers(name):
+                found.setdefault(kind, []).append(name)
+                size += len(name.encode()) + _NAME_OVERHEAD_BYTES
+        if size > topic_names_bytes_max:
+            raise LimitReached(
+                f"the names of the topics of {shown(cover.topic)} that are not JSON take {size:,} bytes, "
+                f"more than {topic_names_bytes_max:,} (topic_names_bytes_max): ask for fewer topics"
+            )
+        return {kind: tuple(names) for kind, names in found.items()}
 
     def _expected(self, cover: Cover) -> list[str]:
         """Message types of topics that are covered, as far as they are known."""

@@ -43,8 +43,8 @@ class Hands(NamedTuple):
     cross: Callable[[Subscription, int], bool]
     """Do what is due to a subscription that has considered everything below a position; False when it is
     over."""
-    deliver: Callable[[Subscription, MessageBatch, int, int | None], None]
-    """Send it a batch; everything below a position is considered then."""
+    deliver: Callable[[Subscription, MessageBatch, int, int | None, bytes], None]
+    """Send it a batch; everything below a position is considered then. The last is `Share.positions`."""
     caught_up: Callable[[Subscription, Now], None]
     """It has considered everything persisted: it is discarded here if it goes on elsewhere."""
     failed: Callable[[Subscription, TickertapeError], None]
@@ -270,7 +270,7 @@ class Cursors:
         elif cursor.subs[0].conflating is not None:
             share, spent = conflated(cursor, now)
             if share.batch is not None:
-                self._hands.deliver(cursor.subs[0], share.batch, share.next, None)
+                self._hands.deliver(cursor.subs[0], share.batch, share.next, None, b"")
             blocked, at = share.blocked, share.at
         else:
             sub = cursor.subs[0]
@@ -279,7 +279,7 @@ class Cursors:
             sub.position = max(sub.position, share.next)
             if share.batch is not None:
                 spent += share.batch.nbytes
-                self._hands.deliver(sub, share.batch, share.next, None)
+                self._hands.deliver(sub, share.batch, share.next, None, share.positions)
             if sub.position >= piece.end:
                 cursor.ahead.used()
             blocked, at = share.blocked, share.at

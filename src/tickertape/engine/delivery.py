@@ -347,10 +347,18 @@ class Delivery:
         if sub.phase is not Phase.SEARCHING:
             self.cursors.add(sub)
 
-    def _deliver(self, sub: Subscription, batch: MessageBatch, after: int, crc: int | None = None) -> None:
+    def _deliver(
+        self,
+        sub: Subscription,
+        batch: MessageBatch,
+        after: int,
+        crc: int | None = None,
+        positions: bytes = b"",
+    ) -> None:
         sub.spend(batch)
         sub.told = after
-        frame = encode_frame(Deliver(sub_id=sub.sub_id, next=after), batch, batch_crc=crc)
+        command = Deliver(sub_id=sub.sub_id, next=after, positions=positions)
+        frame = encode_frame(command, batch, batch_crc=crc)
         self._effects.append(Send(sub.session.conn, frame))
 
     def _send_several(self, session: Session, command: Deliver, batch: MessageBatch) -> None:

@@ -54,7 +54,9 @@ def check_subscribe(
         _check_subscription(held, command, options, journal)
         cover = contents.cover(command.topic, command.filter, options.select, session.subscriber)
     else:
-        cover = contents.cover(command.topic, None, None, session.subscriber)
+        if command.positions is not None:
+            _check_positions(command, command.positions, journal)
+        cover = contents.cover(command.topic, command.filter, None, session.subscriber)
     if replay and cover.literal is not None and not publishing.is_recorded(cover.literal):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
@@ -81,20 +83,28 @@ def _check_subscription(
             "(subscriptions_per_connection_max): end some, or open another connection"
         )
     if command.positions is not None:
-        if command.bookmark is not None:
-            raise BadOption("positions and a bookmark exclude each other")
-        if command.journal != journal.identity:
-            raise WrongJournal(
-                f"the positions are of journal {shown(str(command.journal))}, "
-                f"this server holds {journal.identity}"
-            )
-        start, end = command.positions
-        if start > end:
-            raise BadOption(f"positions {start} to {end}: the end is below the start")
-        if start < journal.view.first_position and journal.view.older is None:
-            raise gone(f"position {start}", journal.view)
+        _check_positions(command, command.positions, journal)
+        if command.numbered and (options.conflation is not None or options.live):
+            raise BadOption("numbered excludes conflation and live: each message is told its place")
+    elif command.numbered:
+        raise BadOption("numbered needs positions")
     elif command.until_caught_up and command.bookmark is None:
         raise BadOption("until_caught_up needs a bookmark")
+
+
+def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], journal: Journal) -> None:
+    if command.bookmark:
+        raise BadOption("positions and a bookmark exclude each other")
+    if command.journal != journal.identity:
+        raise WrongJournal(
+            f"the positions are of journal {shown(str(command.journal))}, "
+            f"this server holds {journal.identity}"
+        )
+    start, end = positions
+    if start > end:
+        raise BadOption(f"positions {start} to {end}: the end is below the start")
+    if start < journal.view.first_position and (isinstance(command, Resolve) or journal.view.older is None):
+        raise gone(f"position {start}", journal.view)
 
 
 def extent_search(
@@ -126,7 +136,7 @@ def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:
     """How many bookmarks are looked up for a command, about."""
-    return 1 if command.bookmark is None else command.bookmark.count(",") + 1
+    return 1 if not command.bookmark else command.bookmark.count(",") + 1
 
 
 def _known(extent: Extent) -> ExtentSearch:

@@ -42,6 +42,13 @@ class Selection:
             return self.end
         return self.end - self.count + index if self.positions is None else int(self.positions[index])
 
+    def encoded_positions(self, low: int, high: int) -> bytes:
+        """Where the messages `[low, high)`, one at least, stand: see `Deliver.positions`."""
+        first = self.position(low)
+        if self.positions is None or int(self.positions[high - 1]) - first == high - 1 - low:
+            return first.to_bytes(8, "little")
+        return self.positions[low:high].astype("<u8").tobytes()
+
     def index_at(self, position: int) -> int:
         """Index of the first message at or above `position`."""
         if self.positions is None:

@@ -43,6 +43,7 @@ from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.forward import LogAccess
 from tickertape.engine.queue.queues import Queues
+from tickertape.engine.reaching import Bounds, reach
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
 from tickertape.engine.retaining import Pin
@@ -55,6 +56,8 @@ from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
 
 _NOTHING = Held()
+_ANY = 1 << 62
+"""More than any reading takes."""
 
 
 class Subscribing:
@@ -186,6 +189,7 @@ class Subscribing:
         elif of_log:
             sub = Subscription(session, command.sub_id, cover, allowance)
             sub.replays = command.bookmark is not None
+            sub.numbered = command.numbered
             sub.paused, sub.live = options.pause, options.live
             sub.set_pace(options.pace)
             sub.conflating = conflating
@@ -309,20 +313,31 @@ class Subscribing:
     def resolve(self, session: Session, command: Resolve, now: Now) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `extent_search`
         raise."""
-        command = self._consuming.of_underlying(command)
-        _, options = self._check(session, command)
+        asked, command = command.topic, self._consuming.of_underlying(command)
+        cover, options = self._check(session, command)
+        types = {} if command.filter is None else self._contents.other_types(cover)
 
         def found(extent: Extent) -> None:
             assert extent.stop is not None
-            identity = self._journal.identity
-            answer = Resolved(id=command.id, journal=identity, start=extent.start, end=extent.stop)
+            answer = Resolved(
+                id=command.id,
+                journal=self._journal.identity,
+                start=extent.start,
+                end=extent.stop,
+                topic="" if command.topic == asked else command.topic,
+                types=types,
+            )
             self._answers.send(session.conn, answer)
 
         def failed(error: TickertapeError) -> None:
             self._answers.refuse_command(session.conn, command.id, error)
 
-        search = extent_search(self._journal, command, options, now)
-        search = close_extent(self._journal, search, command.topic)
+        if command.positions is not None:
+            bounds = Bounds(command.messages_max or _ANY, command.bytes_max or _ANY)
+            search = reach(self._journal, cover, command.positions, bounds)
+        else:
+            search = extent_search(self._journal, command, options, now)
+            search = close_extent(self._journal, search, command.topic)
         self.searches.begin(session, search, found, failed, bookmarks_in(command))
 
     def credit(self, session: Session, sub_id: str, size: int) -> None:

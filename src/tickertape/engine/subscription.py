@@ -10,7 +10,7 @@ from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from tickertape.base.limits import batch_bytes_max, outbox_bytes_max
+from tickertape.base.limits import batch_bytes_max, outbox_bytes_max, positions_per_frame_max
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
@@ -59,6 +59,8 @@ class Share(NamedTuple):
     """There is more for it in the part, but no credit, or its pace does not let it go yet."""
     at: float | None = None
     """Monotonic second from which on its pace lets more go."""
+    positions: bytes = b""
+    """See `Deliver.positions`."""
 
 
 class Turn(NamedTuple):
@@ -104,6 +106,8 @@ class Subscription:
         """What it becomes at boundaries to come."""
         self.replays = False
         """It has a bookmark: it may be paused, and is told where it may resume though nothing came."""
+        self.numbered = False
+        """It is told where its messages stand, so it is sent nothing together with others."""
         self.told = 0
         """Position up to which its client knows that everything has come."""
 
@@ -124,6 +128,7 @@ class Subscription:
     def turn(self) -> None:
         """It is at its next turn: take it."""
         _, cover, pace, self.conflating, self.live = self.turns.popleft()
+        self.numbered = False
         self.cover = NOTHING if cover is None else cover
         self.set_pace(pace)
 
@@ -153,12 +158,13 @@ class Subscription:
     @property
     def own_pace(self) -> bool:
         """It reads the log by itself also when it has caught up."""
-        return self.pacer is not None or self.conflating is not None
+        return self.numbered or self.pacer is not None or self.conflating is not None
 
     @property
     def owed(self) -> bool:
         """Whether something persisted is still to be sent to it as fast as it is taken."""
-        return not (self.paused or self.own_pace) and self.phase in _NOT_AT_END
+        slowed = self.paused or self.pacer is not None or self.conflating is not None
+        return not slowed and self.phase in _NOT_AT_END
 
     @property
     def has_stop(self) -> bool:
@@ -201,7 +207,10 @@ class Subscription:
         if chosen is None:
             return Share(None, selection.position(low), True, at)
         reached = low + chosen.count
-        return Share(chosen, end if reached == high else selection.position(reached), False)
+        positions = selection.encoded_positions(low, reached) if self.numbered else b""
+        return Share(
+            chosen, end if reached == high else selection.position(reached), False, positions=positions
+        )
 
     def release(self, now: float) -> Share:
         """Of what conflation has released, what credit and pace allow at the monotonic second `now`."""
@@ -231,6 +240,8 @@ class Subscription:
             ):
                 return None, None
             fitting = 1  # nothing is outstanding: then one message may exceed the credit
+        if self.numbered:
+            fitting = min(fitting, positions_per_frame_max)
         chosen = slice_batch(batch, low, low + fitting)
         while chosen.nbytes > batch_bytes_max and fitting > 1:
             # A selection with gaps has a column more than what it was selected from. One message always fits.

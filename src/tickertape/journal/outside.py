@@ -69,15 +69,15 @@ class StoredCommit(NamedTuple):
 
 
 def read_outside(
-    disk: Disk, journal: str, start: int, end: int, topic: str
+    disk: Disk, journal: str, start: int, end: int, topic: str | None
 ) -> Generator[StoredCommit, None, None]:
     """The commits with messages at the positions `start` (first) to `end` (first not wanted), in order.
 
     Checksums are right, batches are not parsed yet. `end` is not above what the journal named `journal` has
-    persisted. Commits that cannot hold messages of `topic` may be left out; the first and the last may reach
-    beyond the positions: the caller cuts and selects. Raises `NotAJournal`, `WrongJournal` (another one is
-    here), `JournalVersion`, `JournalCorrupt` (damage, or positions that are not there), `BookmarkExpired`
-    (retention has removed them, perhaps just now), `OSError`.
+    persisted. Commits that cannot hold messages of `topic` may be left out, None is any topic; the first and
+    the last may reach beyond the positions: the caller cuts and selects. Raises `NotAJournal`, `WrongJournal`
+    (another one is here), `JournalVersion`, `JournalCorrupt` (damage, or positions that are not there),
+    `BookmarkExpired` (retention has removed them, perhaps just now), `OSError`.
     """
     journal_id = _journal_id(disk, journal)
     position = start
@@ -91,6 +91,13 @@ def read_outside(
         raise
 
 
+def first_outside(disk: Disk, journal: str) -> int:
+    """The first position that the journal named `journal` still has. Raises `NotAJournal`, `WrongJournal`,
+    `JournalCorrupt`, `OSError`."""
+    retired = read_retired(disk, _journal_id(disk, journal))
+    return 0 if retired is None else retired.first_position
+
+
 def _check_kept(disk: Disk, journal_id: bytes, position: int) -> None:
     """Raise `BookmarkExpired` when retention has removed the message at `position`."""
     retired = read_retired(disk, journal_id)
@@ -99,7 +106,7 @@ def _check_kept(disk: Disk, journal_id: bytes, position: int) -> None:
 
 
 def _commits_from(
-    disk: Disk, journal_id: bytes, start: int, end: int, topic: str
+    disk: Disk, journal_id: bytes, start: int, end: int, topic: str | None
 ) -> Generator[StoredCommit, None, None]:
     position = start
     for number in _numbers_from(disk, start):
@@ -142,8 +149,13 @@ def _commits(
                     yield StoredCommit(segment.number, header, body)
 
 
-def _stretches(index: SegmentIndex, start: int, end: int, topic: str) -> Iterator[tuple[int, int]]:
+def _stretches(index: SegmentIndex, start: int, end: int, topic: str | None) -> Iterator[tuple[int, int]]:
     """Where to read: the first byte and the one after the last of blocks that lie together."""
+    if topic is None:
+        if index.blocks:
+            first, last = index.block_of_position(start), index.block_of_position(end - 1)
+            yield index.offsets[first], index.block_bounds(last)[1]
+        return
     block: int | None = index.block_of_position(start)
     while block is not None and (block := index.next_block_with(topic, block)) is not None:
         if index.positions[block] >= end:

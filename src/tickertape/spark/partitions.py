@@ -13,13 +13,18 @@ from pyspark.sql.datasource import InputPartition
 
 from tickertape.base.errors import BadOption
 
+ROWS_WORTH_A_TASK: Final = 50_000
+"""Positions from which on a second task is worth its start, about 0.1 s."""
+PARTITIONS_DEFAULT: Final = 2
+"""Partitions of a range worth as many when nothing is said: enough for two cores to read at once."""
 PARTITIONS_MAX: Final = 100_000
 """More than a driver plans with ease; asking for more is a slip in an option."""
 
 
 @dataclass(frozen=True)
 class LogPart(InputPartition):
-    """The positions `start` (first) to `end` (first not read) of `topic` in the log `journal`."""
+    """The positions `start` (first) to `end` (first not read) of `topic`, a name or a pattern, in the log
+    `journal`."""
 
     servers: tuple[str, ...]
     journal: str
@@ -29,17 +34,27 @@ class LogPart(InputPartition):
     timeout_seconds: float
     directory: str | None = None
     """The data directory of the log as the tasks see it: they read its files, and ask no server."""
+    filter: str | None = None
+    types: tuple[tuple[str, str], ...] = ()
+    """Topics and their message types, where that is not JSON."""
+    numbered: bool = False
+    """Whether it is to be known where each message stands."""
+    fail_on_data_loss: bool = True
+    patience_seconds: float = 0.0
+    """How long a task waits for a server to answer at all."""
 
 
-def split(start: int, end: int, *, partitions_min: int, rows_max: int) -> list[tuple[int, int]]:
+def split(start: int, end: int, *, partitions_min: int | None, rows_max: int) -> list[tuple[int, int]]:
     """Cut the positions `start` to `end` (not included) into parts of equal size, give or take one, in order.
 
-    At least `partitions_min` parts unless there are fewer positions, none above `rows_max`; one empty part of
-    an empty range. Raises `BadOption` above `PARTITIONS_MAX` parts.
+    At least `partitions_min` parts unless there are fewer positions (None: as many as they are worth), none
+    above `rows_max`; one empty part of an empty range. Raises `BadOption` above `PARTITIONS_MAX` parts.
     """
     size = max(0, end - start)
     if size == 0:
         return [(start, start)]
+    if partitions_min is None:
+        partitions_min = min(PARTITIONS_DEFAULT, -(-size // ROWS_WORTH_A_TASK))
     count = max(min(partitions_min, size), -(-size // rows_max))
     if count > PARTITIONS_MAX:
         raise BadOption(

@@ -28,9 +28,12 @@ from tickertape.batch.format import (
     AnyArray,
     Int32s,
     Int64s,
+    Labels,
     Runs,
     UInt64s,
+    lengths_of,
     numbered,
+    offsets_from,
     pad8,
 )
 
@@ -49,10 +52,17 @@ class Piece(NamedTuple):
     """Index into `topics` of each message, when there is more than one."""
     sequences: UInt64s | None = None
     """Sequence of each message, when runs have gaps."""
+    positions: int | AnyArray | None = None
+    """Where each message stands in the log, or where the first does when the others follow it; None when that
+    was not asked for."""
+    expirations: Int64s | None = None
+    """Milliseconds of life, 0 = none."""
+    correlation_ids: Labels | None = None
+    keys: Labels | None = None
 
 
-def piece_of_batch(batch: MessageBatch) -> Piece:
-    """A batch as a piece; nothing is copied."""
+def piece_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None) -> Piece:
+    """A batch as a piece, whose messages stand at `positions`; nothing is copied."""
     return Piece(
         batch.count,
         batch.body_bytes,
@@ -62,11 +72,16 @@ def piece_of_batch(batch: MessageBatch) -> Piece:
         batch.topics,
         batch.topic_index,
         batch.sequences if batch.has_sequences else None,
+        positions,
+        batch.expirations,
+        batch.correlation_ids,
+        batch.keys,
     )
 
 
-def plain_piece(encoded: memoryview) -> Piece | None:
-    """An encoded batch of one topic and no optional columns as a piece; None for what must be parsed.
+def plain_piece(encoded: memoryview, position: int) -> Piece | None:
+    """An encoded batch of one topic and no optional columns as a piece whose first message stands at
+    `position`; None for what must be parsed.
 
     A tenth of what parsing costs: that the sections fit into each other is checked here, what stands in them
     by `Gathered`.
@@ -97,6 +112,7 @@ def plain_piece(encoded: memoryview) -> Piece | None:
         encoded[offsets_at:offsets_end],
         encoded[head_bytes : head_bytes + body_bytes],
         (topic,),
+        positions=position,
     )
 
 
@@ -132,6 +148,40 @@ class Gathered:
                 for piece in self.pieces
             ]
         )
+
+    @cached_property
+    def positions(self) -> Int64s:
+        """Where each message stands in the log."""
+        return np.concatenate([_positions(piece) for piece in self.pieces])
+
+    @cached_property
+    def expirations(self) -> Int64s | None:
+        """Milliseconds of life of each message, 0 = none; None when no message has any."""
+        given = [piece.expirations for piece in self.pieces]
+        if all(column is None for column in given):
+            return None
+        columns = zip(given, self.counts.tolist(), strict=True)
+        return np.concatenate([np.zeros(count, I8) if some is None else some for some, count in columns])
+
+    @cached_property
+    def correlation_ids(self) -> Labels | None:
+        """Correlation id of each message, empty = none; None when no message has any."""
+        return self._labels([piece.correlation_ids for piece in self.pieces])
+
+    @cached_property
+    def keys(self) -> Labels | None:
+        """Key of each message, empty = none; None when no message has any."""
+        return self._labels([piece.keys for piece in self.pieces])
+
+    def _labels(self, given: Sequence[Labels | None]) -> Labels | None:
+        if all(labels is None for labels in given):
+            return None
+        lengths = [
+            np.zeros(count, I4) if some is None else lengths_of(some.offsets)
+            for some, count in zip(given, self.counts.tolist(), strict=True)
+        ]
+        text = b"".join([some.text for some in given if some is not None])
+        return Labels(offsets_from(np.concatenate(lengths)), text)
 
     @cached_property
     def offsets(self) -> Int32s:
@@ -180,3 +230,11 @@ class Gathered:
 
 def _joined(buffers: list[Buffer], kind: np.dtype[Any]) -> AnyArray:
     return np.frombuffer(buffers[0] if len(buffers) == 1 else b"".join(buffers), kind)
+
+
+def _positions(piece: Piece) -> AnyArray:
+    if isinstance(piece.positions, np.ndarray):
+        return piece.positions.astype(I8, copy=False)
+    if piece.positions is None:
+        raise BadBatch("the server, older than this client, does not say where its messages stand")
+    return np.arange(piece.positions, piece.positions + piece.messages, dtype=I8)

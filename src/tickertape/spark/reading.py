@@ -1,4 +1,4 @@
-"""Owns where a task gets the messages of its part: from the server, or from the files of the log.
+"""Owns how a task gets the messages of its part: from the server, or from the files of the log.
 
 Must never give a message of another log or topic, one outside the part, or the end of what was cut short as
 the end of the part. Which of the two ways is the user's choice: none is a fallback for the other.
@@ -6,49 +6,109 @@ the end of the part. Which of the two ways is the user's choice: none is a fallb
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from tickertape.base.errors import Disconnected, JournalError, TickertapeError, WrongJournal
-from tickertape.batch import select_topic, slice_batch
+from tickertape.base.errors import (
+    BookmarkExpired,
+    Disconnected,
+    JournalError,
+    TickertapeError,
+    WrongJournal,
+)
+from tickertape.base.names import is_pattern
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.outside import StoredCommit, read_outside
+from tickertape.journal.outside import first_outside, read_outside
 from tickertape.spark.partitions import LogPart
-from tickertape.spark.pieces import Piece, piece_of_batch, plain_piece
+from tickertape.spark.pieces import Piece, piece_of_batch
 
 if TYPE_CHECKING:
     from tickertape.client.blocking import Client
 
 DEPTH_BYTES: Final = 8 * 1024 * 1024
 """What may be on its way to a task: two record batches, so that the server works while Spark takes one."""
+_PAUSE_SECONDS: Final = 0.2
+"""Between two rounds of asking all servers."""
+LOSS_HINT: Final = "failOnDataLoss=false goes on with the first message there is"
+
+log: Final = logging.getLogger("tickertape.spark")
 
 
 def pieces(part: LogPart) -> Iterator[Piece]:
     """The messages of `part`, in log order.
 
     From a server: raises `WrongJournal` when the one that answers holds another log, `Disconnected` when none
-    does or it is cut short. From files: raises `WrongJournal`, `NotAJournal`, `JournalVersion`,
-    `JournalCorrupt`, and `JournalError` for what the system refuses.
+    does or it is cut short, `BadFilter`. From files: raises `WrongJournal`, `NotAJournal`, `JournalVersion`,
+    `JournalCorrupt`, and `JournalError` for what the system refuses. Both raise `BookmarkExpired` when
+    retention has removed something of the part, unless that is no error of this query: then it is logged.
     """
     return _from_server(part) if part.directory is None else _from_files(part, part.directory)
 
 
 def _from_server(part: LogPart) -> Iterator[Piece]:
-    client, _ = connect(part.servers, part.timeout_seconds)
+    client, _ = connect(part.servers, part.timeout_seconds, part.patience_seconds)
     with client:
-        stream = client.read_positions(part.topic, part.start, part.end, part.journal, depth=DEPTH_BYTES)
-        yield from map(piece_of_batch, stream.batches())
+        at = part.start
+        while at < part.end:
+            try:
+                stream = client.read_positions(
+                    part.topic,
+                    at,
+                    part.end,
+                    part.journal,
+                    filter=part.filter,
+                    numbered=part.numbered or not part.fail_on_data_loss,
+                    depth=DEPTH_BYTES,
+                )
+                for batch in stream.batches():
+                    yield piece_of_batch(batch, batch.positions)
+                    if batch.positions is not None:
+                        at = int(batch.positions[-1]) + 1
+                return
+            except BookmarkExpired as error:
+                if part.fail_on_data_loss:
+                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+                _, first, _ = client.resolve(part.topic, "0")
+                lost(at, min(first, part.end))
+                at = max(at, first)
+
+
+def lost(start: int, end: int) -> None:
+    """Log that what was asked for from position `start` up to `end` is gone."""
+    log.warning(
+        "positions %d to %d were removed by retention before they were read; the query goes on without them",
+        start,
+        end,
+    )
 
 
 def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
+    # The language of filters is not imported where the server is asked.
+    from tickertape.spark.sieve import Sieve
+
     disk = SystemDisk(directory)
+    sieve = Sieve(part.topic, part.start, part.end, part.filter, dict(part.types))
+    indexed = None if is_pattern(part.topic) else part.topic
+    at = part.start
     try:
-        for commit in read_outside(disk, part.journal, part.start, part.end, part.topic):
-            piece = _piece_of_commit(part, commit)
-            if piece is not None:
-                yield piece
+        while at < part.end:
+            try:
+                for commit in read_outside(disk, part.journal, at, part.end, indexed):
+                    at = commit.header.first_position + commit.header.messages
+                    piece = sieve.piece(commit)
+                    if piece is not None:
+                        yield piece
+                return
+            except BookmarkExpired as error:
+                if part.fail_on_data_loss:
+                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+                first = first_outside(disk, part.journal)
+                lost(at, min(first, part.end))
+                at = max(at, first)
     except (JournalError, WrongJournal, OSError) as error:
         # What the system refuses is none of our errors yet.
         kind = JournalError if isinstance(error, OSError) else type(error)
@@ -60,31 +120,26 @@ def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
         disk.close_all()
 
 
-def _piece_of_commit(part: LogPart, commit: StoredCommit) -> Piece | None:
-    """What of a commit belongs to `part`; None when nothing does."""
-    first, count = commit.header.first_position, commit.header.messages
-    if part.start <= first and first + count <= part.end:
-        piece = plain_piece(commit.body)
-        if piece is not None and piece.messages == count:
-            return piece if piece.topics[0] == part.topic else None
-    low, high = max(part.start - first, 0), min(part.end - first, count)
-    chosen = select_topic(slice_batch(commit.batch(), low, high), part.topic)
-    return None if chosen is None else piece_of_batch(chosen)
-
-
-def connect(servers: tuple[str, ...], timeout_seconds: float) -> tuple[Client, str]:
+def connect(
+    servers: tuple[str, ...], timeout_seconds: float, patience_seconds: float = 0.0
+) -> tuple[Client, str]:
     """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
 
-    Raises `Disconnected` with the reason of each when none does.
+    All are asked once more until `patience_seconds` are over. Raises `Disconnected` with the reason of each
+    when none answers.
     """
     # Spark starts a Python process for each step of planning; the first of them needs no client.
     from tickertape.client.blocking import Client
 
     name = f"spark-{uuid4().hex}"
-    reasons = []
-    for uri in servers:
-        try:
-            return Client(name, uri, timeout=timeout_seconds), uri
-        except TickertapeError as error:
-            reasons.append(str(error))
-    raise Disconnected(f"none of the servers answers: {'; '.join(reasons)}")
+    until = time.monotonic() + patience_seconds
+    while True:
+        reasons = []
+        for uri in servers:
+            try:
+                return Client(name, uri, timeout=timeout_seconds), uri
+            except TickertapeError as error:
+                reasons.append(str(error))
+        if time.monotonic() >= until:
+            raise Disconnected(f"none of the servers answers: {'; '.join(reasons)}")
+        time.sleep(_PAUSE_SECONDS)

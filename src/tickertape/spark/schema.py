@@ -1,28 +1,43 @@
 """Owns the columns of the Spark source: which there are, and making them from message batches.
 
-Must never touch a message by itself in Python: columns are made from whole batches, and only those that the
-schema names.
+Must never touch a message by itself in Python (fields of bodies have a module of their own): columns are made
+from whole batches, and only those that the schema names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from tickertape.base.errors import UsageError
+from tickertape.batch.format import I4, I8, Labels, lengths_of
+from tickertape.spark.json_fields import JsonColumns, json_field
 from tickertape.spark.pieces import Gathered, Piece
 
 DEFAULT_SCHEMA: Final = (
     "topic string, bookmark string, publisher string, sequence long, timestamp timestamp, data binary"
 )
 """The columns when the user gives no schema."""
+FURTHER_SCHEMA: Final = "position long, date date, key string, correlation_id string, expiration_ms long"
+"""The columns that there are only in a schema that names them."""
+ALL_SCHEMA: Final = f"{DEFAULT_SCHEMA}, {FURTHER_SCHEMA}"
+POSITION: Final = "position"
+NULLABLE: Final = ("key", "correlation_id", "expiration_ms")
 
 ROWS_TARGET: Final = 65_536
 BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
@@ -30,36 +45,56 @@ BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
 
 _SEQUENCE_END: Final = 1 << 63
 _TEN_THOUSAND: Final = np.uint64(10_000)
+_DAY_MICROS: Final = 86_400_000_000
 
 Array = Any
 """An Arrow array; pyarrow ships no types."""
 
 
-def arrow_schema(schema: StructType) -> Any:
-    """The Arrow schema of what a user wants, any of our columns in any order.
+class Columns(NamedTuple):
+    """What of the messages a query wants."""
 
-    Raises `UsageError` for a column that does not exist, is given twice, or has another type.
+    schema: Any
+    """Of the record batches, an Arrow schema."""
+    of_bodies: JsonColumns | None = None
+    """The columns that are none of ours."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether it is to be known where in the log a message stands."""
+        return POSITION in self.schema.names
+
+
+def columns_of(schema: StructType, *, strict: bool = False) -> Columns:
+    """The columns of what a user wants: any of ours in any order, and fields of JSON bodies.
+
+    `strict`: see `JsonColumns`. Raises `UsageError` for a column that is given twice, or has another type.
     """
+    names = schema.fieldNames()
+    if len(set(names)) < len(names) or not names:
+        raise UsageError(f"a schema has one or more columns, each once, of {ALL_SCHEMA}; this is {names}")
     fields = []
+    of_bodies = []
     for field in schema.fields:
         column = _COLUMNS.get(field.name)
         if column is None:
-            raise UsageError(f"there is no column {field.name!r}; there are {DEFAULT_SCHEMA}")
+            of_bodies.append(json_field(field))
+            fields.append(pa.field(field.name, of_bodies[-1].arrow))
+            continue
         kind, arrow, _ = column
         if not isinstance(field.dataType, kind):
             raise UsageError(
                 f"column {field.name} is {kind().simpleString()}, not {field.dataType.simpleString()}; "
                 f"cast it after reading"
             )
+        if field.name in NULLABLE and not field.nullable:
+            raise UsageError(f"column {field.name} is null where a message has none: it cannot be NOT NULL")
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
-    names = [field.name for field in fields]
-    if len(set(names)) < len(names) or not names:
-        raise UsageError(f"a schema has one or more columns, each once, of {DEFAULT_SCHEMA}; this is {names}")
-    return pa.schema(fields)
+    return Columns(pa.schema(fields), JsonColumns(of_bodies, strict=strict) if of_bodies else None)
 
 
-def record_batches(pieces: Iterable[Piece], schema: Any) -> Iterator[Any]:
-    """Record batches of `schema`, each of as many whole pieces as reach a target above.
+def record_batches(pieces: Iterable[Piece], columns: Columns) -> Iterator[Any]:
+    """Record batches of `columns`, each of as many whole pieces as reach a target above.
 
     Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
     """
@@ -70,22 +105,25 @@ def record_batches(pieces: Iterable[Piece], schema: Any) -> Iterator[Any]:
         rows += piece.messages
         body_bytes += piece.body_bytes
         if rows >= ROWS_TARGET or body_bytes >= BODY_BYTES_TARGET:
-            yield record_batch(gathered, schema)
+            yield record_batch(gathered, columns)
             gathered = []
             rows = body_bytes = 0
     if gathered:
-        yield record_batch(gathered, schema)
+        yield record_batch(gathered, columns)
 
 
-def record_batch(pieces: Sequence[Piece], schema: Any) -> Any:
-    """One record batch of `schema` with the messages of `pieces`, in order.
+def record_batch(pieces: Sequence[Piece], columns: Columns) -> Any:
+    """One record batch of `columns` with the messages of `pieces`, in order.
 
     Bodies of a single piece are not copied, those of several once. Raises `UsageError` for a sequence above
-    the range of a Spark long, `BadBatch` for a piece that does not hold what it says.
+    the range of a Spark long, `BadBatch` for a piece that does not hold what it says, `BadMessage` for a body
+    that cannot be read when that is an error.
     """
     rows = Gathered(pieces)
-    columns = [_COLUMNS[name][2](rows) for name in schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    found = {} if columns.of_bodies is None else columns.of_bodies.columns(rows)
+    names = columns.schema.names
+    arrays = [found[name] if name in found else _COLUMNS[name][2](rows) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
 
 
 # -- columns ------------------------------------------------------------------------------------------
@@ -180,6 +218,37 @@ def _data(rows: Gathered) -> Array:
     return pa.Array.from_buffers(pa.binary(), rows.count, buffers)
 
 
+def _position(rows: Gathered) -> Array:
+    return _plain(pa.int64(), rows.positions)
+
+
+def _date(rows: Gathered) -> Array:
+    days = (rows.runs["timestamp"] // _DAY_MICROS).astype(I4)
+    return _plain(pa.date32(), np.repeat(days, rows.runs["count"]))
+
+
+def _expiration(rows: Gathered) -> Array:
+    values = rows.expirations
+    if values is None:
+        return pa.nulls(rows.count, pa.int64())
+    buffers = [_present(values), pa.py_buffer(np.ascontiguousarray(values, I8))]
+    return pa.Array.from_buffers(pa.int64(), rows.count, buffers, -1)
+
+
+def _labels(labels: Labels | None, count: int) -> Array:
+    """Texts, null where there is none."""
+    if labels is None:
+        return pa.nulls(count, pa.string())
+    present = _present(lengths_of(labels.offsets))
+    buffers = [present, pa.py_buffer(labels.offsets), pa.py_buffer(labels.text)]
+    return pa.Array.from_buffers(pa.string(), count, buffers, -1)
+
+
+def _present(values: npt.NDArray[Any]) -> Any:
+    """The validity bits of values of which 0 means none."""
+    return pa.py_buffer(np.packbits(values != 0, bitorder="little"))
+
+
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _EMPTY: Final = _one("", 1)[0]
 _BAR: Final = _one("|", 1)[0]
@@ -190,4 +259,9 @@ _COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[Gathered], Array]
     "sequence": (LongType, pa.int64(), _sequence),
     "timestamp": (TimestampType, _TIMESTAMP, _timestamp),
     "data": (BinaryType, pa.binary(), _data),
+    POSITION: (LongType, pa.int64(), _position),
+    "date": (DateType, pa.date32(), _date),
+    "key": (StringType, pa.string(), lambda rows: _labels(rows.keys, rows.count)),
+    "correlation_id": (StringType, pa.string(), lambda rows: _labels(rows.correlation_ids, rows.count)),
+    "expiration_ms": (LongType, pa.int64(), _expiration),
 }

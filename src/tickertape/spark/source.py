@@ -12,10 +12,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tickertape.spark.options import Wanted, read_options
-from tickertape.spark.partitions import LogPart, split
-from tickertape.spark.reading import connect, pieces
-from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batches
+from tickertape.base.errors import BookmarkExpired
+from tickertape.spark.options import Query, Wanted, read_options
+from tickertape.spark.partitions import LogPart
+from tickertape.spark.planning import Found, parts_of
+from tickertape.spark.reading import LOSS_HINT, connect, log, pieces
+from tickertape.spark.schema import DEFAULT_SCHEMA, Columns, columns_of, record_batches
+from tickertape.spark.stream import TickertapeStreamReader
 
 
 class TickertapeSource(DataSource):
@@ -28,12 +31,18 @@ class TickertapeSource(DataSource):
 
     def schema(self) -> str:
         """All columns; give `spark.read.schema(...)` for fewer. Raises what `read_options` raises."""
-        read_options(self.options)
+        read_options(self.options, Query.ANY)
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> TickertapeReader:
-        """A reader of the columns of `schema`. Raises what `read_options` and `arrow_schema` raise."""
-        return TickertapeReader(read_options(self.options), arrow_schema(schema))
+        """A reader of the columns of `schema`. Raises what `read_options` and `columns_of` raise."""
+        wanted = read_options(self.options)
+        return TickertapeReader(wanted, columns_of(schema, strict=wanted.strict))
+
+    def streamReader(self, schema: StructType) -> TickertapeStreamReader:
+        """A reader of what comes, of the columns of `schema`. Raises as `reader`."""
+        wanted = read_options(self.options, Query.STREAM)
+        return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
 
 
 class TickertapeReader(DataSourceReader):
@@ -43,9 +52,9 @@ class TickertapeReader(DataSourceReader):
     same frame, whatever that one asks for, and rows would be missing without a word.
     """
 
-    def __init__(self, wanted: Wanted, schema: Any) -> None:
+    def __init__(self, wanted: Wanted, columns: Columns) -> None:
         self._wanted = wanted
-        self._schema = schema
+        self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
         """The parts of the range as the log stands now.
@@ -56,16 +65,14 @@ class TickertapeReader(DataSourceReader):
         wanted = self._wanted
         client, uri = connect(wanted.servers, wanted.timeout_seconds)
         with client:
-            journal, start, end = client.resolve(wanted.topic, wanted.bookmark)
-        others = tuple(server for server in wanted.servers if server != uri)
-        return [
-            LogPart(
-                (uri, *others), journal, wanted.topic, first, after, wanted.timeout_seconds, wanted.directory
-            )
-            for first, after in split(
-                start, end, partitions_min=wanted.partitions_min, rows_max=wanted.rows_per_partition_max
-            )
-        ]
+            try:
+                answer = client.locate(wanted.topic, wanted.asked.whole, filter=wanted.filter)
+            except BookmarkExpired as error:
+                if wanted.fail_on_data_loss:
+                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+                log.warning("%s; the query goes on with the first message there is", error)
+                answer = client.locate(wanted.topic, wanted.asked.rest, filter=wanted.filter)
+        return [*parts_of(wanted, Found(uri, answer), answer.start, answer.end, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part.
@@ -75,4 +82,4 @@ class TickertapeReader(DataSourceReader):
         assert isinstance(partition, LogPart)
         if partition.start == partition.end:
             return
-        yield from record_batches(pieces(partition), self._schema)
+        yield from record_batches(pieces(partition), self._columns)

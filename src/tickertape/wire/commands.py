@@ -56,7 +56,8 @@ class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
 
     `options` is the comma-separated option string of the reference. `credit` is the number of cost bytes the
     server may send at first. `until_caught_up` ends it at the last message accepted when the command arrived.
-    `positions` (start, end) reads a part of the log by position, of the journal `journal` only.
+    `positions` (start, end) reads a part of the log by position, of the journal `journal` only; with
+    `numbered` each `Deliver` says where its messages stand.
     """
 
     id: Count
@@ -69,6 +70,7 @@ class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
     until_caught_up: bool = False
     positions: tuple[Count, Count] | None = None
     journal: str | None = None
+    numbered: bool = False
 
 
 class Unsubscribe(Command, tag="unsub", frozen=True, kw_only=True):
@@ -116,12 +118,21 @@ class Flush(Command, tag="flush", frozen=True, kw_only=True):
 
 
 class Resolve(Command, tag="res", frozen=True, kw_only=True):
-    """Ask which positions a start point or range of a topic covers now, without subscribing."""
+    """Ask which positions a start point or range of a topic covers now, without subscribing.
+
+    With `positions` (start, end) of the journal `journal` instead of a bookmark: up to where a reading of
+    them gets that takes at most `messages_max` messages and `bytes_max` bytes of bodies, 0 for any number, or
+    one message. `filter` is checked as a subscribe would; with it the answer has `types`."""
 
     id: Count
     topic: str
     bookmark: str
     options: str = ""
+    filter: str | None = None
+    positions: tuple[Count, Count] | None = None
+    journal: str | None = None
+    messages_max: Count = 0
+    bytes_max: Count = 0
 
 
 # -- from the server ----------------------------------------------------------------------------------
@@ -165,12 +176,17 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
 
 
 class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
-    """Answer to `Resolve`: positions `start` (first) and `end` (first not covered) of journal `journal`."""
+    """Answer to `Resolve`: positions `start` (first) and `end` (first not covered) of journal `journal`.
+
+    `topic`: the one that the messages were published to, when that is another than was asked for. `types`: by
+    message type the topics that are not JSON, as far as they are known."""
 
     id: Count
     journal: str
     start: Count
     end: Count
+    topic: str = ""
+    types: dict[str, tuple[str, ...]] = {}
 
 
 class Persisted(Command, tag="d", frozen=True, kw_only=True):
@@ -213,7 +229,10 @@ class Deliver(Command, tag="m", frozen=True, kw_only=True):
 
     With `queue` the messages come out of the queue of that name, and keep the topics they were published to.
     `lease` is when the lease on them ends, microseconds since 1970 UTC, 0 when it has no end; `once`: they
-    have left the queue already, nothing of them comes again."""
+    have left the queue already, nothing of them comes again.
+
+    `positions`, when the subscription is `numbered`: where the messages stand in the log, little-endian u64,
+    rising; only the first of them when the others follow it without gaps."""
 
     sub_id: str = ""
     next: Count = 0
@@ -223,6 +242,7 @@ class Deliver(Command, tag="m", frozen=True, kw_only=True):
     queue: str = ""
     lease: Count = 0
     once: bool = False
+    positions: bytes = b""
 
 
 class Completed(Command, tag="done", frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from tickertape.base.version import __version__
 from tickertape.cli.group import LazyGroup, cli
 
 COMMANDS = [
-    "serve", "check", "publish", "subscribe", "ack", "queue", "journal", "stats", "topics", "filter",
+    "serve", "check", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "stats", "topics",
+    "filter",
 ]  # fmt: skip
 
 
@@ -76,6 +77,7 @@ def test_the_commands_are_those_of_the_public_face() -> None:
         "find",
         "grep",
         "ls",
+        "prune",
         "verify",
     ]
 

@@ -102,7 +102,7 @@ def test_examples_of_the_help_parse() -> None:
         help_text = CliRunner().invoke(cli, [*path, "--help"]).stdout
         for line in re.findall(r"^  .*?\btickertape ((?:[a-z]+ ?)+.*)$", help_text, re.MULTILINE):
             words = re.split(r"\s{2,}| [|>] ", line)[0].split()
-            depth = 2 if words[0] in {"journal", "filter", "queue"} else 1
+            depth = 2 if words[0] in {"journal", "filter", "queue", "pipeline"} else 1
             options = {o for p in command_at(tuple(words[:depth])).params for o in p.opts}
             assert {word for word in words if word.startswith("--")} <= options, line
             shown += 1

@@ -24,7 +24,7 @@ from tickertape.base.limits import header_bytes_max
 from tickertape.base.ports import Now
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Down, End, Hangup, Resolve, Send, State
-from tickertape.client.requests import make_request
+from tickertape.client.requests import make_request, resolve_command
 from tickertape.client.states import ConnectionState
 from tickertape.wire.commands import (
     Ack,
@@ -95,7 +95,7 @@ def test_calls_before_the_logon_raise_disconnected() -> None:
     with pytest.raises(Disconnected):
         peer.core.subscribe("s", request, "sink")
     with pytest.raises(Disconnected):
-        peer.core.resolve("r", "orders", "0")
+        peer.core.resolve("r", resolve_command("orders", bookmark="0"))
     with pytest.raises(Disconnected):
         peer.core.publish("orders", b"x")
 
@@ -120,7 +120,7 @@ def test_calls_after_a_loss_say_why_the_connection_ended(
     peer.lose()
     calls: list[Callable[[], object]] = [
         lambda: peer.core.flush("f", "persisted"),
-        lambda: peer.core.resolve("r", "orders", "0"),
+        lambda: peer.core.resolve("r", resolve_command("orders", bookmark="0")),
         lambda: peer.core.unsubscribe("u", ("s",)),
         lambda: peer.core.publish("orders", b"x"),
     ]
@@ -152,7 +152,7 @@ def test_a_command_is_sent_after_what_is_gathered() -> None:
 
 def test_resolve_gives_the_positions() -> None:
     peer = Peer().connect()
-    peer.core.resolve("r", "orders", "0")
+    peer.core.resolve("r", resolve_command("orders", bookmark="0"))
     ((command, _),) = peer.sent()
     assert command == ResolvePositions(id=1, topic="orders", bookmark="0", options="bookmark_not_found=fail")
     answer = Resolved(id=1, journal="j1", start=0, end=9)
@@ -213,7 +213,7 @@ def test_a_lost_connection_resolves_every_call_and_ends_every_subscription() -> 
     peer.core.publish("orders", b"1")
     peer.core.flush("f", "persisted")
     peer.core.flush("p", "processed")
-    peer.core.resolve("r", "orders", "0")
+    peer.core.resolve("r", resolve_command("orders", bookmark="0"))
     peer.took(Resolve)
     peer.lose()
     assert sorted((type(end.outcome).__name__, str(end.token)) for end in peer.took(Resolve)) == [

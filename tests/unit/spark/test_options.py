@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from tickertape.base.errors import BadBookmark, BadOption, BadTopic, TickertapeError
-from tickertape.spark.options import BUILT, NOT_BUILT, read_options
+from tickertape.spark.options import OF_BATCH, OF_BOTH, OF_STREAM, Query, read_options
 
 NEEDED = {"servers": "tcp://127.0.0.1:9007", "topic": "flights"}
 
 
 def bookmark(**options: str) -> str:
-    return read_options(NEEDED | options).bookmark
+    return read_options(NEEDED | options).asked.whole
 
 
 def test_the_defaults_are_the_whole_log_as_it_stands() -> None:
     wanted = read_options(NEEDED)
     assert wanted.servers == ("tcp://127.0.0.1:9007",)
     assert wanted.topic == "flights"
-    assert wanted.bookmark == "0"
-    assert wanted.partitions_min == 2
+    assert wanted.asked.whole == "0"
+    assert wanted.partitions_min is None
 
 
 def test_letter_case_and_blanks_do_not_matter_as_spark_hands_options_on_in_lower_case() -> None:
@@ -82,16 +82,10 @@ def test_exact_01_a_starting_timestamp_includes_its_moment_where_a_plain_bookmar
     assert bookmark(startingTimestamp="20130101T000000") == "20121231T235959.999999Z"
 
 
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_an_option_to_come_is_refused_as_such(name: str) -> None:
-    with pytest.raises(BadOption, match=f"{name} is not built yet"):
-        read_options(NEEDED | {name.lower(): "x"})
-
-
 def test_an_unknown_option_is_refused_with_those_there_are() -> None:
     with pytest.raises(BadOption, match="no option 'startingOffsets'") as caught:
         read_options(NEEDED | {"startingOffsets": "earliest"})
-    assert all(name in str(caught.value) for name in BUILT)
+    assert all(name in str(caught.value) for name in (*OF_BOTH, *OF_BATCH, *OF_STREAM))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +95,11 @@ def test_an_unknown_option_is_refused_with_those_there_are() -> None:
         ({"servers": "127.0.0.1:9007"}, BadOption, "no server address"),
         ({"servers": "tcp://a:1,tcp://b"}, BadOption, "no server address"),
         ({"topic": ""}, BadOption, "topic is missing"),
-        ({"topic": "flights/.*"}, BadTopic, "patterns are not built yet"),
+        ({"topic": "flights/.*"}, BadTopic, "give it as topicPattern"),
+        ({"topicPattern": "a"}, BadOption, "topic and topicPattern exclude each other"),
+        ({"filter": " "}, BadOption, "filter is empty"),
+        ({"failOnDataLoss": "no"}, BadOption, "failOnDataLoss is true or false"),
+        ({"mode": "DROPMALFORMED"}, BadOption, "mode is PERMISSIVE or FAILFAST"),
         ({"minPartitions": "0"}, BadOption, "minPartitions"),
         ({"minPartitions": "two"}, BadOption, "minPartitions"),
         ({"maxRowsPerPartition": "-1"}, BadOption, "maxRowsPerPartition"),
@@ -150,3 +148,46 @@ def test_a_directory_must_mean_the_same_on_every_executor(options: dict[str, str
 def test_files_are_read_only_when_asked_for() -> None:
     assert read_options(NEEDED).directory is None
     assert read_options(NEEDED | {"journal": "/srv/data"}).directory == "/srv/data"
+
+
+def test_what_is_of_streams_is_refused_of_batches_and_the_other_way_round() -> None:
+    with pytest.raises(BadOption, match="maxRowsPerTrigger is of streaming queries"):
+        read_options(NEEDED | {"maxRowsPerTrigger": "5"})
+    for name, value in (
+        ("endingBookmark", "5|7|"),
+        ("endingTimestamp", "20130101T000000"),
+        ("endingBookmark", "now"),
+    ):
+        with pytest.raises(BadOption, match=f"no end: leave out {name}"):
+            read_options(NEEDED | {name: value}, Query.STREAM)
+    with pytest.raises(BadOption, match="a start, no range"):
+        read_options(NEEDED | {"startingBookmark": "[5|7|:5|9|)"}, Query.STREAM)
+    both = NEEDED | {"maxRowsPerTrigger": "5", "endingBookmark": "5|7|"}
+    assert read_options(both, Query.ANY).rows_per_trigger_max == 5
+
+
+def test_bounds_of_a_trigger_and_loss_are_read() -> None:
+    wanted = read_options(NEEDED | {"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "2KB"}, Query.STREAM)
+    assert (wanted.rows_per_trigger_max, wanted.bytes_per_trigger_max) == (5, 2048)
+    assert (wanted.fail_on_data_loss, wanted.strict, wanted.filter) == (True, False, None)
+    other = read_options(NEEDED | {"failOnDataLoss": "FALSE", "mode": "failfast", "filter": "/a = 1"})
+    assert (other.fail_on_data_loss, other.strict, other.filter) == (False, True, "/a = 1")
+
+
+@pytest.mark.parametrize(
+    ("given", "topic"), [("^fl", "^fl"), ("a|b", "a|b"), ("fl", "(fl)"), ("a.b", "(a.b)")]
+)
+def test_a_pattern_of_topics_is_one_whatever_is_in_it(given: str, topic: str) -> None:
+    assert read_options({"servers": NEEDED["servers"], "topicPattern": given}).topic == topic
+
+
+@pytest.mark.parametrize(
+    ("options", "whole", "rest"),
+    [
+        ({"startingBookmark": "5|7|"}, "5|7|", "0"),
+        ({"startingBookmark": "5|7|", "endingBookmark": "5|9|"}, "(5|7|:5|9|]", "(0:5|9|]"),
+        ({"startingBookmark": "[5|7|:5|9|)"}, "[5|7|:5|9|)", "(0:5|9|)"),
+    ],
+)
+def test_the_rest_of_a_range_begins_with_the_log(options: dict[str, str], whole: str, rest: str) -> None:
+    assert read_options(NEEDED | options).asked == (whole, rest)

@@ -25,7 +25,7 @@ def labelled() -> MessageBatch:
 )
 def test_a_plain_batch_gives_the_piece_that_parsing_gives(batch: MessageBatch) -> None:
     encoded = memoryview(batch.encode())
-    plain, parsed = plain_piece(encoded), piece_of_batch(MessageBatch.parse(encoded))
+    plain, parsed = plain_piece(encoded, 7), piece_of_batch(MessageBatch.parse(encoded), 7)
     assert plain is not None
     assert [bytes(field) for field in plain[2:5]] == [bytes(field) for field in parsed[2:5]]
     assert (plain[:2], plain[5:]) == (parsed[:2], parsed[5:])
@@ -33,7 +33,7 @@ def test_a_plain_batch_gives_the_piece_that_parsing_gives(batch: MessageBatch) -
 
 @pytest.mark.parametrize("batch", [several_topics(), with_gaps(), labelled()])
 def test_what_is_not_plain_is_left_to_parsing(batch: MessageBatch) -> None:
-    assert plain_piece(memoryview(batch.encode())) is None
+    assert plain_piece(memoryview(batch.encode()), 0) is None
 
 
 def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape() -> None:
@@ -45,7 +45,7 @@ def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape(
             damaged = bytearray(encoded)
             at = rng.randrange(batch.head_bytes)
             damaged[at : at + 4] = rng.choice((bytes(4), b"\xff" * 4, rng.randbytes(4)))
-            piece = plain_piece(memoryview(bytes(damaged[: len(encoded)])))
+            piece = plain_piece(memoryview(bytes(damaged[: len(encoded)])), 0)
             if piece is None:
                 continue
             try:
@@ -57,7 +57,7 @@ def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape(
             assert offsets[0] == 0
             assert offsets[-1] == len(rows.bodies)
             assert (np.diff(offsets) >= 0).all()
-    assert plain_piece(memoryview(b"")) is None
+    assert plain_piece(memoryview(b""), 0) is None
 
 
 def spoiled(piece: Piece, offsets: list[int] | None = None, count: int | None = None) -> Piece:

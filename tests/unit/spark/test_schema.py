@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tests.helpers.processes import source_environment
-from tickertape.base.errors import UsageError
+from tickertape.base.errors import BadBatch, UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.spark import schema as columns
 from tickertape.spark.pieces import piece_of_batch
-from tickertape.spark.schema import DEFAULT_SCHEMA, arrow_schema, record_batch, record_batches
+from tickertape.spark.schema import DEFAULT_SCHEMA, FURTHER_SCHEMA, columns_of, record_batch, record_batches
 
 FIRST = 1_760_000_000_000_000_000
 PUBLISHER = 2**64 - 3
@@ -32,7 +33,7 @@ def struct(ddl: str) -> StructType:
     return schema
 
 
-ALL = arrow_schema(struct(DEFAULT_SCHEMA))
+ALL = columns_of(struct(DEFAULT_SCHEMA))
 
 
 def expected(batches: list[MessageBatch]) -> list[dict[str, Any]]:
@@ -96,6 +97,36 @@ def test_every_column_has_the_values_of_the_messages(batches: list[MessageBatch]
     assert made.to_pylist() == expected(batches)
 
 
+def labelled() -> MessageBatch:
+    builder = BatchBuilder()
+    builder.add("flights", b"1", expiration_ms=5, correlation_id="é")
+    builder.add("flights", b"2")
+    builder.add("flights", b"3", correlation_id="b", key="k")
+    return builder.build(publisher=3, first_sequence=1, timestamp=-1)
+
+
+def test_further_columns_are_made_when_they_are_named() -> None:
+    wanted = columns_of(struct(FURTHER_SCHEMA))
+    places = np.array([5, 9, 2**40])
+    made = record_batch([piece_of_batch(one_run(count=2), 3), piece_of_batch(labelled(), places)], wanted)
+    made.validate(full=True)
+    assert made.to_pydict() == {
+        "position": [3, 4, 5, 9, 2**40],
+        "date": [date(1970, 1, 1)] * 2 + [date(1969, 12, 31)] * 3,
+        "key": [None, None, None, None, "k"],
+        "correlation_id": [None, None, "é", None, "b"],
+        "expiration_ms": [None, None, 5, None, None],
+    }
+    assert to_arrow_schema(struct(FURTHER_SCHEMA), timezone="UTC") == wanted.schema
+    plain = record_batch([piece_of_batch(one_run(), 0)], wanted)
+    assert [plain.column(name).null_count for name in ("key", "correlation_id", "expiration_ms")] == [3] * 3
+
+
+def test_places_that_nobody_told_are_no_places() -> None:
+    with pytest.raises(BadBatch, match="does not say where"):
+        record_batch([piece_of_batch(one_run())], columns_of(struct("position long")))
+
+
 @pytest.mark.parametrize("publisher", [0, 7, PUBLISHER])
 @pytest.mark.parametrize(
     "firsts",
@@ -116,16 +147,16 @@ def test_every_column_has_the_values_of_the_messages(batches: list[MessageBatch]
 )
 def test_bookmarks_are_written_digit_for_digit(firsts: list[int], publisher: int) -> None:
     batches = [one_run(first, publisher=publisher) for first in firsts]
-    made = record_batch([piece_of_batch(b) for b in batches], arrow_schema(struct("bookmark string")))
+    made = record_batch([piece_of_batch(b) for b in batches], columns_of(struct("bookmark string")))
     made.validate(full=True)
     wanted = [f"{publisher}|{first + i}|" for first in firsts for i in range(3)]
     assert made.column(0).to_pylist() == wanted
 
 
 def test_the_schema_is_exactly_the_one_that_spark_compares_with() -> None:
-    assert ALL.equals(to_arrow_schema(struct(DEFAULT_SCHEMA), timezone="UTC"))
+    assert ALL.schema.equals(to_arrow_schema(struct(DEFAULT_SCHEMA), timezone="UTC"))
     narrow = struct("data binary NOT NULL, sequence long")
-    assert arrow_schema(narrow).equals(to_arrow_schema(narrow, timezone="UTC"))
+    assert columns_of(narrow).schema.equals(to_arrow_schema(narrow, timezone="UTC"))
 
 
 def test_only_the_wanted_columns_are_made_in_the_wanted_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +168,7 @@ def test_only_the_wanted_columns_are_made_in_the_wanted_order(monkeypatch: pytes
             return make(rows)
 
         monkeypatch.setitem(columns._COLUMNS, name, (kind, arrow, recorded))
-    table = record_batch([piece_of_batch(one_run())], arrow_schema(struct("data binary, publisher string")))
+    table = record_batch([piece_of_batch(one_run())], columns_of(struct("data binary, publisher string")))
     assert table.schema.names == ["data", "publisher"]
     assert made == ["data", "publisher"]
 
@@ -169,7 +200,7 @@ def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> Non
     with pytest.raises(UsageError, match="above what a Spark long holds"):
         record_batch([piece_of_batch(batch)], ALL)
     bookmarks = (
-        record_batch([piece_of_batch(batch)], arrow_schema(struct("bookmark string"))).column(0).to_pylist()
+        record_batch([piece_of_batch(batch)], columns_of(struct("bookmark string"))).column(0).to_pylist()
     )
     assert bookmarks == [f"{PUBLISHER}|{2**63 - 1 + i}|" for i in range(3)]
 
@@ -177,7 +208,11 @@ def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> Non
 @pytest.mark.parametrize(
     ("ddl", "text"),
     [
-        ("carrier string", "no column 'carrier'"),
+        ("carrier binary", "fields? of JSON bodies, which can be string, .*, not binary.*from_json"),
+        ("carrier string NOT", "field of JSON bodies, which may lack it"),
+        ("a..b string", "no name of a field"),
+        ("a string, a.b string", "a value or an object, not both"),
+        ("key string NOT", "it cannot be NOT NULL"),
         ("data string", "column data is binary, not string"),
         ("timestamp timestamp_ntz", "column timestamp is timestamp, not timestamp_ntz"),
         ("data binary, data binary", "each once"),
@@ -186,7 +221,7 @@ def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> Non
 )
 def test_a_schema_that_is_not_ours_is_refused(ddl: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        arrow_schema(struct(ddl))
+        columns_of(struct(ddl))
 
 
 def test_nothing_slow_is_imported_for_a_column() -> None:
@@ -199,7 +234,7 @@ def test_nothing_slow_is_imported_for_a_column() -> None:
         "names = ['topic', 'bookmark', 'publisher', 'sequence', 'timestamp', 'data'];"
         "schema = StructType(); [schema.add(name, kinds.get(name, 'string')) for name in names];"
         "batches = [batch_from_bodies('a', [b'x']), batch_from_bodies('b', [b'y'])];"
-        "record_batch(list(map(piece_of_batch, batches)), arrow_schema(schema));"
+        "record_batch(list(map(piece_of_batch, batches)), columns_of(schema));"
         "print([name for name in ('pandas', 'uvloop', 'asyncio', 'rich') if name in sys.modules])"
     )
     done = subprocess.run(

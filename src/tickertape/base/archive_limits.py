@@ -1,0 +1,33 @@
+"""Owns every bound of writing the archive, by name, with its unit last.
+
+Must never be repeated elsewhere as a number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.limits import MIB, archive_row_group_bytes_max
+
+row_group_rows_max: Final = 64 * 1024
+"""Messages in one row group: what a reader prunes by."""
+file_bytes_target: Final = 256 * MIB
+"""A file that reaches it is closed; smaller ones are compacted up to it."""
+buffer_bytes_max: Final = 192 * MIB
+"""What a task holds in memory before it writes row groups that are not full."""
+files_open_max: Final = 64
+"""Files of days and topics that a task keeps open; above it the one written to longest ago is closed."""
+batch_messages_default: Final = 4_000_000
+"""Messages that one commit adds at most, unless told otherwise."""
+commit_attempts_max: Final = 100
+"""How often a commit is tried while others change the table."""
+compact_files_min: Final = 8
+"""Small files of a day and topic that are merged while the archive is being written: fewer are left until
+there are more, so that a row is not rewritten with every batch."""
+keep_seconds_default: Final = 7 * 86_400.0
+"""Files that are no part of the archive any more are kept so long: who reads an older version finds them."""
+keep_seconds_min: Final = 3600.0
+"""The least of that: files of a batch that is being written are no part of the archive yet."""
+
+assert 4 * archive_row_group_bytes_max < buffer_bytes_max
+assert archive_row_group_bytes_max < file_bytes_target

@@ -1,0 +1,158 @@
+"""Owns `pipeline audit`: which logs are audited, the report, and the exit code.
+
+Must never bring more to the driver than is shown: counts are Spark's.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from tickertape.cli.group import EXIT_ERROR
+from tickertape.cli.options import answer_timeout_option, start
+from tickertape.cli.pipeline.session import session_options, spark_session
+
+if TYPE_CHECKING:
+    from tickertape.spark.auditing import Report
+
+SHOWN_DEFAULT: Final = 20
+_PIPE_CHARACTERS: Final = 300
+
+
+@click.command(short_help="Gaps and duplicates of each publisher; equality of two logs.")
+@click.argument("log")
+@click.option(
+    "--against",
+    metavar="OTHER",
+    help="Also compare with this log, message by message: another server, or an archive.",
+)
+@click.option(
+    "--bookmark",
+    metavar="START",
+    default="epoch",
+    show_default=True,
+    callback=start,
+    help="epoch, a bookmark, a timestamp, or a range such as [20260101T000000:20260102T000000).",
+)
+@click.option("--topic", metavar="TOPIC", help="Only publishers with messages to this topic, or pattern.")
+@click.option(
+    "--show",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=SHOWN_DEFAULT,
+    show_default=True,
+    help="How many publishers, findings and differences are listed; all are counted.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="table: for people. json: one object.",
+)
+@answer_timeout_option
+@session_options
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    log: str,
+    against: str | None,
+    bookmark: str,
+    topic: str | None,
+    show: int,
+    form: str,
+    timeout: float,
+    master: str,
+    driver_memory: str,
+) -> None:
+    """Look for gaps, duplicates and broken order in the sequences of each publisher in LOG, with Spark.
+
+    LOG is a server (tcp://HOST:PORT, unix:///PATH, several with commas) or an archive (the place of its
+    table). A publisher numbers its messages over all topics, so its numbers are looked for in all of them,
+    also with --topic. A numbering that begins anew at the clock (a server or a publish store that started)
+    is no gap.
+
+    With --against the messages of two logs are compared: topic, body, key, correlation id and expiration of
+    each publisher and sequence. Of one journal (a server and its archive) what both have is compared.
+
+    Exit code 1 when something is missing, twice, out of order or not the same.
+
+    \b
+    tickertape pipeline audit tcp://127.0.0.1:9007
+    tickertape pipeline audit tcp://127.0.0.1:9007 --bookmark '[20260101T000000:20260102T000000)'
+    tickertape pipeline audit tcp://127.0.0.1:9007 --against /srv/archive --format json
+    """
+    with spark_session("audit", master=master, driver_memory=driver_memory) as spark:
+        from tickertape.spark.auditing import examine
+
+        report = examine(
+            spark, log, against=against, start=bookmark, topic=topic, show=show, timeout_seconds=timeout
+        )
+    if form == "json":
+        click.echo(msgspec.json.encode(msgspec.to_builtins(report) | {"in_order": report.in_order}))
+    else:
+        _print(report)
+    if not report.in_order:
+        ctx.exit(EXIT_ERROR)
+
+
+# -- for people ---------------------------------------------------------------------------------------
+
+
+def _print(report: Report) -> None:
+    from rich.console import Console
+
+    # What reads a pipe wants a row to be a line.
+    width = None if sys.stdout.isatty() else _PIPE_CHARACTERS
+    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False, width=width)
+    for log in report.logs:
+        console.print(f"{log.name}: journal {log.journal}, positions {log.start} to below {log.end}")
+    _print_publishers(console, report)
+    if report.findings:
+        columns = ("publisher", "what", "first", "last", "count", "position")
+        _table(console, columns, [(*_cells(row, report.finding_columns),) for row in report.findings])
+    if report.equality is not None:
+        _print_equality(console, report)
+    console.print(report.verdict)
+
+
+def _print_publishers(console: Any, report: Report) -> None:
+    columns = ("publisher", "first", "last", "messages", "missing", "twice", "out of order", "begun anew")
+    rows = [_cells(row, report.publisher_columns) for row in report.publishers]
+    _table(console, columns, rows)
+    left = report.totals["publishers"] - len(rows)
+    if left > 0:
+        console.print(f"and {left:,} more publishers")
+    if not report.gaps_judged:
+        console.print(
+            f"gaps are not judged: {report.logs[0].name} has the topics {report.logs[0].topics!r} only"
+        )
+
+
+def _print_equality(console: Any, report: Report) -> None:
+    assert report.equality is not None
+    if report.equality.differences:
+        columns = ("publisher", "sequence", "difference", "what", "here", "there")
+        names = ("publisher", "sequence", "kind", "what", "here", "there")
+        _table(console, columns, [_cells(row, names) for row in report.equality.differences])
+
+
+def _cells(row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple("" if row[name] is None else str(row[name]) for name in names)
+
+
+def _table(console: Any, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        text = name in ("publisher", "what", "difference", "here", "there")
+        table.add_column(name, justify="left" if text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)

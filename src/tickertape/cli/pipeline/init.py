@@ -1,0 +1,64 @@
+"""Owns `pipeline init`: a new directory with a declarative pipeline project that works as it is.
+
+Must never write into a directory that has anything in it, nor need Spark: a project may be made anywhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+import tickertape
+from tickertape.cli.group import Failure
+from tickertape.cli.options import server_option
+
+EXAMPLES: Final = ("state", "delays", "weather")
+_PROJECT: Final = Path(tickertape.__file__).parent / "spark" / "project"
+_SUFFIX: Final = ".template"
+
+
+@click.command(short_help="Make a declarative pipeline project.")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--example",
+    type=click.Choice(EXAMPLES),
+    default="state",
+    show_default=True,
+    help="state: the last value of each key, as of any bookmark. delays: means of each hour, published back. "
+    "weather: two streams joined.",
+)
+@server_option
+def init(directory: Path, example: str, server: str) -> None:
+    """Make a project for Spark's declarative pipelines in DIR, a new or empty directory.
+
+    It has the pipeline (transformations/), the functions that it is made of (flights/), their tests (tests/),
+    and a README that says how to run and to change it. Running needs: pip install 'tickertape[pipelines]'
+
+    \b
+    tickertape pipeline init last-flights
+    tickertape pipeline init hourly --example delays --server tcp://127.0.0.1:9007
+    """
+    _make_room(directory)
+    where = directory.resolve()
+    words = {"{{ name }}": where.name, "{{ directory }}": where.as_uri(), "{{ server }}": server}
+    made = 0
+    for part in (_PROJECT / "common", _PROJECT / example):
+        for source in sorted(part.rglob(f"*{_SUFFIX}")):
+            text = source.read_text(encoding="utf-8")
+            for word, value in words.items():
+                text = text.replace(word, value)
+            target = directory / source.relative_to(part).with_suffix("")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+            made += 1
+    click.echo(f"{directory}: {made} files; {directory / 'README.md'} says what to do next")
+
+
+def _make_room(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise Failure(f"{directory} is no directory: name a new or an empty one")
+    if directory.exists() and any(directory.iterdir()):
+        raise Failure(f"{directory} is not empty: name a new or an empty directory; nothing was written")
+    directory.mkdir(parents=True, exist_ok=True)

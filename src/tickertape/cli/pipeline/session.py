@@ -1,0 +1,159 @@
+"""Owns the Spark session of a command: its options, a quiet start, and what Spark says as one line.
+
+Must never import Spark before a command runs, stop a session that it did not start, or let Spark's logs onto
+the terminal: the last of them belong to an error, the others to nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from tickertape.cli.group import Failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER_DEFAULT: Final = "local[*]"
+DRIVER_MEMORY_DEFAULT: Final = "1g"
+INSTALL: Final = "pip install 'tickertape[spark]'"
+
+_ERROR_TEXT_CHARACTERS_MAX: Final = 600
+_OUR_ERROR: Final = re.compile(r"tickertape\.base\.errors\.\w+: (.*)")
+_SAID_AT_START: Final = re.compile(r"(?i).*(?:error|exception|unsupported|not found|no such|denied).*")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def session_options(command: Command) -> Command:
+    """The options of every command that starts Spark: `--master` and `--driver-memory`."""
+    master = click.option(
+        "--master",
+        metavar="URL",
+        default=MASTER_DEFAULT,
+        show_default=True,
+        help="Where Spark runs: local[*] is this machine with all its cores.",
+    )
+    memory = click.option(
+        "--driver-memory",
+        metavar="SIZE",
+        default=DRIVER_MEMORY_DEFAULT,
+        show_default=True,
+        callback=_memory,
+        help="Memory of Spark's driver, which is all of it with a local master.",
+    )
+    return master(memory(command))
+
+
+def _memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+    if not re.fullmatch(r"[1-9][0-9]*[mgt]b?", value.lower()):
+        raise click.BadParameter(f"a whole number with m, g or t, such as 2g, not {value!r}")
+    return value.lower()
+
+
+@contextlib.contextmanager
+def spark_session(name: str, *, master: str, driver_memory: str) -> Iterator[SparkSession]:
+    """A session for one command, `tickertape NAME` to Spark; stopped at the end when it was started here.
+
+    A session that this process has already is used as it is. Raises `Failure` when Spark or Java is missing
+    or does not start, and for what Spark raises while the session is in use.
+    """
+    require_spark()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    there = SparkSession.getActiveSession()
+    with contextlib.ExitStack() as stack:
+        try:
+            spark = there or stack.enter_context(_started(name, master, driver_memory))
+            yield spark
+        except (PySparkException, Py4JError) as error:
+            raise Failure(told(str(error))) from error
+
+
+def require_spark() -> None:
+    """Raise `Failure` when this Python has no PySpark, or the machine no Java."""
+    try:
+        import pyspark.sql  # noqa: F401
+    except ImportError as error:
+        raise Failure(f"this command is a Spark job: {INSTALL} ({error})") from None
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        where = (
+            f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no java on the path"
+        )
+        raise Failure(
+            f"Spark needs Java 17 or later, and {where}: install one, or name it with JAVA_HOME; "
+            f"the Python side is {INSTALL}"
+        )
+
+
+def told(text: str) -> str:
+    """The line of Spark's text that says what is wrong: ours when it is an error of ours, else its first."""
+    ours = _OUR_ERROR.findall(text)
+    if ours:
+        return str(ours[-1]).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] if lines else "Spark failed without a word")[:_ERROR_TEXT_CHARACTERS_MAX]
+
+
+@contextlib.contextmanager
+def _started(name: str, master: str, driver_memory: str) -> Iterator[SparkSession]:
+    """A new session. Java writes what it says into a file of ours from the first line on."""
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master(master)
+        .appName(f"tickertape {name}")
+        .config("spark.driver.memory", driver_memory)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
+        # Spark starts its workers with python3 from the path otherwise, which may lack the package.
+        .config("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
+    )
+    with tempfile.TemporaryDirectory(prefix="tickertape-spark-") as scratch:
+        said = Path(scratch) / "java.log"
+        try:
+            with _standard_error_to(said):
+                spark = builder.getOrCreate()
+        except Exception as error:  # of a dozen kinds; Java has said why
+            raise Failure(f"Spark does not start: {_why(said, error)}") from error
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _why(said: Path, error: Exception) -> str:
+    """What Java said when it did not start, or what pyspark made of it."""
+    found = _SAID_AT_START.findall(said.read_text(encoding="utf-8", errors="replace"))
+    return str(found[0]).strip()[:_ERROR_TEXT_CHARACTERS_MAX] if found else told(str(error))
+
+
+@contextlib.contextmanager
+def _standard_error_to(file: Path) -> Iterator[None]:
+    """Processes that are started meanwhile have `file` as their standard error."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)

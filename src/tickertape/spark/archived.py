@@ -1,0 +1,120 @@
+"""Owns the archive as a Spark frame: the files that Delta's log names, read without packages for Java.
+
+Must never write the table, nor read a file that its log does not name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tickertape.archive.table import Coverage, coverage_of
+from tickertape.base.bookmarks import (
+    AtBookmarks,
+    AtTime,
+    EndPoint,
+    Epoch,
+    FromNow,
+    Range,
+    StartPoint,
+    parse_bookmark,
+)
+from tickertape.base.errors import ArchiveFailed, BookmarkUnknown
+
+FILE_SCHEMA: Final = (
+    "position long, publisher string, sequence long, timestamp timestamp, data binary, "
+    "expiration_ms long, correlation_id string, key string"
+)
+"""What a file has; the topic is known to Delta's log alone."""
+
+
+class Archived(NamedTuple):
+    """An archive, as of the version that its log has now."""
+
+    frame: DataFrame
+    """`FILE_SCHEMA` and `topic`."""
+    coverage: Coverage
+
+
+def read_archive(spark: SparkSession, uri: str) -> Archived:
+    """The archive at `uri`, a local path or what Delta and this Spark both read.
+
+    Raises `ArchiveFailed` when there is none.
+    """
+    try:
+        table = DeltaTable(uri)
+    except (DeltaError, OSError) as error:
+        raise ArchiveFailed(f"{uri} cannot be read as an archive: {error}") from error
+    coverage = coverage_of(table)
+    topics = _topics_of_files(table)
+    reader = spark.read.schema(FILE_SCHEMA)
+    if not topics:
+        empty = spark.createDataFrame([], FILE_SCHEMA)
+        return Archived(empty.withColumn("topic", f.lit("")), coverage)
+    files = reader.parquet(*table.file_uris()).withColumn("file", f.col("_metadata.file_name"))
+    names = f.broadcast(spark.createDataFrame(topics, "file string, topic string"))
+    return Archived(files.join(names, "file").drop("file"), coverage)
+
+
+def positions_of(archived: Archived, start: str) -> tuple[int, int]:
+    """The positions (first, and first not included) that a start point or range means in the archive.
+
+    Raises `BadBookmark` for what is none, `BookmarkUnknown` for a bookmark that is not in the archive.
+    """
+    coverage = archived.coverage
+    point = parse_bookmark(start)
+    if not isinstance(point, Range):
+        point = Range(begin=point, begin_inclusive=False, end=AtTime(2**62), end_inclusive=True)
+    first = _place(archived, point.begin, later=not point.begin_inclusive, at_end=False)
+    after = _place(archived, point.end, later=point.end_inclusive, at_end=True)
+    return max(first, coverage.begin), max(first, coverage.begin, min(after, coverage.end))
+
+
+def _place(archived: Archived, point: StartPoint | EndPoint, *, later: bool, at_end: bool) -> int:
+    """The position of the message at `point`, or behind it when `later`."""
+    frame, coverage = archived
+    if isinstance(point, Epoch):
+        return coverage.begin
+    if isinstance(point, FromNow):
+        return coverage.end
+    if isinstance(point, AtTime):
+        moment = f.timestamp_micros(f.lit(point.micros))
+        found = _one(frame.where(_behind(f.col("timestamp"), moment, later)), f.min("position"))
+        return coverage.end if found is None else int(found)
+    if not isinstance(point, AtBookmarks):
+        raise BookmarkUnknown(f"an archive has no {point}: give a bookmark, a timestamp, epoch or a range")
+    wanted = [
+        (f.col("publisher") == str(bookmark.publisher)) & (f.col("sequence") == bookmark.sequence)
+        for bookmark in point.bookmarks
+    ]
+    condition = f.lit(False)
+    for some in wanted:
+        condition |= some
+    extreme = f.max("position") if at_end else f.min("position")
+    found = _one(frame.where(condition), extreme)
+    if found is None:
+        raise BookmarkUnknown(f"{point} is not in the archive, which has {coverage}")
+    return int(found) + (1 if later else 0)
+
+
+def _behind(column: Column, value: Column, strictly: bool) -> Column:
+    return column > value if strictly else column >= value
+
+
+def _one(frame: DataFrame, value: Column) -> Any:
+    row = frame.agg(value.alias("value")).first()
+    assert row is not None
+    return row["value"]
+
+
+def _topics_of_files(table: DeltaTable) -> list[tuple[str, str]]:
+    """Names of the table's files, each with its topic."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    paths = actions.column("path").to_pylist()
+    topics = actions.column("partition.topic").to_pylist()
+    return [(path.rsplit("/", 1)[-1], topic) for path, topic in zip(paths, topics, strict=True)]

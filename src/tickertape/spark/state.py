@@ -1,0 +1,67 @@
+"""Owns historical state: what was the last message of each key, now or as of any point of the log.
+
+Must never run anything, nor ask a frame for its columns: a declarative pipeline allows neither.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from tickertape.base.bookmarks import AtBookmarks, AtTime, Bookmark, bookmark_text, parse_bookmark
+from tickertape.base.errors import BadBookmark, UsageError
+
+Key = str | Column
+"""The name of a column, or an expression such as `f.get_json_object(f.decode("data", "utf-8"), "$.id")`."""
+
+_VALUE = "tickertape_value"
+_LIMIT = "tickertape_limit"
+
+
+def last_values(messages: DataFrame, *keys: Key, as_of: str | datetime | None = None) -> DataFrame:
+    """The last message of each key, as a frame with the columns of `messages`.
+
+    `messages` has the column `position` (name it in the schema of the source; an archive has it), and for a
+    bookmark `publisher` and `sequence`, for a time `timestamp`. `keys`: one or more columns; messages in
+    which all of them are null have no key and are left out. `as_of`: a bookmark (up to and with this
+    message), a timestamp or `datetime` (naive is UTC; up to and with this moment), None: to the end.
+
+    Raises `UsageError` without a key, `BadBookmark` for an `as_of` that is none of these. A bookmark that is
+    not in `messages` is an error when the frame is evaluated: where the state of that moment lies is not
+    known then.
+    """
+    if not keys:
+        raise UsageError("last_values needs a key: the name of a column, or an expression")
+    seen = messages if as_of is None else _up_to(messages, as_of)
+    columns = [f.col(key) if isinstance(key, str) else key for key in keys]
+    keyed = seen.where(reduce(Column.__or__, (column.isNotNull() for column in columns)))
+    last = keyed.groupBy(*columns).agg(f.max_by(f.struct("*"), "position").alias(_VALUE))
+    return last.select(f"{_VALUE}.*")
+
+
+def _up_to(messages: DataFrame, as_of: str | datetime) -> DataFrame:
+    point = parse_bookmark(bookmark_text(as_of))
+    if isinstance(point, AtTime):
+        return messages.where(f.col("timestamp") <= f.timestamp_micros(f.lit(point.micros)))
+    if isinstance(point, AtBookmarks) and point.bookmarks:
+        return _up_to_message(messages, point.bookmarks)
+    raise BadBookmark(f"as_of is a bookmark, a timestamp or a datetime, not {as_of!r}")
+
+
+def _up_to_message(messages: DataFrame, bookmarks: tuple[Bookmark, ...]) -> DataFrame:
+    """Up to the last of the messages at `bookmarks`; one of them at least must be there."""
+    texts = ", ".join(f"{some.publisher}|{some.sequence}|" for some in bookmarks)
+    wanted = reduce(
+        Column.__or__,
+        (
+            (f.col("publisher") == str(some.publisher)) & (f.col("sequence") == f.lit(some.sequence))
+            for some in bookmarks
+        ),
+    )
+    unknown = f.raise_error(f.lit(f"as_of: {texts} is not among these messages")).cast("long")
+    limit = messages.where(wanted).agg(f.coalesce(f.max("position"), unknown).alias(_LIMIT))
+    reached = messages.crossJoin(f.broadcast(limit)).where(f.col("position") <= f.col(_LIMIT))
+    return reached.drop(_LIMIT)

@@ -1,0 +1,349 @@
+"""The audit: planted faults are found with their numbers, and what is whole is in order."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import tickertape as tt
+from tickertape.archive.table import PARTITION_COLUMNS, app_id, arrow_schema, table_properties
+from tickertape.base.errors import BookmarkUnknown
+from tickertape.base.limits import foreign_sequences_max
+from tickertape.base.names import publisher_id
+from tickertape.cli.group import cli
+from tickertape.spark.archived import positions_of, read_archive
+from tickertape.spark.audit import findings, number_runs, publisher_table
+from tickertape.spark.equality import differences, differing_stretches
+from tickertape.testing.server import RunningServer, running_server
+
+pytestmark = pytest.mark.spark
+
+BEGAN = 1_767_225_600_000_000
+"""Microseconds: 2026-01-01 UTC, when the planted logs begin; a message a second."""
+SECOND = 1_000_000
+
+Planted = tuple[str, int, int]
+"""Publisher, sequence, position."""
+
+
+def numbered(spark: SparkSession, rows: Sequence[Planted], partitions: int = 3) -> DataFrame:
+    schema = "publisher string, sequence long, position long, time long"
+    frame = spark.createDataFrame([(*row, BEGAN + row[2] * SECOND) for row in rows], schema)
+    return frame.selectExpr(
+        "publisher", "sequence", "position", "timestamp_micros(time) as timestamp"
+    ).repartition(partitions)
+
+
+def found(runs: DataFrame) -> set[tuple[Any, ...]]:
+    rows = findings(runs).select("publisher", "kind", "first", "last", "count").collect()
+    return {tuple(row) for row in rows}
+
+
+# -- numbers ------------------------------------------------------------------------------------------
+
+
+def planted_log(seed: int, publishers: int) -> list[Planted]:
+    """Interleaved publishers, some of whose messages are lost, stored again later, or swapped."""
+    chance = random.Random(seed)
+    log: list[tuple[str, int]] = []
+    for publisher in range(publishers):
+        first = chance.randint(1, 1000)
+        sequences = [n for n in range(first, first + 40) if chance.random() > 0.1]
+        for _ in range(chance.choice([0, 0, 3])):
+            sequences.insert(chance.randrange(len(sequences)), chance.choice(sequences))
+        for _ in range(chance.choice([0, 0, 2])):
+            at = chance.randrange(len(sequences) - 1)
+            sequences[at], sequences[at + 1] = sequences[at + 1], sequences[at]
+        log += [(str(publisher), sequence) for sequence in sequences]
+    places = chance.sample(range(3 * len(log)), len(log))
+    of_publisher: dict[str, list[int]] = {}
+    for (publisher_name, _), place in zip(log, places, strict=True):
+        of_publisher.setdefault(publisher_name, []).append(place)
+    rising = {name: iter(sorted(some)) for name, some in of_publisher.items()}
+    return [(name, sequence, next(rising[name])) for name, sequence in log]
+
+
+def judged(rows: Sequence[Planted]) -> tuple[int, int, int, int, int]:
+    """One publisher's messages: first and last number, how many, missing, and too many, counted plainly."""
+    counts = Counter(sequence for _, sequence, _ in rows)
+    first, last = min(counts), max(counts)
+    missing = sum(1 for sequence in range(first, last + 1) if sequence not in counts)
+    return first, last, len(rows), missing, len(rows) - len(counts)
+
+
+def test_random_faults_are_counted_as_by_hand(spark: SparkSession) -> None:
+    log = planted_log(20261122, publishers=60)
+    rows = publisher_table(number_runs(numbered(spark, log))).collect()
+    assert len(rows) == 60
+    for row in rows:
+        mine = sorted((some for some in log if some[0] == row["publisher"]), key=lambda some: some[2])
+        assert judged(mine) == (
+            row["first"], row["last"], row["messages"], row["missing"], row["duplicates"]
+        )  # fmt: skip
+        back = any(later[1] < earlier[1] for earlier, later in pairwise(mine))
+        assert back == (row["order_breaks"] > 0)
+
+
+def test_findings_say_which_numbers(spark: SparkSession) -> None:
+    numbers = [1, 2, 3, 4, 6, 7, 8, 5, 9, 9, 12]
+    log = [("7", sequence, place) for place, sequence in enumerate(numbers)]
+    log += [("8", sequence, 100 + sequence) for sequence in range(10, 20)]
+    assert found(number_runs(numbered(spark, log))) == {
+        ("7", "missing", 10, 11, 2),
+        ("7", "duplicate", 9, 9, 1),
+        ("7", "order", 5, 5, 1),
+    }
+
+
+def test_what_is_stored_twice_at_one_place_is_a_duplicate_and_no_broken_order(spark: SparkSession) -> None:
+    log = [("7", sequence, sequence) for sequence in range(1, 6)]
+    assert found(number_runs(numbered(spark, [*log, *log], 1))) == {
+        ("7", "duplicate", sequence, sequence, 1) for sequence in range(1, 6)
+    }
+
+
+def test_a_numbering_that_begins_at_the_clock_is_no_gap(spark: SparkSession) -> None:
+    def clock(place: int) -> int:
+        return (BEGAN + place * SECOND) * 1000 + 1
+
+    log = [("7", clock(0), 0), ("7", clock(0) + 1, 1), ("7", clock(50), 51), ("7", clock(50) + 2, 52)]
+    log += [("8", 5, 0), ("8", 5 + foreign_sequences_max + 1, 1)]
+    # At a clock's number, but not at one of the time between, and lost therefore.
+    log += [("9", 1, 0), ("9", 1001, 1), ("10", clock(20), 60), ("10", clock(40), 61)]
+    assert found(number_runs(numbered(spark, log))) == {
+        ("7", "renumbered", clock(0) + 2, clock(50) - 1, clock(50) - clock(0) - 2),
+        ("7", "missing", clock(50) + 1, clock(50) + 1, 1),
+        ("8", "renumbered", 6, 5 + foreign_sequences_max, foreign_sequences_max),
+        ("9", "missing", 2, 1000, 999),
+        ("10", "missing", clock(20) + 1, clock(40) - 1, clock(40) - clock(20) - 1),
+    }
+
+
+# -- equality -----------------------------------------------------------------------------------------
+
+Message = tuple[str, int, str, bytes, str | None, str | None, int | None]
+
+
+def messages(spark: SparkSession, rows: Sequence[Message]) -> DataFrame:
+    schema = (
+        "publisher string, sequence long, topic string, data binary, correlation_id string, key string, "
+        "expiration_ms long"
+    )
+    return spark.createDataFrame([*rows], schema).repartition(2)
+
+
+def test_every_difference_is_found_and_nothing_else(spark: SparkSession) -> None:
+    here: list[Message] = [("7", i, "t", b"%d" % i, None, None, None) for i in range(1, 10_001)]
+    there = here[:]
+    there[100] = ("7", 101, "t", b"101", None, "k", None)
+    there[101] = ("7", 102, "t", b"102", "k", None, None)
+    there[102] = ("7", 103, "u", b"103", None, None, 5)
+    there[7000] = ("7", 7001, "t", b"other", None, None, None)
+    there += [there[9000], ("9", 1, "t", b"", None, None, None)]
+    del there[4]
+    left, right = messages(spark, here), messages(spark, there)
+    stretches = differing_stretches(left, right)
+    told = differences(left, right, stretches).select("publisher", "sequence", "kind", "what")
+    assert sorted(tuple(row) for row in told.collect()) == [
+        ("7", 5, "missing there", ""),
+        ("7", 101, "different", "key"),
+        ("7", 102, "different", "correlation_id"),
+        ("7", 103, "different", "topic, expiration_ms"),
+        ("7", 7001, "different", "data"),
+        ("7", 9001, "other count", ""),
+        ("9", 1, "missing here", ""),
+    ]
+    assert differing_stretches(left, messages(spark, here[::-1])).isEmpty()
+
+
+# -- real logs ----------------------------------------------------------------------------------------
+
+
+def publish(server: RunningServer, name: str, topic: str, first: int, bodies: Sequence[bytes]) -> None:
+    """Publish as `name` with the numbers `first` and following; 1 would be taken for a fresh store's."""
+    store = tt.MemoryPublishStore()
+    store._last_sequence = first - 1
+    with tt.Client(name, server.uri, publish_store=store) as client:
+        for body in bodies:
+            client.publish(topic, body)
+        client.publish_flush()
+
+
+def fill(server: RunningServer, *, tampered: bool = False) -> None:
+    publish(server, "one", "audited", 11, [b"%d" % i for i in range(11, 311)])
+    publish(server, "two", "audited", 11, [b"x"] * 50)
+    publish(server, "two", "beside", 61, [b"y"] * 50)
+    publish(server, "one", "audited", 311, [b"changed" if tampered else b"311", b"312"])
+    if tampered:
+        publish(server, "two", "audited", 113, [b"late"])
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[RunningServer]:
+    with running_server() as server:
+        fill(server)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def tampered() -> Iterator[RunningServer]:
+    with running_server() as server:
+        fill(server, tampered=True)
+        yield server
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(cli, ["pipeline", "audit", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_log_that_is_whole_is_in_order(whole: RunningServer) -> None:
+    result = run(whole.uri, "--format", "json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["in_order"]
+    assert report["findings"] == []
+    assert {
+        row["publisher"]: (row["first"], row["last"], row["messages"]) for row in report["publishers"]
+    } == {
+        str(publisher_id("one")): (11, 312, 302),
+        str(publisher_id("two")): (11, 110, 100),
+    }
+    # The numbers of "two" go on in another topic: looked for in all.
+    narrow = json.loads(run(whole.uri, "--topic", "beside", "--format", "json").stdout)
+    assert [row["messages"] for row in narrow["publishers"]] == [100]
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_differs_from_another_server_is_told_and_ends_with_1(
+    whole: RunningServer, tampered: RunningServer
+) -> None:
+    result = run(tampered.uri, "--against", whole.uri)
+    assert result.exit_code == 1
+    one, two = str(publisher_id("one")), str(publisher_id("two"))
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert [two, "missing", "111", "112", "2"] in [line[:5] for line in lines]
+    assert [one, "311", "different", "data"] in [line[:4] for line in lines]
+    assert [two, "113", "missing", "there"] in [line[:4] for line in lines]
+    assert result.stdout.splitlines()[-1] == (
+        "NOT IN ORDER: 403 messages of 2 publishers, 2 missing, 0 twice, 0 out of order, "
+        "1 missing there, 1 different"
+    )
+
+
+@pytest.mark.usefixtures("spark")
+def test_errors_are_one_line(unused: str, tmp_path: Path) -> None:
+    result = run(unused, "--timeout", "1s")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "none of the servers answers" in result.stderr
+    result = run(str(tmp_path))
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert f"{tmp_path} cannot be read as an archive" in result.stderr
+
+
+# -- an archive ---------------------------------------------------------------------------------------
+
+
+def archive(server: RunningServer, spark: SparkSession, place: Path, begin: int, topics: str = "") -> str:
+    """Write what the server has of `topics` from position `begin` on as an archive does."""
+    with tt.Client("archivist", server.uri) as client:
+        journal, _, end = client.resolve(".*", "0")
+    frame = (
+        spark.read.format("tickertape")
+        .schema(
+            "position long, topic string, publisher string, sequence long, timestamp timestamp, data binary"
+        )
+        .options(servers=server.uri, topicPattern=topics or ".*")
+        .load()
+        .where(f"position >= {begin}")
+        .withColumn("date", f.to_date("timestamp"))
+    )
+    rows = [row.asDict() for row in frame.orderBy("position").collect()]
+    for row in rows:
+        row["timestamp"] = row["timestamp"].astimezone(UTC)
+    table = DeltaTable.create(
+        str(place),
+        schema=arrow_schema(),
+        partition_by=[*PARTITION_COLUMNS],
+        configuration=table_properties(journal, begin, topics),
+        raise_if_key_not_exists=False,
+    )
+    write_deltalake(
+        table,
+        pa.Table.from_pylist(rows, schema=arrow_schema()),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction(app_id(journal), end)]),
+    )
+    return str(place)
+
+
+def test_an_archive_is_audited_and_compared_with_what_its_server_has_in_common(
+    spark: SparkSession, whole: RunningServer, tmp_path: Path
+) -> None:
+    table = archive(whole, spark, tmp_path / "archive", begin=100)
+    result = run(table, "--against", whole.uri, "--format", "json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    (here, there), (alone,) = report["equality"]["compared"], report["logs"]
+    assert here["start"] == there["start"] == alone["start"] == 100
+    assert here["end"] == there["end"] == alone["end"]
+    assert report["totals"]["messages"] < 402
+
+    again = pa.Table.from_pylist(
+        [row | {"data": b"other"} for row in DeltaTable(table).to_pyarrow_table().slice(0, 1).to_pylist()]
+    )
+    write_deltalake(table, again.cast(arrow_schema()), mode="append")
+    report = json.loads(run(table, "--against", whole.uri, "--format", "json").stdout)
+    assert report["totals"]["duplicates"] == 1
+    assert report["equality"]["counts"]["different"] == 1
+
+
+def test_gaps_are_not_judged_where_an_archive_has_some_topics_only(
+    spark: SparkSession, whole: RunningServer, tmp_path: Path
+) -> None:
+    table = archive(whole, spark, tmp_path / "archive", begin=0, topics="beside|none")
+    result = run(table, "--against", whole.uri)
+    assert result.exit_code == 0, result.output
+    assert "gaps are not judged" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith(
+        "gaps not judged, 0 twice, 0 out of order, both logs are equal"
+    )
+
+
+def test_a_range_means_the_same_positions_in_an_archive_as_at_its_server(
+    spark: SparkSession, whole: RunningServer, tmp_path: Path
+) -> None:
+    archived = read_archive(spark, archive(whole, spark, tmp_path / "archive", begin=0))
+    one, two = publisher_id("one"), publisher_id("two")
+    with tt.Client("asking", whole.uri) as client:
+        stamps = [message.timestamp for message in client.replay("beside")]
+        moment = f"{stamps[0]:%Y%m%dT%H%M%S.%f}"
+        for start in (
+            "0",
+            f"{one}|100|",
+            f"{one}|200|,{one}|100|",
+            f"[{one}|100|:{two}|20|]",
+            f"({one}|100|:{two}|20|)",
+            moment,
+            f"[{moment}:{two}|70|]",
+            f"[{one}|310|:{moment})",
+        ):
+            expected = client.resolve(".*", start)[1:]
+            assert positions_of(archived, start) == expected, start
+    with pytest.raises(BookmarkUnknown, match="is not in the archive"):
+        positions_of(archived, f"{one}|999|")

@@ -1,0 +1,113 @@
+"""What of the log a query asks for, by filter, pattern and columns: alike from the server and from files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tickertape.client.blocking import Client
+from tickertape.testing.server import RunningServer, running_server
+
+pytestmark = pytest.mark.spark
+
+ROUNDS = 60
+CARRIERS = ("UA", "B6", "EV")
+CONFIG = """
+[journal]
+segment_size = "1MB"
+[[topic]]
+name = "fills/fix"
+message_type = "nvfix"
+"""
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """JSON bodies of two topics, bodies of another type, and some that are nothing, in common commits."""
+    with running_server(tmp_path_factory.mktemp("narrowing") / "data", CONFIG) as server:
+        with Client("one", server.uri) as client:
+            for n in range(ROUNDS):
+                rows = [
+                    {"carrier": CARRIERS[i % 3], "flight": n * 20 + i, "pad": "x" * 900} for i in range(20)
+                ]
+                client.publish_batch("flights/ny", rows)
+                client.publish("flights/la", {"carrier": "UA", "flight": n}, sow_key=f"k{n}", expiration=5)
+                client.publish("fills/fix", b"carrier=UA\x01flight=%d\x01" % n, correlation_id=f"c{n}")
+                client.publish("flights/la", b"no JSON")
+                if n % 7 == 0:
+                    client.publish_flush()
+            client.publish_flush()
+        yield server
+
+
+def load(spark: SparkSession, log: RunningServer, schema: str, *, files: bool, **options: Any) -> DataFrame:
+    given = {"servers": log.uri, "topic": "flights/ny"} | options
+    if "topicPattern" in options:
+        del given["topic"]
+    if files:
+        given["journal"] = str(log.data)
+    return spark.read.format("tickertape").schema(schema).options(**given).load()
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in frame.collect()]
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["server", "files"])
+def test_a_filter_gives_the_messages_that_pass_it(
+    spark: SparkSession, log: RunningServer, files: bool
+) -> None:
+    schema = "position long, topic string, flight long, carrier string, key string, expiration_ms long"
+    everything = rows(load(spark, log, schema, files=files, topicPattern="/"))
+    assert len(everything) == ROUNDS * 23
+    assert [row[0] for row in everything] == sorted({row[0] for row in everything})
+    # What is no JSON has no fields as columns, though a filter may know them.
+    assert sum(row[2] is None for row in everything) == 2 * ROUNDS
+    found = rows(load(spark, log, schema, files=files, filter="/carrier = 'UA' AND /flight >= 600"))
+    assert found == [row for row in everything if row[1] == "flights/ny" and row[3] == "UA" and row[2] >= 600]
+    assert len(found) == 7 * ROUNDS // 2
+    by_name = {"topicPattern": "la$|fix", "filter": "/carrier = 'UA' AND /flight < 3", "minPartitions": 3}
+    found = rows(load(spark, log, schema, files=files, **by_name))
+    assert [(row[1], row[2], row[4], row[5]) for row in found] == [
+        (topic, n if topic == "flights/la" else None, *more)
+        for n in range(3)
+        for topic, more in (("flights/la", (f"k{n}", 5000)), ("fills/fix", (None, None)))
+    ]
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["server", "files"])
+def test_a_filter_may_ask_for_what_stands_beside_the_body(
+    spark: SparkSession, log: RunningServer, files: bool
+) -> None:
+    schema = "topic string, correlation_id string, date date, timestamp timestamp"
+    frame = load(
+        spark, log, schema, files=files, topicPattern="^f", filter="CORRELATION_ID() IN ('c7', 'c9', 'x')"
+    )
+    assert rows(frame.select("topic", "correlation_id")) == [("fills/fix", "c7"), ("fills/fix", "c9")]
+    assert frame.where(f.col("date") != f.to_date("timestamp")).count() == 0
+
+
+def test_a_filter_that_asks_who_reads_needs_the_server(spark: SparkSession, log: RunningServer) -> None:
+    text = "CLIENT_NAME() LIKE '^spark-'"
+    assert load(spark, log, "sequence long", files=False, filter=text).count() == ROUNDS * 20
+    with pytest.raises(Exception, match="option filter asks for CLIENT_NAME, which only a server knows"):
+        load(spark, log, "sequence long", files=True, filter=text).count()
+
+
+def test_a_body_that_is_not_what_the_schema_says_is_null_or_an_error(
+    spark: SparkSession, log: RunningServer
+) -> None:
+    schema = "carrier string, flight integer"
+    frame = load(spark, log, schema, files=False, topic="flights/la")
+    assert frame.where("flight is null").count() == ROUNDS
+    assert frame.groupBy("carrier").count().where("carrier = 'UA'").collect()[0][1] == ROUNDS
+    with pytest.raises(Exception, match=r"BadMessage: message .* of topic flights/la is not what the schema"):
+        load(spark, log, schema, files=False, topic="flights/la", mode="FAILFAST").collect()
+
+
+def test_few_rows_are_one_task(spark: SparkSession, log: RunningServer) -> None:
+    assert load(spark, log, "sequence long", files=False).rdd.getNumPartitions() == 1
+    assert load(spark, log, "sequence long", files=False, minPartitions=5).rdd.getNumPartitions() == 5

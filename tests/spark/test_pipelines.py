@@ -1,0 +1,221 @@
+"""Historical state, and what pipeline projects are made of: over a server the answers are those of pandas.
+
+The flights and the weather are those of the source files; pandas reads these, and never our messages.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import tickertape as tt
+from examples.demo.flights import FLIGHTS_FILE, WEATHER_FILE, data_file, read_flights, read_weather
+from tickertape.base.errors import BadBookmark, UsageError
+from tickertape.cli.group import cli
+from tickertape.spark.state import last_values
+from tickertape.testing.server import RunningServer, running_server
+
+pytestmark = pytest.mark.spark
+
+FLIGHTS = 3_000
+STATE = "position long, publisher string, sequence long, timestamp timestamp, data binary"
+
+
+@pytest.fixture(scope="module")
+def limit(request: pytest.FixtureRequest) -> int | None:
+    """How many flights; None is the whole year, with --full."""
+    return None if request.config.getoption("--full") else FLIGHTS
+
+
+@pytest.fixture(scope="module")
+def flown(limit: int | None) -> pd.DataFrame:
+    """The flights in the order in which they are published, read by pandas."""
+    rows = pd.read_csv(data_file(FLIGHTS_FILE))
+    rows = rows.sort_values(["year", "month", "day", "sched_dep_time"], kind="stable")
+    rows["time_hour"] = pd.to_datetime(rows["time_hour"])
+    return rows if limit is None else rows.head(limit)
+
+
+@pytest.fixture(scope="module")
+def server(limit: int | None) -> Iterator[RunningServer]:
+    """A server to which the flights were published in two halves, and the weather by the hour."""
+    bodies = [flight.body for flight in read_flights(limit)]
+    weather = sorted(read_weather(), key=lambda body: str(json.loads(body)["time_hour"]))
+    if limit is not None:
+        weather = weather[:3_000]
+    half = len(bodies) // 2
+    with running_server() as running, tt.Client("airport", running.uri) as client:
+        for part in (bodies[:half], bodies[half:]):
+            for at in range(0, len(part), 1000):
+                client.publish_batch("flights", part[at : at + 1000])
+            client.publish_flush()
+        for at in range(0, len(weather), 1000):
+            client.publish_batch("weather", weather[at : at + 1000])
+        client.publish_flush()
+        yield running
+
+
+def load(spark: SparkSession, server: RunningServer, topic: str, columns: str) -> DataFrame:
+    return spark.read.format("tickertape").schema(columns).options(servers=server.uri, topic=topic).load()
+
+
+def part(directory: Path, example: str, name: str) -> ModuleType:
+    """A module of a project that `pipeline init` made."""
+    place = directory / example
+    if not place.exists():
+        made = CliRunner().invoke(cli, ["pipeline", "init", str(place), "--example", example])
+        assert made.exit_code == 0, made.output
+    spec = importlib.util.spec_from_file_location(f"{example}_{name}", place / "flights" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("projects")
+
+
+# -- state --------------------------------------------------------------------------------------------
+
+
+def last_by_pandas(flown: pd.DataFrame, count: int) -> set[tuple[Any, ...]]:
+    last = flown.head(count).dropna(subset=["tailnum"]).groupby("tailnum", sort=False).tail(1)
+    return set(last[["tailnum", "carrier", "flight", "dest"]].itertuples(index=False, name=None))
+
+
+def test_the_last_value_of_each_key_as_of_any_point_is_that_of_pandas(
+    spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path
+) -> None:
+    messages = part(projects, "state", "messages")
+    flights = messages.with_body(load(spark, server, "flights", STATE), messages.FLIGHT).cache()
+    assert "data" not in flights.columns
+
+    def last(as_of: str | datetime | None) -> set[tuple[Any, ...]]:
+        found = last_values(flights, "tailnum", as_of=as_of).select("tailnum", "carrier", "flight", "dest")
+        rows = [tuple(row) for row in found.collect()]
+        assert len({row[0] for row in rows}) == len(rows)
+        return set(rows)
+
+    count, half = len(flown), len(flown) // 2
+    assert last(None) == last_by_pandas(flown, count)
+    for index in (0, half // 3, half - 1):
+        at = flights.orderBy("position").offset(index).first()
+        assert at is not None
+        assert last(f"{at['publisher']}|{at['sequence']}|") == last_by_pandas(flown, index + 1)
+    earliest = flights.orderBy("position").offset(half).agg(f.min("timestamp").alias("t")).first()
+    before = flights.where("position >= 0").orderBy("position").limit(half).agg(f.max("timestamp")).first()
+    assert earliest is not None
+    assert before is not None
+    if before[0] < earliest[0]:  # the second half was published after the first was on disk
+        assert last(before[0].astimezone()) == last_by_pandas(flown, half)
+    flights.unpersist()
+
+
+def test_a_key_may_be_many_columns_and_a_bookmark_must_be_there(spark: SparkSession) -> None:
+    rows = [(1, "7", 5, "a", 1), (2, "7", 6, "a", 2), (3, "7", 7, "a", 1), (4, "7", 8, None, None)]
+    frame = spark.createDataFrame(rows, "position long, publisher string, sequence long, x string, y int")
+    assert {tuple(row) for row in last_values(frame, "x", f.col("y")).collect()} == {rows[1], rows[2]}
+    assert last_values(frame, "x", as_of="7|6|,7|5|").collect() == [rows[1]]
+    with pytest.raises(PySparkException, match=r"as_of: 7\|99\| is not among these messages"):
+        last_values(frame, "x", as_of="7|99|").collect()
+    with pytest.raises(UsageError, match="needs a key"):
+        last_values(frame)
+    for text in ("epoch", "0", "[7|1|:7|2|)"):
+        with pytest.raises(BadBookmark):
+            last_values(frame, "x", as_of=text)
+
+
+# -- the projects, over the source --------------------------------------------------------------------
+
+
+def streamed(frame: DataFrame, name: str, checkpoint: Path) -> DataFrame:
+    """What a stream gives until it has read what is there."""
+    query = (
+        frame.writeStream.format("memory")
+        .queryName(name)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return frame.sparkSession.table(name)
+
+
+def follow(spark: SparkSession, server: RunningServer, topic: str, rows: int) -> DataFrame:
+    return (
+        spark.readStream.format("tickertape")
+        .schema("data binary")
+        .options(servers=server.uri, topic=topic, startingBookmark="epoch", maxRowsPerTrigger=str(rows))
+        .load()
+    )
+
+
+def test_delays_by_hour_are_those_of_pandas_and_a_stream_tells_each_hour_once(
+    spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path, tmp_path: Path
+) -> None:
+    messages, delays = part(projects, "delays", "messages"), part(projects, "delays", "delays")
+    sums = flown.groupby(["time_hour", "carrier"])["dep_delay"].agg(["size", "count", "sum"])
+    expected = {
+        f"{hour:%Y-%m-%dT%H:%M:%SZ}|{carrier}": (int(size), int(count), int(total) if count else None)
+        for (hour, carrier), (size, count, total) in zip(sums.index, sums.to_numpy(), strict=True)
+    }
+
+    def told(flights: DataFrame) -> dict[str, tuple[int, int, int | None]]:
+        found = {}
+        for data, key in flights.collect():
+            body = json.loads(data)
+            assert key not in found
+            found[key] = (body["flights"], body["departed"], body.get("delay_minutes"))
+        return found
+
+    batch = messages.with_body(load(spark, server, "flights", "data binary"), messages.FLIGHT)
+    assert told(delays.as_messages(delays.delays_by_hour(batch))) == expected
+    stream = messages.with_body(follow(spark, server, "flights", len(flown) // 2), messages.FLIGHT)
+    rows = streamed(
+        delays.as_messages(delays.delays_by_hour(stream)), "hourly_delays", tmp_path / "checkpoint"
+    )
+    early = told(rows)
+    assert early.items() <= expected.items()
+    over = f"{flown['time_hour'].max() - pd.Timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"
+    assert {key for key in expected if key < over} <= early.keys()
+
+
+def test_flights_get_the_weather_of_their_hour_as_pandas_gives_it(
+    spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path, tmp_path: Path
+) -> None:
+    messages, joined = part(projects, "weather", "messages"), part(projects, "weather", "joined")
+    weather = pd.read_csv(data_file(WEATHER_FILE))
+    weather["time_hour"] = pd.to_datetime(weather["time_hour"])
+    merged = flown.merge(weather[["origin", "time_hour", "temp"]], on=["origin", "time_hour"])
+    expected = merged.groupby(["origin", "carrier"])["temp"].agg(["size", "sum"]).round(4)
+
+    def answer(frame: DataFrame) -> dict[tuple[str, str], tuple[int, float]]:
+        rows = frame.groupBy("origin", "carrier").agg(f.count("*").alias("n"), f.sum("temp").alias("temp"))
+        return {(row["origin"], row["carrier"]): (row["n"], round(row["temp"], 4)) for row in rows.collect()}
+
+    both = [
+        messages.with_body(follow(spark, server, topic, rows), schema)
+        for topic, rows, schema in (
+            ("flights", len(flown), messages.FLIGHT),
+            ("weather", 2_000, messages.WEATHER),
+        )
+    ]
+    found = answer(streamed(joined.with_weather(*both), "flights_weather", tmp_path / "checkpoint"))
+    assert found == {
+        key: (int(n), float(temp)) for key, (n, temp) in zip(expected.index, expected.to_numpy(), strict=True)
+    }
