@@ -17,8 +17,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tickertape.base.archive_limits import archive_scans_max, archive_threads_max
 from tickertape.base.errors import ArchiveFailed, TickertapeError
-from tickertape.base.limits import archive_scans_max, archive_threads_max
 from tickertape.base.ports import Now
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import ArchiveRead
@@ -60,7 +60,8 @@ class Driver(Protocol):
 class _Reading:
     """A reader that goes on where the last answer ended, and reads the next answer before it is asked for."""
 
-    def __init__(self, begin: int, end: int, messages: Iterator[Archived]) -> None:
+    def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[Archived]) -> None:
+        self.topic = topic
         self.at = begin
         """Where the next answer begins."""
         self.end = end
@@ -242,10 +243,10 @@ class ArchiveReads:
     def _read(self, request: ReadArchive) -> ArchivedParts:
         with self._readings_lock:
             reading = self._readings.pop(request.scan, None)
-        if reading is None or reading.at != request.begin or reading.at >= reading.end:
-            begin, end, topic = request.begin, request.end, request.topic
+        topic, begin, end = request.topic, request.begin, request.end
+        if reading is None or (reading.topic, reading.at) != (topic, begin) or begin >= reading.end:
             messages = self._opened().messages(begin, end, topic, bytes_max=request.size)
-            reading = _Reading(request.begin, request.end, messages)
+            reading = _Reading(topic, begin, end, messages)
         answer = reading.next(request.size)
         with self._readings_lock:
             if reading.at < reading.end:

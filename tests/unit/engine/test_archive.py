@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.simulation.archive_world import ArchiveWorld
@@ -17,7 +19,7 @@ from tickertape.journal.older import (
     Covered,
     ReadArchive,
 )
-from tickertape.wire.commands import Ack, Resolve, Resolved, Subscribe
+from tickertape.wire.commands import Ack, Deliver, Resolve, Resolved, Subscribe
 
 pytestmark = pytest.mark.slow
 
@@ -289,3 +291,64 @@ def test_the_archive_is_asked_for_the_topic_alone(scene: Scene) -> None:
     topics = {request.topic for request in asked if isinstance(request, ReadArchive)}
     assert topics == {"t", "^t$"}
     assert all(request.end <= scene.first for request in asked if isinstance(request, ReadArchive))
+
+
+def test_messages_from_the_archive_are_told_where_they_stand(scene: Scene) -> None:
+    world = scene.world
+    peer = world.connect("spark")
+    end = scene.first + 6
+    journal = world.broker.journal.identity
+    peer.subscribe("p", "t", credit=2_000, positions=(2, end), journal=journal, numbered=True)
+    world.settle()
+    found: dict[int, bytes] = {}
+    for command, batch in peer.received:
+        if isinstance(command, Deliver) and batch is not None:
+            places = np.frombuffer(command.positions, "<u8").tolist()
+            if len(places) < batch.count:
+                places = range(places[0], places[0] + batch.count)
+            found |= {place: batch.body(i) for i, place in enumerate(places)}
+    assert found == {p: h.body for p, h in world.everything.items() if 2 <= p < end}
+
+
+@pytest.mark.parametrize("bounds", [{"messages_max": 7}, {"bytes_max": 2_500}, {}])
+def test_a_reading_in_steps_reaches_through_the_archive(scene: Scene, bounds: dict[str, Any]) -> None:
+    """As a streaming query asks: each step takes no more than it may, and something."""
+    world = scene.world
+    peer = world.connect("spark")
+    at, end, steps = 0, world._known_end, []
+    while at < end:
+        peer.ids += 1
+        peer.send(
+            Resolve(
+                id=peer.ids,
+                topic="t",
+                bookmark="",
+                positions=(at, end),
+                journal=world.broker.journal.identity,
+                **bounds,
+            )
+        )
+        world.settle()
+        resolved = next(c for c, _ in peer.received if isinstance(c, Resolved) and c.id == peer.ids)
+        assert resolved.start == at < resolved.end
+        steps.append([h for p, h in sorted(world.everything.items()) if at <= p < resolved.end])
+        at = resolved.end
+    assert [heard for step in steps for heard in step] == scene.everything
+    if not bounds:
+        assert len(steps) == 1
+    elif "messages_max" in bounds:
+        assert {len(step) for step in steps} <= set(range(8))
+        assert max(len(step) for step in steps) == 7
+    else:
+        assert all(sum(len(h.body) for h in step) <= 2_500 for step in steps)
+
+
+def test_a_step_from_what_neither_has_is_refused(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "archive", archive=False, require=False)
+    peer = scene.world.connect("spark")
+    journal = scene.world.broker.journal.identity
+    peer.send(Resolve(id=5, topic="t", bookmark="", positions=(1, 9), journal=journal, messages_max=3))
+    scene.world.settle()
+    answer = peer.answers[5]
+    assert isinstance(answer, Ack)
+    assert answer.code == "bookmark_expired"

@@ -103,6 +103,15 @@ def test_another_place_is_another_reader(location: Path) -> None:
     assert parts(answer) == [m for m in messages_of(LOG) if m[0] >= 60]
 
 
+def test_another_topic_is_another_reader(location: Path) -> None:
+    reads = reads_of(location)
+    everything = messages_of(LOG)
+    answer = reads._answer(ReadArchive(0, 0, END, "a", size=1))
+    assert isinstance(answer, ArchivedParts)
+    rest = reads._answer(ReadArchive(0, answer.end, END, "b", size=1 << 20))
+    assert parts(rest) == [m for m in everything if m[0] >= answer.end and m[4] == "b"]
+
+
 def test_readers_are_bounded_and_close_when_nobody_asks(
     location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
