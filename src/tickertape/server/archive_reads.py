@@ -244,7 +244,7 @@ class ArchiveReads:
         with self._readings_lock:
             reading = self._readings.pop(request.scan, None)
         topic, begin, end = request.topic, request.begin, request.end
-        if reading is None or (reading.topic, reading.at) != (topic, begin) or begin >= reading.end:
+        if reading is None or (reading.topic, reading.at) != (topic, begin):
             messages = self._opened().messages(begin, end, topic, bytes_max=request.size)
             reading = _Reading(topic, begin, end, messages)
         answer = reading.next(request.size)
