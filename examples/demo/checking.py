@@ -128,9 +128,9 @@ def check_digests(source: Digests, log: Digests) -> list[list[str]]:
 
 
 class SparkRow(msgspec.Struct, frozen=True):
-    """What the Spark job found for one carrier."""
+    """What the Spark job found for one carrier, or one hour of scheduled departure."""
 
-    carrier: str
+    name: str
     flights: int
     departed: int
     delay_minutes: int | None
@@ -138,16 +138,16 @@ class SparkRow(msgspec.Struct, frozen=True):
 
 
 def check_spark(truth: Mapping[str, CarrierTruth], rows: Sequence[SparkRow]) -> None:
-    """Raise `CheckFailed` unless Spark found exactly what the file says, carrier by carrier."""
-    found = {row.carrier: row for row in rows}
+    """Raise `CheckFailed` unless Spark found exactly what the file says, name by name."""
+    found = {row.name: row for row in rows}
     if len(found) != len(rows) or found.keys() != truth.keys():
-        raise CheckFailed(f"Spark found carriers {sorted(found)}, the file has {sorted(truth)}")
-    for carrier, known in truth.items():
-        row = found[carrier]
+        raise CheckFailed(f"Spark found {sorted(found)}, the file has {sorted(truth)}")
+    for name, known in truth.items():
+        row = found[name]
         theirs = (row.flights, row.departed, row.delay_minutes or 0, row.mean_delay)
         ours = (known.flights, known.departed, known.delay_minutes, known.mean_delay)
         if theirs != ours:
             raise CheckFailed(
-                f"carrier {carrier}: (flights, departed, sum and mean of the delays) are {theirs} in Spark "
+                f"{name}: (flights, departed, sum and mean of the delays) are {theirs} in Spark "
                 f"and {ours} in the file"
             )

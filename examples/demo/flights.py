@@ -46,7 +46,7 @@ class Flight(NamedTuple):
 
 
 class CarrierTruth(msgspec.Struct):
-    """What the source file says about one carrier, summed up in plain Python."""
+    """What the source file says about one carrier, or one hour, summed up in plain Python."""
 
     flights: int = 0
     departed: int = 0
@@ -173,15 +173,20 @@ def read_weather() -> list[bytes]:
 
 
 def truth_by_carrier(limit: int | None = None) -> dict[str, CarrierTruth]:
-    """Flights and departure delays by carrier, from the rows of the file and not from the messages.
+    """Flights and departure delays by carrier. Raises `NoData`."""
+    return truth_by("carrier", limit)
+
+
+def truth_by(column: str, limit: int | None = None) -> dict[str, CarrierTruth]:
+    """Flights and departure delays by what stands in `column` of the file, and not from the messages.
 
     `limit` means the same flights as in `read_flights`. Raises `NoData`.
     """
     header, rows = _flight_rows(limit)
-    carrier, delay = header.index("carrier"), header.index("dep_delay")
+    group, delay = header.index(column), header.index("dep_delay")
     found: dict[str, CarrierTruth] = {}
     for row in rows:
-        truth = found.setdefault(row[carrier], CarrierTruth())
+        truth = found.setdefault(row[group], CarrierTruth())
         truth.flights += 1
         if row[delay] != MISSING:
             truth.departed += 1

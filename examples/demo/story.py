@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ from examples.demo.flights import (
     carrier_groups,
     read_flights,
     read_weather,
-    truth_by_carrier,
+    truth_by,
 )
 from examples.demo.screen import Screen, count
 from tickertape.testing import RunningServer
@@ -207,15 +208,20 @@ class Story:
 
     def run_spark(self) -> None:
         """The same log as a table."""
+        from examples.demo.page import write_page  # needs pyspark
+
         self._screen.heading("The log as a table: a Spark job, and the same sums in plain Python")
         with self._screen.waiting("Spark starts, reads the log and sums up"):
-            session, job, rows = spark_rows(self._server)
-            check_spark(truth_by_carrier(self._limit), rows)
+            found = spark_result(self._server)
+            check_spark(truth_by("carrier", self._limit), found.carriers)
+            check_spark(truth_by("hour", self._limit), found.hours)
+            page = write_page(self._server.data.parent, found.carriers, found.hours)
+        rows = found.carriers
         self._screen.table(
             ("carrier", "flights", "departed", "mean delay, minutes"),
             [
                 [
-                    row.carrier,
+                    row.name,
                     f"{row.flights:,}",
                     f"{row.departed:,}",
                     "-" if row.mean_delay is None else f"{row.mean_delay:.2f}",
@@ -224,12 +230,14 @@ class Story:
             ],
         )
         self._screen.fact(
-            f"Spark started in {session:.1f} s; reading the log and summing up took {job:.1f} s"
+            f"Spark started in {found.session_seconds:.1f} s; reading the log and summing up took "
+            f"{found.job_seconds:.1f} s"
         )
         total = sum(row.flights for row in rows)
         self._screen.passed(
             f"{count(total, 'flight')} of {count(len(rows), 'carrier')}, exactly as in the source file"
         )
+        self._screen.fact(f"plots of the delays by hour and by carrier: {shown(page)}")
 
     def stop_server(self) -> None:
         """A clean stop, and what to do next."""
@@ -242,8 +250,17 @@ class Story:
         self._screen.fact("(the last one in a second terminal, while the server runs)")
 
 
-def spark_rows(server: RunningServer) -> tuple[float, float, list[SparkRow]]:
-    """Seconds for session and job, and the rows of the Spark job. Raises `CheckFailed` when it fails."""
+class SparkResult(msgspec.Struct):
+    """What the Spark job tells."""
+
+    session_seconds: float
+    job_seconds: float
+    carriers: list[SparkRow]
+    hours: list[SparkRow]
+
+
+def spark_result(server: RunningServer) -> SparkResult:
+    """Run the Spark job. Raises `CheckFailed` when it fails."""
     log = server.data.parent / "spark.log"
     with open(log, "wb") as errors:
         done = subprocess.run(
@@ -260,22 +277,14 @@ def spark_rows(server: RunningServer) -> tuple[float, float, list[SparkRow]]:
         raise CheckFailed(
             f"the Spark job ended with exit code {done.returncode}; its output is in {shown(log)}"
         )
-    result = msgspec.json.decode(done.stdout, type=_SparkResult)
-    return result.session_seconds, result.job_seconds, result.rows
-
-
-class _SparkResult(msgspec.Struct):
-    session_seconds: float
-    job_seconds: float
-    rows: list[SparkRow]
+    return msgspec.json.decode(done.stdout, type=SparkResult)
 
 
 def missing_for_spark() -> str | None:
     """What the Spark job would miss on this machine, in one line; None when nothing."""
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        return "pyspark is not installed: run script/demo, which installs it, or give --no-spark"
+    for package in ("pyspark", "matplotlib"):
+        if find_spec(package) is None:
+            return f"{package} is not installed: run script/demo, which installs it, or give --no-spark"
     home = os.environ.get("JAVA_HOME")
     if not (Path(home, "bin", "java").exists() if home else shutil.which("java")):
         return "Spark needs Java 17 or later: run script/demo, which brings one, or give --no-spark"

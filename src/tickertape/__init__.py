@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
     from tickertape.base.errors import (
         AlreadyLoggedOn,
+        ArchiveFailed,
+        AuthenticationFailed,
         BadBatch,
         BadBody,
         BadBookmark,
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
         Refused,
         SlowClient,
         SpillFailed,
+        StagingFailed,
+        StagingFull,
         StoreCorrupt,
         StoreError,
         StoreFailed,
@@ -71,13 +75,19 @@ if TYPE_CHECKING:
         SubscriptionUnknown,
         TickertapeError,
         TimedOut,
+        TlsFailed,
+        TlsRequired,
         TopicNotRecorded,
+        TransactionBusy,
+        TransactionTooLarge,
+        TransactionUnknown,
         UsageError,
         WrongJournal,
     )
     from tickertape.base.version import __version__
     from tickertape.batch import Message, MessageBatch
     from tickertape.client.aio import AsyncClient
+    from tickertape.client.aio_committing import AsyncClientTransaction
     from tickertape.client.aio_ha import AsyncHAClient
     from tickertape.client.async_streams import AsyncMessageStream
     from tickertape.client.authenticators import Authenticator, DefaultAuthenticator
@@ -92,6 +102,7 @@ if TYPE_CHECKING:
     )
     from tickertape.client.choosers import ConnectionInfo, DefaultServerChooser, ServerChooser
     from tickertape.client.command import Command
+    from tickertape.client.committing import ClientTransaction
     from tickertape.client.delays import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
     from tickertape.client.ha import HAClient
     from tickertape.client.publish_store import (
@@ -109,16 +120,22 @@ if TYPE_CHECKING:
         StoredSubscription,
         SubscriptionManager,
     )
+    from tickertape.client.transaction import CommittedTransaction
+    from tickertape.security.contexts import TLS
 
 __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "TLS",
     "AlreadyLoggedOn",
     "AppendingPublishStore",
+    "ArchiveFailed",
     "AsyncClient",
+    "AsyncClientTransaction",
     "AsyncHAClient",
     "AsyncMessageStream",
+    "AuthenticationFailed",
     "Authenticator",
     "BadBatch",
     "BadBody",
@@ -138,8 +155,10 @@ __all__ = [
     "BookmarkStoreFull",
     "BookmarkUnknown",
     "Client",
+    "ClientTransaction",
     "Closed",
     "Command",
+    "CommittedTransaction",
     "ConfigurationError",
     "ConflatingRecoveryPointAdapter",
     "ConnectionInfo",
@@ -193,6 +212,8 @@ __all__ = [
     "ServerChooser",
     "SlowClient",
     "SpillFailed",
+    "StagingFailed",
+    "StagingFull",
     "StoreCorrupt",
     "StoreError",
     "StoreFailed",
@@ -207,13 +228,21 @@ __all__ = [
     "SubscriptionUnknown",
     "TickertapeError",
     "TimedOut",
+    "TlsFailed",
+    "TlsRequired",
     "TopicNotRecorded",
+    "TransactionBusy",
+    "TransactionTooLarge",
+    "TransactionUnknown",
     "UsageError",
     "WrongJournal",
     "__version__",
 ]
 
 _HOMES: Final = {
+    "tickertape.client.transaction": ("CommittedTransaction",),
+    "tickertape.client.aio_committing": ("AsyncClientTransaction",),
+    "tickertape.client.committing": ("ClientTransaction",),
     "tickertape.base.bookmarks": ("EPOCH", "MOST_RECENT", "NOW", "Bookmark"),
     "tickertape.base.version": ("__version__",),
     "tickertape.batch": ("Message", "MessageBatch"),
@@ -249,6 +278,7 @@ _HOMES: Final = {
         "StoredSubscription",
         "SubscriptionManager",
     ),
+    "tickertape.security.contexts": ("TLS",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

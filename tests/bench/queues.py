@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 
@@ -27,6 +28,8 @@ SYMBOLS = 10
 QUEUE = '[[queue]]\nname = "work"\nunderlying = "orders"\n'
 PRIORITY = 'priority = "/priority"\n'
 IN_FILE = "file_backed_metadata = true\n"
+_consuming = partial(bench, "queues", unit="msg/s", floor=200_000, aim=550_000)
+_restarting = partial(bench, "queues", unit="s", repeat=1, floor=10, aim=2)
 
 
 def _one_consumer(room: Room, consume: Callable[[tt.MessageStream, int], None]) -> Reading:
@@ -48,13 +51,7 @@ def _all_acknowledged(server: RunningServer, count: int) -> None:
     assert (look.acknowledged, look.ready, look.leased) == (count, 0, 0), look
 
 
-@bench(
-    "queues",
-    "one consumer, message.ack() of each, acknowledgements batched by 80",
-    unit="msg/s",
-    floor=200_000,
-    aim=550_000,
-)
+@_consuming("one consumer, message.ack() of each, acknowledgements batched by 80")
 def one_consumer(room: Room) -> Reading:
     def consume(stream: tt.MessageStream, count: int) -> None:
         size = 0
@@ -68,13 +65,7 @@ def one_consumer(room: Room) -> Reading:
     return _one_consumer(room, consume)
 
 
-@bench(
-    "queues",
-    "one consumer, batches() and batch.ack(), acknowledgements batched by 80",
-    unit="msg/s",
-    floor=200_000,
-    aim=550_000,
-)
+@_consuming("one consumer, batches() and batch.ack(), acknowledgements batched by 80")
 def one_consumer_batches(room: Room) -> Reading:
     def consume(stream: tt.MessageStream, count: int) -> None:
         taken = 0
@@ -248,25 +239,11 @@ def _write_acknowledged(path: Path, count: int) -> None:
         client.publish_flush(timeout=FLUSH_SECONDS)
 
 
-@bench(
-    "queues",
-    "restart with 10 million queued, a tenth acknowledged out of order, read from the log",
-    unit="s",
-    repeat=1,
-    floor=10,
-    aim=2,
-)
+@_restarting("restart with 10 million queued, a tenth acknowledged out of order, read from the log")
 def restart_from_log(room: Room) -> Reading:
     return _restart(room, "")
 
 
-@bench(
-    "queues",
-    "restart with 10 million queued, a tenth acknowledged out of order, file_backed_metadata",
-    unit="s",
-    repeat=1,
-    floor=10,
-    aim=2,
-)
+@_restarting("restart with 10 million queued, a tenth acknowledged out of order, file_backed_metadata")
 def restart_from_file(room: Room) -> Reading:
     return _restart(room, IN_FILE)

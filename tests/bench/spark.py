@@ -23,7 +23,7 @@ SCANS = 6
 
 
 @contextlib.contextmanager
-def _session() -> Iterator[Any]:
+def session() -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +59,7 @@ def _scan(frame: Callable[[], Any], expected: int) -> float:
 
 def _against_parquet(room: Room, log: Log, count: int, schema: str | None, *, files: bool = False) -> Reading:
     size = count * len(BODY)
-    with log(room) as server, _session() as spark:
+    with log(room) as server, session() as spark:
 
         def rows() -> Any:
             reader = spark.read.format("tickertape").option("servers", server.uri).option("topic", "orders")

@@ -146,6 +146,16 @@ def test_a_read_is_short_only_at_the_end(disk: Disk) -> None:
     assert disk.read(handle, 10, 5) == disk.read(handle, 1 << 30, 5) == disk.read(handle, 0, 0) == b""
 
 
+def test_a_mapped_file_outlives_its_handle_and_its_name(disk: Disk) -> None:
+    handle = disk.open("a", create=True)
+    disk.write(handle, 0, [b"some bytes", bytes(10_000), b"end"])
+    view = disk.map(handle)
+    disk.close(handle)
+    disk.remove("a")
+    assert view.readonly
+    assert (bytes(view[:10]), bytes(view[-3:]), len(view)) == (b"some bytes", b"end", 10_013)
+
+
 def test_negative_offsets_and_sizes_are_refused(disk: Disk) -> None:
     handle = create(disk, "a", b"abc")
     calls: list[Callable[[], object]] = [

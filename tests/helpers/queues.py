@@ -72,9 +72,9 @@ def state(server: RunningServer, name: str) -> QueueState:
     return found
 
 
-def wait_state(server: RunningServer, name: str, seconds: float = SECONDS, **wanted: Any) -> QueueState:
+def wait_state(server: RunningServer, name: str, **wanted: Any) -> QueueState:
     """Wait until `/stats` says so of a queue; `AssertionError` with what it says when it never does."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     while True:
         found = state(server, name)
         if all(getattr(found, key) == value for key, value in wanted.items()):

@@ -52,12 +52,6 @@ EXIT_REFUSED = 5
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    with running_server(config=CONFIG) as running:
-        yield running
-
-
 @pytest.fixture
 def witness(server: RunningServer) -> Iterator[Witness]:
     watching = Witness(server)

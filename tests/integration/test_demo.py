@@ -92,6 +92,9 @@ def test_the_demo_with_spark_agrees_with_the_file(tmp_path: Path) -> None:
     code, text, errors = demo(*arguments, seconds=SPARK_DEMO_SECONDS_MAX)
     assert (code, errors) == (0, ""), text
     assert "1,500 flights of 14 carriers, exactly as in the source file" in text
+    assert f"plots of the delays by hour and by carrier: {tmp_path / 'delays.html'}" in text
+    for name in ("delays-by-hour.png", "delays-by-carrier.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_demo_leaves_a_directory_alone_that_is_not_empty(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tickertape.engine.queue.queues import Queues
 from tickertape.engine.queue.work import Work
 from tickertape.engine.session import Session
 from tickertape.server.config import load_config
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 from tickertape.wire.commands import Rejected
 from tickertape.wire.settling import Settlement, encode_settlement, runs_of
 
@@ -69,27 +69,6 @@ CONFIG = "".join(
         '[[journal.topic]]\npattern = "^[^u]"\n',
     ]
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """One server; each test has queues of its own."""
-    with running_server(config=CONFIG) as running:
-        yield running
-
-
-@pytest.fixture
-def a(server: RunningServer) -> Iterator[tt.Client]:
-    """A consumer."""
-    with tt.Client("a", server.uri, timeout=SECONDS) as client:
-        yield client
-
-
-@pytest.fixture
-def b(server: RunningServer) -> Iterator[tt.Client]:
-    """Another one."""
-    with tt.Client("b", server.uri, timeout=SECONDS) as client:
-        yield client
 
 
 def letters(server: RunningServer, topic: str, count: int) -> list[dict[str, object]]:

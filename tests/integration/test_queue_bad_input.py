@@ -6,7 +6,6 @@ One real server for what is said to it; what takes many starts happens in virtua
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,12 @@ import pytest
 import tickertape as tt
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.queues import SECONDS, nothing, numbers, of, publish, queue, state, take, wait_state
-from tests.simulation.engine_world import Peer
+from tests.simulation.engine_peer import Peer
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.queue_limits import settlement_bytes_max, settlement_messages_max, settlement_runs_max
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.server.config import load_config
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 from tickertape.wire.commands import Persisted, Rejected, Unsubscribe
 from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
@@ -32,23 +31,10 @@ CONFIG = "".join(
         queue("handler", max_deliveries=3, dead_letter="handler-dead"),
         queue("mixed"),
         queue("options"),
+        queue("reserved"),
         queue("pattern", underlying="^pattern/"),
     ]
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """One server; each test has queues of its own."""
-    with running_server(config=CONFIG) as running:
-        yield running
-
-
-@pytest.fixture
-def a(server: RunningServer) -> Iterator[tt.Client]:
-    """A consumer."""
-    with tt.Client("a", server.uri, timeout=SECONDS) as client:
-        yield client
 
 
 # -- bookmarks ----------------------------------------------------------------------------------------
@@ -139,20 +125,21 @@ def test_what_is_no_queue_is_refused_and_the_rest_of_the_frame_taken(server: Run
 
 
 @pytest.mark.slow
-def test_the_reserved_topic_is_nobody_elses(a: tt.Client) -> None:
+def test_the_reserved_topic_is_nobody_elses(server: RunningServer, a: tt.Client) -> None:
     for topic in ("$queue", "$tickertape"):
         with pytest.raises(tt.BadTopic):
             a.publish(topic, b"x")
     for start in (None, tt.EPOCH):
-        with pytest.raises(tt.TickertapeError):
-            a.subscribe("$queue", bookmark=start, timeout=5).get(0.5)
-    everything = a.bookmark_subscribe("^", tt.EPOCH)
-    a.publish("last", b"x")
-    a.publish_flush(timeout=SECONDS)
-    topics = set()
-    while (message := everything.get(SECONDS)).topic != "last":
-        topics.add(message.topic)
-    assert not [topic for topic in topics if topic.startswith("$")], "control records are for no subscriber"
+        with pytest.raises(tt.BadTopic):
+            a.subscribe("$queue", bookmark=start)
+    stream = a.subscribe("^[$]")
+    numbers(server, "reserved", 1)
+    a.subscribe("reserved").get(SECONDS).ack()
+    wait_state(server, "reserved", acknowledged=1)  # by a record in the log
+    assert nothing(stream), "control records are for no subscriber"
+    topics = {message.topic for message in a.replay("^")}
+    assert "reserved" in topics
+    assert not [topic for topic in topics if topic.startswith("$")]
 
 
 @pytest.mark.slow
@@ -303,7 +290,7 @@ def test_bodies_that_are_no_json_neither_pass_a_filter_nor_have_a_priority() -> 
         got += world.consumed("p", 1)
     assert sorted(got) == sorted(bodies)
     assert got[:2] == [b'{"n":1e300}', b'{"n":2}']
-    assert world.look("b").ready == len(bodies)
+    assert world.consumed("b", len(bodies)) == bodies[:2], "what is behind them is the first barrier"
 
 
 # -- configuration ------------------------------------------------------------------------------------
@@ -382,20 +369,24 @@ def test_a_queue_that_was_away_goes_on(
     assert len(world.ready("q")) == 8
 
 
-@pytest.mark.parametrize("action", ["cancel", "expire", "ack"])
-def test_what_is_sent_again_after_a_restart_does_not_end_a_new_lease(action: str) -> None:
-    """A client sends what it said again and then subscribes again; it all may come at once. What it said of
-    its former lease is taken first, though the log has to be read for it."""
+def after_a_restart() -> tuple[QueueEngine, Peer, bytes, bytes]:
+    """A strict queue `q` and a lenient one over the messages 1 and 2, started anew; the client that had
+    published these, connected again, and how a settlement names each of the two."""
     world = QueueEngine(QueueDefinition("q", "t", leasing="strict"), QueueDefinition("lenient", "t"))
     peer = world.connect("p")
     peer.publish("t", [b"1", b"2"])
     world.settle()
-    keys = {heard.body: heard for heard in world.positions().values()}
+    runs = {heard.body: runs_of([heard.publisher], [heard.sequence]) for heard in world.positions().values()}
     world.reopen()
-    peer = world.connect("p")
-    one, two = keys[b"1"], keys[b"2"]
-    for queue_, action_, heard in (("lenient", "ack", two), ("q", action, one)):
-        runs = runs_of([heard.publisher], [heard.sequence])
+    return world, world.connect("p"), runs[b"1"], runs[b"2"]
+
+
+@pytest.mark.parametrize("action", ["cancel", "expire", "ack"])
+def test_what_is_sent_again_after_a_restart_does_not_end_a_new_lease(action: str) -> None:
+    """A client sends what it said again and then subscribes again; it all may come at once. What it said of
+    its former lease is taken first, though the log has to be read for it."""
+    world, peer, one, two = after_a_restart()
+    for queue_, action_, runs in (("lenient", "ack", two), ("q", action, one)):
         told = Settlement(queue=queue_, action=action_, runs=runs)  # type: ignore[arg-type]
         peer.publish(QUEUE_TOPIC, [encode_settlement(told)])
     peer.subscribe("s", "q", options="max_backlog=5")
@@ -411,18 +402,10 @@ def test_what_is_sent_again_after_a_restart_does_not_end_a_new_lease(action: str
 
 
 def test_what_was_acknowledged_before_an_unsubscribe_does_not_go_back() -> None:
-    world = QueueEngine(QueueDefinition("q", "t", leasing="strict"), QueueDefinition("lenient", "t"))
-    peer = world.connect("p")
-    peer.publish("t", [b"1", b"2"])
-    world.settle()
-    keys = {heard.body: heard for heard in world.positions().values()}
-    world.reopen()
-    peer = world.connect("p")
+    world, peer, one, two = after_a_restart()
     peer.subscribe("s", "q", options="max_backlog=1")
     world.settle()
-    one, two = keys[b"1"], keys[b"2"]
-    for queue_, heard in (("lenient", two), ("q", one)):
-        runs = runs_of([heard.publisher], [heard.sequence])
+    for queue_, runs in (("lenient", two), ("q", one)):
         peer.publish(QUEUE_TOPIC, [encode_settlement(Settlement(queue=queue_, action="ack", runs=runs))])
     peer.send(Unsubscribe(id=99, sub_ids=("s",)))
     world.settle()

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
 
 import tickertape as tt
+from tests.helpers.queues import SECONDS, queue
 from tickertape.cli.group import cli
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 
-SECONDS = 20.0
-CONFIG = """
-[[queue]]
-name = "read"
-[[queue]]
-name = "work"
-underlying = "orders"
-dead_letter = "dead"
-[[queue]]
-name = "dead"
-[[queue]]
-name = "purged"
-"""
+CONFIG = (
+    queue("read") + queue("work", underlying="orders", dead_letter="dead") + queue("dead") + queue("purged")
+)
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """One server; each test has queues of its own."""
-    with running_server(config=CONFIG) as running:
-        yield running
 
 
 def run(server: RunningServer, *arguments: str, code: int = 0) -> str:

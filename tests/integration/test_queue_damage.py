@@ -8,27 +8,26 @@ import pytest
 
 import tickertape as tt
 from tests.helpers.admin import stats_of
+from tests.helpers.queues import SECONDS, queue
 from tickertape.testing import running_server
 
-CONFIG = "[[queue]]\nname = 'work'\nunderlying = 'orders'\n"
+CONFIG = queue("work", underlying="orders")
 
 
 def test_damage_stops_the_queues_and_nothing_else(tmp_path: Path) -> None:
-    config = tmp_path / "queues.toml"
-    config.write_text(CONFIG)
-    with running_server(tmp_path / "data", config) as server, tt.Client("source", server.uri) as source:
+    with running_server(tmp_path / "data", CONFIG) as server, tt.Client("source", server.uri) as source:
         source.publish("orders", b"a body that is damaged then")
         source.publish("other", b"whole")
-        source.publish_flush(timeout=20)
+        source.publish_flush(timeout=SECONDS)
     (segment,) = (tmp_path / "data").rglob("*1.segment")
     content = bytearray(segment.read_bytes())
     content[content.index(b"damaged then")] ^= 1
     segment.write_bytes(content)
-    with running_server(tmp_path / "data", config) as server, tt.Client("worker", server.uri) as worker:
+    with running_server(tmp_path / "data", CONFIG) as server, tt.Client("worker", server.uri) as worker:
         (look,) = stats_of(server).queues
         assert "does not match its checksum" in (look.failure or "")
         with pytest.raises(tt.JournalCorrupt):
-            worker.subscribe("work", max_backlog=1, timeout=20)
+            worker.subscribe("work", max_backlog=1, timeout=SECONDS)
         stream = worker.subscribe("other")
         worker.publish("other", b"served")
-        assert stream.get(timeout=20).data == b"served"
+        assert stream.get(timeout=SECONDS).data == b"served"

@@ -5,14 +5,13 @@ What the numbered behaviours say is in test_exact_queues.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import tickertape as tt
 from tests.helpers.queues import SECONDS, left, nothing, numbers, of, publish, queue, state, take, wait_state
-from tickertape.testing import RunningServer, running_server
+from tickertape.testing import RunningServer
 
 pytestmark = pytest.mark.slow
 
@@ -39,27 +38,6 @@ CONFIG = "".join(
         queue("keyed", dead_letter="keyed-dead"),
     ]
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """One server; each test has queues of its own."""
-    with running_server(config=CONFIG) as running:
-        yield running
-
-
-@pytest.fixture
-def a(server: RunningServer) -> Iterator[tt.Client]:
-    """A consumer."""
-    with tt.Client("a", server.uri, timeout=SECONDS) as client:
-        yield client
-
-
-@pytest.fixture
-def b(server: RunningServer) -> Iterator[tt.Client]:
-    """Another one."""
-    with tt.Client("b", server.uri, timeout=SECONDS) as client:
-        yield client
 
 
 # -- what is in a queue -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.simulation.archive_world import ArchiveWorld
-from tests.simulation.engine_world import Heard, Peer
+from tests.simulation.engine_peer import Heard, Peer
 from tickertape.wire.commands import Ack
 
 PATTERNS = {"t": ("t",), "u": ("u",), "^[tu]$": ("t", "u"), ".*": ("t", "u")}

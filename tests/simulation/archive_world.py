@@ -12,7 +12,8 @@ import numpy as np
 
 from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import Commit
-from tests.simulation.engine_world import EngineWorld, Heard
+from tests.simulation.engine_peer import Heard
+from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import slice_batch

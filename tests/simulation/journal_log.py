@@ -13,11 +13,11 @@ from typing import NamedTuple
 from tests.simulation.journal_world import read_log
 from tickertape.base.ports import Disk, Now
 from tickertape.batch import Stamp, batch_from_bodies
-from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import JOURNAL_DIRECTORY
 from tickertape.journal.identity import open_identity
 from tickertape.journal.jobs import Executor, WriteCommit
 from tickertape.journal.journal import Journal
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.recovery import recover
 from tickertape.testing.disk import StrictDisk
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tickertape.base.ports import Buffer, Disk, Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
-from tickertape.journal.commit import SyncPolicy
+from tickertape.journal.active import commit_bytes_of
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
 from tickertape.journal.jobs import (
@@ -29,6 +29,7 @@ from tickertape.journal.jobs import (
 )
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.testing.disk import StrictDisk
@@ -179,6 +180,8 @@ class World:
         self.mono = 0.0
         self.wall = 1_700_000_000_000_000
         self._bodies: dict[Key, tuple[str, bytes]] = {}
+        self._chains: list[set[Key]] = []
+        """Of what was accepted in this life, what is there as a whole or not at all."""
         self._ends: list[int] = []
         self._power_failed = False
         self._queue: list[Job] = []
@@ -225,6 +228,7 @@ class World:
         identity = open_identity(disk, owner="world", create=True, new_id=bytes(range(16)))
         recovered = recover(disk, identity.journal_id)
         self.counts["torn tails"] += sum("unfinished write" in line for line in recovered.report)
+        self.counts["chains cut off"] += sum("has no end" in line for line in recovered.report)
         journal = Journal(
             recovered,
             self.now(),
@@ -243,7 +247,9 @@ class World:
         journal = self.journal
         assert journal is not None
         choice = self.rng.random()
-        if choice < 0.45:
+        if choice < 0.04:
+            self._publish_chain(journal)
+        elif choice < 0.45:
             self._publish(journal)
         elif choice < 0.9 and self._queue:
             self._answer()
@@ -289,6 +295,41 @@ class World:
         self._bodies.update((key, (topic, body)) for key, body in zip(keys, bodies, strict=True))
         self.sent[publisher] = first + count - 1
         self.accepted += keys
+
+    def _publish_chain(self, journal: Journal) -> None:
+        """Several batches of one run each, that are there all at once or not at all."""
+        if journal.failure is not None or journal.closed or journal.closing:
+            return
+        batches = []
+        for _ in range(self.rng.choice((1, 2, 3, 9))):
+            bodies = [self.rng.randbytes(self.rng.choice((3, 900))) for _ in range(self.rng.choice((1, 4)))]
+            batches.append((f"topic{self.rng.randrange(3)}", bodies))
+        now = self.now()
+        parts, keys = [], []
+        sent = {publisher: max(s, journal.highest.get(publisher, 0)) for publisher, s in self.sent.items()}
+        for topic, bodies in batches:
+            publisher = self.rng.choice([p for p in sorted(sent) if topic == f"topic{p % 3}"])
+            first = sent[publisher] + 1
+            sent[publisher] += len(bodies)
+            stamp = Stamp(publisher, first, journal.log_time(now))
+            parts.append((batch_from_bodies(topic, bodies, first_sequence=first), stamp))
+            keys += [(publisher, first + i) for i in range(len(bodies))]
+            self._bodies.update({(publisher, first + i): (topic, body) for i, body in enumerate(bodies)})
+        needed = sum(commit_bytes_of(batch) for batch, _ in parts)
+        if not journal.has_room(needed):
+            journal.want_room(needed if self.rng.random() < 0.9 else 0, now)
+            self._pump()
+            if self.rng.random() < 0.8:
+                self.drain()
+            if not journal.has_room(needed):
+                self.counts["no room for a chain"] += 1
+                return
+            self.counts["a segment begun for a chain"] += 1
+        journal.append_chain(parts, now)
+        self.sent = sent
+        self.accepted += keys
+        self._chains.append(set(keys))
+        self.counts["chains"] += 1
 
     def _answer(self) -> None:
         """Carry out the oldest job, or a reserve, which has a thread of its own in the server."""
@@ -362,6 +403,12 @@ class World:
         assert seen[:known] == self.log, "what was shown once stays"
         fresh = seen[known:]
         assert fresh == self.accepted[: len(fresh)], "a beginning of what was accepted, in its order"
+        for chain in self._chains:
+            there = chain.intersection(fresh)
+            assert there in (set(), chain), f"{len(there)} of {len(chain)} messages of a chain are there"
+            self.counts["chains lost as a whole"] += not there
+            self.counts["chains kept as a whole"] += bool(there)
+        self._chains = []
         promised = self.synced if self._power_failed else self.written
         assert len(fresh) >= promised, f"promised {promised}, found {len(fresh)} of {len(self.accepted)}"
         self.counts["messages kept though nobody was told"] += len(fresh) - self.written > 0

@@ -305,7 +305,7 @@ class QueueModel:
             entries = [state.entries[key] for key in dict.fromkeys(keys) if key in state.entries]
         for entry in entries:
             if state.definition.at_most_once:
-                self._settle_taken(state, entry, conn, action, by, by_filter)
+                self._settle_taken(state, entry, conn, action, by_filter)
             else:
                 effect = self._effect(state, entry, conn, by_filter, now)
                 if late and entry.state != "done":
@@ -314,17 +314,13 @@ class QueueModel:
                 if effect:
                     self._settle_one(state, entry, action, by, effect == "perhaps", extend_ms, now)
 
-    def _settle_taken(
-        self, state: QueueState, entry: Entry, conn: int, action: str, by: Key, by_filter: bool
-    ) -> None:
-        """At most once: who holds it gets room; what was not delivered yet leaves as any other does."""
+    def _settle_taken(self, state: QueueState, entry: Entry, conn: int, action: str, by_filter: bool) -> None:
+        """At most once: who holds it gets room, and nothing else happens."""
         held = state.name, entry.key
         for consumer in self.consumers.values():
             if held in consumer.held and action == "ack" and (consumer.conn == conn or by_filter):
                 consumer.held.discard(held)
                 consumer.maybe.add(held)
-        if entry.state == "ready" and action == "ack" and state.definition.leasing == "lenient":
-            entry.unsure = True
 
     def _effect(self, state: QueueState, entry: Entry, conn: int, by_filter: bool, now: int) -> str:
         """Whether a settlement moves a message: "surely", "perhaps", or "" for not at all."""

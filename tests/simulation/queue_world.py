@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive, read_log
 from tests.simulation.queue_entries import MICROS, Key
 from tests.simulation.queue_judge import adds_up, at_rest
@@ -25,8 +26,8 @@ from tickertape.engine.queue.checkpoint import decode_covered
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.recovering import recover
 from tickertape.engine.registry import Registry
-from tickertape.journal.commit import Persisted
 from tickertape.journal.journal import Journal
+from tickertape.journal.persisted import Persisted
 from tickertape.journal.queue_files import read_queues, write_queues
 from tickertape.wire.commands import (
     Ack,

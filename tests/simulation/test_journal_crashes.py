@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.simulation.journal_world import World
-from tickertape.journal.commit import SyncPolicy
+from tickertape.journal.persisted import SyncPolicy
 
 CRASHES = 1_200
 CRASHES_FULL = 20_000
@@ -20,6 +20,12 @@ ALWAYS_HAPPENS = (
     "sector_zeroed",
     "name_lost",
     "torn tails",
+    "chains",
+    "chains lost as a whole",
+    "chains kept as a whole",
+    "chains cut off",
+    "a segment begun for a chain",
+    "no room for a chain",
     "rolls",
     "no room",
     "refused while full",

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.tiers import parts
-from tests.simulation.engine_world import Peer
+from tests.simulation.engine_peer import Peer
 from tickertape.engine.queue.checkpoint import decode_covered, encode_covered
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queue import Queue
@@ -95,6 +95,15 @@ def live(world: QueueEngine, rng: Random, steps: int) -> None:
     world.settle()
 
 
+def lived(rng: Random, *, file_backed: bool) -> QueueEngine:
+    """An engine in which much has happened, and whose clients are gone."""
+    world = QueueEngine(*definitions(file_backed=file_backed))
+    live(world, rng, 80)
+    for peer in [*world.peers.values()]:
+        world.disconnect(peer)
+    return world
+
+
 @pytest.mark.parametrize("seed", parts(SEEDS, SEEDS_EVERY_RUN))
 @pytest.mark.parametrize("file_backed", [False, True])
 def test_with_and_without_a_checkpoint_a_start_comes_to_the_same(seed: int, file_backed: bool) -> None:
@@ -142,10 +151,7 @@ def flipped(body: bytes) -> bytes:
 @pytest.mark.parametrize("damage", [cut, flipped, lambda _: b"", lambda body: body + b"x"])
 @pytest.mark.parametrize("file_backed", [False, True])
 def test_a_damaged_file_is_told_and_not_needed(file_backed: bool, damage: Callable[[bytes], bytes]) -> None:
-    world = QueueEngine(*definitions(file_backed=file_backed))
-    live(world, Random(3), 80)
-    for peer in [*world.peers.values()]:
-        world.disconnect(peer)
+    world = lived(Random(3), file_backed=file_backed)
     before = states(world)
     world.reopen(clean=True)
     handle = world.disk.open(QUEUES_FILE)
@@ -163,10 +169,7 @@ def test_a_damaged_file_is_told_and_not_needed(file_backed: bool, damage: Callab
 
 @pytest.mark.parametrize("file_backed", [False, True])
 def test_a_file_of_another_journal_or_of_none_is_not_used(file_backed: bool) -> None:
-    world = QueueEngine(*definitions(file_backed=file_backed))
-    live(world, Random(4), 80)
-    for peer in [*world.peers.values()]:
-        world.disconnect(peer)
+    world = lived(Random(4), file_backed=file_backed)
     before = states(world)
     journal_id = world.broker.journal.journal_id
     write_queues(world.disk, bytes(reversed(journal_id)), world.broker.queues.covered())
@@ -182,10 +185,7 @@ def test_a_file_of_another_journal_or_of_none_is_not_used(file_backed: bool) -> 
 @pytest.mark.parametrize("kind", ["priority", "depth", "expiring", "barrier"])
 def test_a_state_that_is_none_is_forgotten_whole(kind: str, field: str) -> None:
     """Its checksum is right, and what is in it is not: nothing of it may stay."""
-    world = QueueEngine(*definitions(file_backed=True))
-    live(world, Random(5), 80)
-    for peer in [*world.peers.values()]:
-        world.disconnect(peer)
+    world = lived(Random(5), file_backed=True)
     before = states(world)
     journal_id = world.broker.journal.journal_id
     covered = decode_covered(world.broker.queues.covered())

@@ -202,12 +202,18 @@ def test_at_most_once_never_comes_again_after_a_crash() -> None:
     told.deliver(keys[1])
 
 
-@pytest.mark.parametrize("priority", [None, "/p"])
-def test_nothing_is_passed_over(priority: str | None) -> None:
+def told_of_two(priority: str | None) -> tuple[Told, list[tuple[int, int]], list[tuple[int, int]]]:
+    """Two messages, of which the second has the higher priority, and a consumer with room for one."""
     told = Told(priority=priority)
     low, high = told.enter(priority=1), told.enter(priority=2)
     told.rest()
     told.consume(backlog=1)
+    return told, low, high
+
+
+@pytest.mark.parametrize("priority", [None, "/p"])
+def test_nothing_is_passed_over(priority: str | None) -> None:
+    told, low, high = told_of_two(priority)
     told.deliver(*(low if priority else high))
     with pytest.raises(AssertionError, match="passed over"):
         told.rest()
@@ -215,10 +221,7 @@ def test_nothing_is_passed_over(priority: str | None) -> None:
 
 @pytest.mark.parametrize("priority", [None, "/p"])
 def test_the_first_is_the_first(priority: str | None) -> None:
-    told = Told(priority=priority)
-    low, high = told.enter(priority=1), told.enter(priority=2)
-    told.rest()
-    told.consume(backlog=1)
+    told, low, high = told_of_two(priority)
     told.deliver(*(high if priority else low))
     told.rest()
 

@@ -30,7 +30,7 @@ from tickertape.testing.server import RunningServer, running_server
 pytestmark = pytest.mark.spark
 
 FLIGHTS = 3_000
-STATE = "position long, publisher string, sequence long, timestamp timestamp, data binary"
+PLACE = "position long, publisher string, sequence long, timestamp timestamp"
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,7 @@ def test_the_last_value_of_each_key_as_of_any_point_is_that_of_pandas(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path
 ) -> None:
     messages = part(projects, "state", "messages")
-    flights = messages.with_body(load(spark, server, "flights", STATE), messages.FLIGHT).cache()
-    assert "data" not in flights.columns
+    flights = load(spark, server, "flights", f"{PLACE}, {messages.FLIGHT}").cache()
 
     def last(as_of: str | datetime | None) -> set[tuple[Any, ...]]:
         found = last_values(flights, "tailnum", as_of=as_of).select("tailnum", "carrier", "flight", "dest")
@@ -156,10 +155,10 @@ def streamed(frame: DataFrame, name: str, checkpoint: Path) -> DataFrame:
     return frame.sparkSession.table(name)
 
 
-def follow(spark: SparkSession, server: RunningServer, topic: str, rows: int) -> DataFrame:
+def follow(spark: SparkSession, server: RunningServer, topic: str, columns: str, rows: int) -> DataFrame:
     return (
         spark.readStream.format("tickertape")
-        .schema("data binary")
+        .schema(columns)
         .options(servers=server.uri, topic=topic, startingBookmark="epoch", maxRowsPerTrigger=str(rows))
         .load()
     )
@@ -183,9 +182,9 @@ def test_delays_by_hour_are_those_of_pandas_and_a_stream_tells_each_hour_once(
             found[key] = (body["flights"], body["departed"], body.get("delay_minutes"))
         return found
 
-    batch = messages.with_body(load(spark, server, "flights", "data binary"), messages.FLIGHT)
+    batch = load(spark, server, "flights", messages.FLIGHT)
     assert told(delays.as_messages(delays.delays_by_hour(batch))) == expected
-    stream = messages.with_body(follow(spark, server, "flights", len(flown) // 2), messages.FLIGHT)
+    stream = follow(spark, server, "flights", messages.FLIGHT, len(flown) // 2)
     rows = streamed(
         delays.as_messages(delays.delays_by_hour(stream)), "hourly_delays", tmp_path / "checkpoint"
     )
@@ -209,7 +208,7 @@ def test_flights_get_the_weather_of_their_hour_as_pandas_gives_it(
         return {(row["origin"], row["carrier"]): (row["n"], round(row["temp"], 4)) for row in rows.collect()}
 
     both = [
-        messages.with_body(follow(spark, server, topic, rows), schema)
+        follow(spark, server, topic, schema, rows)
         for topic, rows, schema in (
             ("flights", len(flown), messages.FLIGHT),
             ("weather", 2_000, messages.WEATHER),

@@ -19,13 +19,14 @@ import numpy.typing as npt
 from tickertape.archive.place import Place, new_file
 from tickertape.archive.table import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
 from tickertape.base.archive_limits import (
+    archive_row_group_bytes_max,
     buffer_bytes_max,
     file_bytes_target,
     files_open_max,
     row_group_rows_max,
 )
 from tickertape.base.errors import ArchiveFailed
-from tickertape.base.limits import archive_row_group_bytes_max, message_cost_bytes
+from tickertape.base.limits import message_cost_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

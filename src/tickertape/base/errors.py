@@ -149,6 +149,24 @@ class PublisherTakenOver(UsageError):
     code = "publisher_taken_over"
 
 
+class TransactionTooLarge(UsageError, ValueError):
+    """A transaction is larger than its bound."""
+
+    code = "transaction_too_large"
+
+
+class TransactionUnknown(UsageError):
+    """What was to be committed is not staged: it never was, was aborted, expired, or is not whole."""
+
+    code = "transaction_unknown"
+
+
+class TransactionBusy(UsageError):
+    """It is being committed just now: its parts stay as they are."""
+
+    code = "transaction_busy"
+
+
 class WrongJournal(UsageError):
     """Positions, files or a data directory belong to another journal or instance than this server's."""
 
@@ -197,10 +215,28 @@ class HeartbeatMissed(Disconnected):
     code = "heartbeat"
 
 
+class TlsFailed(Disconnected):
+    """There is no secure connection: a certificate is not accepted, or the other side speaks no TLS."""
+
+    code = "tls_failed"
+
+
 class Refused(TickertapeError):
     """The server refused the logon or ended the connection, and said why."""
 
     code = "refused"
+
+
+class AuthenticationFailed(Refused):
+    """The server wants a token, and the logon had none, a wrong one, or one that is not for this client."""
+
+    code = "authentication_failed"
+
+
+class TlsRequired(Refused):
+    """The address takes connections with TLS only."""
+
+    code = "tls_required"
 
 
 class NameInUse(Refused):
@@ -350,6 +386,18 @@ class SpillFailed(JournalError):
     """The directory for what waits for slow clients cannot be used, or something in it not be read back."""
 
     code = "spill_failed"
+
+
+class StagingFull(JournalError):
+    """There is no room for more that is staged for transactions."""
+
+    code = "staging_full"
+
+
+class StagingFailed(JournalError):
+    """A file of what is staged for a transaction could not be written or read."""
+
+    code = "staging_failed"
 
 
 class JournalFull(JournalError):

@@ -47,8 +47,6 @@ settlement_runs_per_frame_max: Final = 2 * settlement_runs_max
 """Runs of bookmarks of all of them."""
 queue_step_messages_max: Final = 4_096
 """Messages of a queue that are looked at, or shared out, in one step."""
-queue_read_bytes: Final = 256 * KIB
-"""About what a queue reads ahead of its log for those who consume it."""
 queue_frame_messages_max: Final = 1_024
 """Messages that one frame hands to a consumer."""
 delivery_bytes_max: Final = batch_bytes_target

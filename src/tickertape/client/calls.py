@@ -8,14 +8,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
+from tickertape.batch import MessageBatch
 from tickertape.client.effects import Effect, Resolve, Send, Tell
 from tickertape.client.publishing import Publishing
 from tickertape.client.resubscription import Round
 from tickertape.client.subscriptions import Request, Subscriptions
-from tickertape.wire.commands import Ack, Command, Flush, Pause, Resolved, Resume, Unsubscribe
+from tickertape.wire.commands import (
+    Ack,
+    Command,
+    Committed,
+    Flush,
+    Pause,
+    Resolved,
+    Resume,
+    Staged,
+    Unsubscribe,
+)
+
+Answer: TypeAlias = Ack | Resolved | Staged | Committed
+"""What a server answers a command with an id."""
 
 
 class _Call(NamedTuple):
@@ -27,13 +41,13 @@ class _Call(NamedTuple):
 class Calls:
     """The calls of one client machine.
 
-    `encode(command)` makes the frame for the connection that there is. `effects` is where this leaves what is
-    to be done.
+    `encode(command, batch)` makes the frame for the connection that there is. `effects` is where this leaves
+    what is to be done.
     """
 
     def __init__(
         self,
-        encode: Callable[[Command], Send],
+        encode: Callable[..., Send],
         publishing: Publishing,
         subscriptions: Subscriptions,
         effects: list[Effect],
@@ -63,12 +77,13 @@ class Calls:
         token: object,
         request: Request | None = None,
         begin: Callable[[], None] | None = None,
+        batch: MessageBatch | None = None,
     ) -> None:
-        """Send `command`, which has `call_id`; its answer is for `token`.
+        """Send `command`, which has `call_id`, with a batch that it may carry; its answer is for `token`.
 
         `begin` is what has to be done first. What cannot be encoded, or not begun, leaves no trace.
         """
-        frame = self._encode(command)
+        frame = self._encode(command, batch)
         if begin is not None:
             begin()
         self._waiting[call_id] = _Call(token, command, request)
@@ -80,7 +95,7 @@ class Calls:
         self.ask(command.id, command, None)
         self._subscriptions.told(sub_id)
 
-    def answered(self, answer: Ack | Resolved) -> None:
+    def answered(self, answer: Answer) -> None:
         """The server answered a command. Raises `BadCommand` when nobody had asked."""
         call = self._waiting.pop(answer.id, None)
         if call is None:

@@ -26,7 +26,7 @@ from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.beats import Beats, Interval
-from tickertape.client.calls import Calls
+from tickertape.client.calls import Answer, Calls
 from tickertape.client.deliveries import deliver
 from tickertape.client.effects import Down, Effect, Hangup, Resolve, Send, State, Tell
 from tickertape.client.publish_store.protocol import PublishStore
@@ -40,7 +40,6 @@ from tickertape.client.subscription import combined
 from tickertape.client.subscriptions import Request, Subscriptions
 from tickertape.wire import commands
 from tickertape.wire.commands import (
-    Ack,
     Command,
     Completed,
     Credit,
@@ -55,7 +54,6 @@ from tickertape.wire.commands import (
     PersistedNotice,
     Processed,
     Rejected,
-    Resolved,
     Resume,
     Unsubscribe,
 )
@@ -289,21 +287,24 @@ class ClientCore:
     def pause(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server sends them no more. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("pause", sub_ids, "nothing was paused")
-        command = Pause(id=self._calls.new_id(), sub_ids=sub_ids)
-        self._calls.ask(command.id, command, token)
+        self.ask(token, lambda number: Pause(id=number, sub_ids=sub_ids))
 
     def resume(self, token: object, sub_ids: tuple[str, ...]) -> None:
         """Resolved when they go on. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("resume", sub_ids, "nothing was resumed")
-        command = Resume(id=self._calls.new_id(), sub_ids=sub_ids)
-        self._calls.ask(command.id, command, token)
+        self.ask(token, lambda number: Resume(id=number, sub_ids=sub_ids))
 
     def resolve(self, token: object, asked: commands.Resolve) -> None:
         """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
         self.standing.check_ready()
         self.publishing.flush_lanes()
-        command = replace(asked, id=self._calls.new_id())
-        self._calls.ask(command.id, command, token)
+        self.ask(token, lambda number: replace(asked, id=number))
+
+    def ask(self, token: object, make: Callable[[int], Command], batch: MessageBatch | None = None) -> None:
+        """Send the command that `make` gives for an id, resolved with its answer. Raises `Disconnected`."""
+        self.standing.check_ready()
+        number = self._calls.new_id()
+        self._calls.ask(number, make(number), token, batch=batch)
 
     def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
         """The application is done with `cost` of what was delivered to what `request` asked for."""
@@ -351,9 +352,9 @@ class ClientCore:
         self._send(replace(self.standing.logon, heartbeat_ms=self.beats.interval_ms))
         self.beats.begin(now.mono)
 
-    def _frame(self, command: Command) -> Send:
+    def _frame(self, command: Command, batch: MessageBatch | None = None) -> Send:
         assert self._connection is not None
-        return Send(self._connection.send(command))
+        return Send(self._connection.send(command, batch))
 
     def _send(self, command: Command, batch: MessageBatch | None = None) -> None:
         if self._connection is not None:
@@ -427,7 +428,7 @@ class ClientCore:
             self.subscriptions.noticed(command)
         elif isinstance(command, Ended):
             self.subscriptions.ended(command)
-        elif isinstance(command, Ack | Resolved):
+        elif isinstance(command, Answer):
             self._calls.answered(command)
         else:
             raise BadCommand(f"{type(command).__name__} does not come from a server")

@@ -22,6 +22,7 @@ from tickertape.base.ports import Buffer, Now
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.answers import Answers
+from tickertape.engine.asking import Asking
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.beats import Beats, heartbeat_seconds
 from tickertape.engine.contents import Contents
@@ -42,9 +43,11 @@ from tickertape.engine.queue.recovering import Recovered, beginnings
 from tickertape.engine.registry import Registry
 from tickertape.engine.retaining import Pin, Retaining
 from tickertape.engine.session import Session
-from tickertape.engine.sessions import Sessions
+from tickertape.engine.sessions import Sessions, claimed_user
+from tickertape.engine.staging import Staging, StagingLimits
 from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscribing import Subscribing
+from tickertape.engine.transactions import Transactions
 from tickertape.engine.validation import Validation
 from tickertape.journal.jobs import Job, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
@@ -53,7 +56,9 @@ from tickertape.journal.reading import Part
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (
     WIRE_VERSION,
+    Abort,
     Command,
+    Commit,
     Credit,
     Credits,
     Flush,
@@ -62,18 +67,19 @@ from tickertape.wire.commands import (
     LoggedOn,
     Logon,
     Pause,
+    Prepare,
     Publish,
     Resolve,
     Resume,
+    Stage,
     Subscribe,
     Unsubscribe,
 )
 
 
 class Broker:
-    """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
-    `read_done`, `archive_done`, `spill_done`, `beats.looked`, `wake`, `close`; after each one drain
-    `effects()`; while `has_work`, call `work` between other inputs."""
+    """The engine. `user_of` says whose a logon is, or raises why not. After each input (`beats.looked` too)
+    drain `effects()`; while `has_work`, call `work` between other inputs."""
 
     def __init__(
         self,
@@ -88,8 +94,11 @@ class Broker:
         retention: RetentionPolicy | None = None,
         slow_clients: SlowLimits | None = None,
         queues: Sequence[QueueDefinition] = (),
+        staging: StagingLimits | None = None,
+        user_of: Callable[[Logon, Now], str | None] = claimed_user,
     ) -> None:
         self.journal = journal
+        self._user_of = user_of
         self.statistics = Statistics()
         self._instance = instance
         self._software = software
@@ -123,16 +132,32 @@ class Broker:
         self._publishing.accepted = self._delivery.live.accepted
         self._errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
         self._intake = self._make_intake(validation)
-        self._pins: list[Callable[[], Pin | None]] = [
-            self.subscribing.oldest_needed,
-            self.queues.oldest_needed,
-        ]
+        self._asking = Asking(self.subscribing, self._answers, lambda: self.draining)
+        self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
+        self._pins: list[Callable[[], Pin | None]] = [self.queues.oldest_needed]
+        self.pin(self.subscribing.oldest_needed)
         self.retaining = self._make_retaining(retention or RetentionPolicy())
         self._strangers: set[int] = set()
-        self._failed = False
-        self.draining = False
-        """A clean stop has begun."""
+        self._failed = self.draining = False
         self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
+
+    def _make_transactions(
+        self, registry: Registry, validation: Validation, limits: StagingLimits
+    ) -> Transactions:
+        journal, subscribing = self.journal, self.subscribing
+        staging = Staging(
+            journal.journal_id, limits, self._effects, self._answers, self._pauses, subscribing.new_token
+        )
+        return Transactions(
+            journal,
+            self._publishing,
+            registry,
+            subscribing,
+            validation,
+            staging,
+            self._answers,
+            self._instance,
+        )
 
     def _make_retaining(self, policy: RetentionPolicy) -> Retaining:
         return Retaining(
@@ -172,6 +197,7 @@ class Broker:
         session = self._sessions.remove(conn)
         if session is not None:
             self._intake.drop(session)
+            self.transactions.gone(conn)
             self.subscribing.drop(session)
             self._write()
 
@@ -242,9 +268,16 @@ class Broker:
         self.subscribing.unrecorded.spill_done(token, data)
         self._journal_moved(now)
 
+    def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
+        """The answer to a `StagingJob`: the blocks of an opened file, nothing, or what went wrong."""
+        self._moment(now)
+        self.transactions.done(token, result, now)
+        self._journal_moved(now)
+
     def wake(self, now: Now) -> None:
         """A deadline has come."""
         self._moment(now)
+        self.transactions.wake(now)
         self.subscribing.unrecorded.settle()
         self.queues.wake(now)
         self._keeping.wake(now)
@@ -263,8 +296,8 @@ class Broker:
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop: nothing new is taken, nothing is held back; what was accepted is persisted,
-        then the log sealed."""
+        """Begin a clean stop (`draining`): nothing new is taken, nothing is held back; what was accepted is
+        persisted, then the log sealed."""
         self.draining = True
         self.subscribing.stop()
         self.journal.close(now)
@@ -294,6 +327,7 @@ class Broker:
             self.beats.next_deadline(),
             self.queues.next_deadline(now),
             self._keeping.next_deadline(),
+            self.transactions.next_deadline(),
         )
         return min([t for t in deadlines if t is not None], default=None)
 
@@ -336,6 +370,7 @@ class Broker:
     def _journal_moved(self, now: Now) -> None:
         """Pass on what the journal wants and what became persisted."""
         commits = self.journal.take_persisted()
+        self.transactions.moved(now)
         self._write()
         for session, command in self._publishing.due():
             self._answers.send(session.conn, command)
@@ -365,21 +400,21 @@ class Broker:
 
     def _fail(self) -> None:
         self._failed = True
-        error = self.journal.failure
-        assert error is not None
+        assert self.journal.failure is not None
         for conn in self.connections:
-            self._goodbye(conn, error)
-        self._effects.append(Fatal(error))
+            self._goodbye(conn, self.journal.failure)
+        self._effects.append(Fatal(self.journal.failure))
 
     # -- commands -------------------------------------------------------------------------------------
 
     def _first(self, conn: int, command: Command, now: Now) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
+        user = self._user_of(command, now)  # before anything else of it is looked at
         if self.draining:
             raise NotReady("the server is stopping: connect again later")
         heartbeat_seconds(command.heartbeat_ms)
-        session, old = self._sessions.logon(conn, command)
+        session, old = self._sessions.logon(conn, command, user)
         if old is not None:
             self._goodbye(
                 old.conn,
@@ -403,15 +438,8 @@ class Broker:
                 validated=self._validated,
             )
 
-        if self.journal.highest.get(session.publisher) == self.journal.persisted_highest.get(
-            session.publisher
-        ):
+        if not self._publishing.owe_own(session, logged_on):
             self._answers.send(conn, logged_on())
-        else:
-            # What an earlier connection of this name sent is on its way to the disk: the number is told when
-            # it is
-            # there, so that a new store does not begin below it.
-            self._publishing.owe(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
         if session.turned_away and not isinstance(command, Credit | Credits | Heartbeat):
@@ -426,7 +454,9 @@ class Broker:
             self.subscribing.credits(session, command)
         elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
             # In its turn: settlements that came before it may not end leases that it brings.
-            self._intake.after(session, lambda now: self._answer(session, command, now))
+            self._intake.after(session, lambda now: self._asking.answer(session, command, now))
+        elif isinstance(command, Stage | Prepare | Commit | Abort):
+            self.transactions.take(session, command, batch, now)
         elif isinstance(command, Flush):
             self._intake.flush(session, command)
         elif isinstance(command, Logon):
@@ -435,24 +465,6 @@ class Broker:
             raise BadCommand(f"{type(command).__name__} does not come from a client")
         elif command.interval_ms is not None:
             self.beats.begin(session.conn, command.interval_ms, now.mono)
-
-    def _answer(
-        self, session: Session, command: Subscribe | Unsubscribe | Pause | Resume | Resolve, now: Now
-    ) -> None:
-        """Do what a command asks; a refusal is its answer and disturbs nothing else."""
-        try:
-            if isinstance(command, Subscribe):
-                self._subscribe(session, command, now)
-            elif isinstance(command, Unsubscribe):
-                self.subscribing.unsubscribe(session, command)
-            elif isinstance(command, Pause):
-                self.subscribing.pause(session, command, now)
-            elif isinstance(command, Resume):
-                self.subscribing.resume(session, command, now)
-            else:
-                self._resolve(session, command, now)
-        except TickertapeError as error:
-            self._answers.refuse_command(session.conn, command.id, error)
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         if self.draining:
@@ -464,18 +476,6 @@ class Broker:
 
     def _too_slow(self, session: Session, why: str) -> None:
         self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
-
-    def _subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
-        self._check_not_stopping()
-        self.subscribing.subscribe(session, command, now)
-
-    def _resolve(self, session: Session, command: Resolve, now: Now) -> None:
-        self._check_not_stopping()
-        self.subscribing.resolve(session, command, now)
-
-    def _check_not_stopping(self) -> None:
-        if self.draining:
-            raise NotReady("the server is stopping: subscribe again after reconnecting")
 
     # -- helpers --------------------------------------------------------------------------------------
 

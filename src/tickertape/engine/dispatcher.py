@@ -163,13 +163,17 @@ class Dispatcher:
         self.take(part)
         if self._waiting_bytes > self.backlog_bytes_max and len(self._parts) > 1:
             self.overruns += 1
-            self._parts.clear()
-            self._begin_next()
             # Publishers are faster than all the sending: everybody reads the log at a pace of their own.
-            self._overrun()
-            for sub in list(self.standing()):
-                self._put_out(sub, self.position)
-            self.position = part.end_position
+            self.give_up(part.end_position)
+
+    def give_up(self, position: int) -> None:
+        """Everybody is put out, and reads on alone: nothing below `position` is handed on here any more."""
+        self._parts.clear()
+        self._begin_next()
+        self._overrun()
+        for sub in list(self.standing()):
+            self._put_out(sub, self.position)
+        self.position = position
 
     @property
     def has_work(self) -> bool:

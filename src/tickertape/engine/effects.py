@@ -12,6 +12,7 @@ from tickertape.base.ports import Buffer
 from tickertape.journal.jobs import Job
 from tickertape.journal.older import ArchiveRequest
 from tickertape.journal.reading import ReadRequest
+from tickertape.journal.staging import StagingTask
 
 
 class Send(NamedTuple):
@@ -57,9 +58,9 @@ class SubscriptionEnded(NamedTuple):
     error: TickertapeError
 
 
-PauseReason = Literal["journal", "unrecorded", "searches", "settling"]
-"""Why a connection is not read from: ahead of the disk, of what is handed on, of what is looked up, or of a
-settlement that is."""
+PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging"]
+"""Why a connection is not read from: ahead of the disk, of what is handed on, of what is looked up, of a
+settlement that is, or of the files of what is staged."""
 
 
 class PauseReading(NamedTuple):
@@ -130,6 +131,14 @@ class SpillTrim(NamedTuple):
     file: int
 
 
+class StagingJob(NamedTuple):
+    """Do something with a file of what is staged, those of one file in order; answer with
+    `Broker.staging_done`."""
+
+    token: int
+    task: StagingTask
+
+
 class OfflineStart(NamedTuple):
     """What waits for a connection is written to disk from now on; `bytes` wait."""
 
@@ -166,6 +175,7 @@ Effect = (
     | SpillWrite
     | SpillRead
     | SpillTrim
+    | StagingJob
     | OfflineStart
     | OfflineStop
     | Fatal

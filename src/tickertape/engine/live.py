@@ -67,6 +67,14 @@ class LiveEnd:
         self._parts.append(part)
         self.dispatcher.persisted(part)
 
+    def withheld(self, end: int) -> None:
+        """What was accepted up to `end` is not for anybody before all of it is persisted: who is here reads
+        the log until then."""
+        if self._known_from is not None:
+            self._known_from = end
+            self._parts.clear()
+            self.dispatcher.give_up(end)
+
     def persisted(self, end: int) -> None:
         """Everything below `end` is persisted."""
         while self._parts and self._parts[0].end_position <= end:

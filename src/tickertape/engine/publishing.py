@@ -22,6 +22,7 @@ from tickertape.base.limits import (
 )
 from tickertape.base.names import check_topic
 from tickertape.base.ports import Now
+from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, slice_batch
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
 from tickertape.engine.session import Session
@@ -85,14 +86,7 @@ class Publishing:
                 f"publish frame {command.frame} after {session.frames}: they are numbered without gaps"
             )
         session.frames = command.frame
-        if batch.run_count != 1 or batch.kinds is not None:
-            raise BadBatch("a publish frame has one run and no control records")
-        if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
-            raise BadBatch(
-                f"a publish frame of {batch.count} messages to {len(batch.topics)} topics: at most "
-                f"{publish_messages_max} to {publish_topics_max} are allowed"
-            )
-        batch.verify()
+        self._check_batch(batch)
         if command.sequenced:
             if batch.run(0).publisher != session.publisher:
                 raise BadBatch("a run with sequences names the publisher that logged on")
@@ -107,6 +101,29 @@ class Publishing:
                 "recorded and unrecorded topics do not share a frame, and unrecorded ones carry no sequence"
             )
         return recorded.pop()
+
+    def inspect_staged(self, batch: MessageBatch) -> None:
+        """Check a batch that is staged. Raises `BadBatch`, `CorruptBatch` for what no well-behaved client
+        sends, `BadTopic` for names, and for topics that no transaction can reach."""
+        self._check_batch(batch)
+        if batch.has_sequences:
+            raise BadBatch(
+                "a batch that is staged has no sequences: its messages get theirs when they are committed"
+            )
+        for topic in batch.topics:
+            check_topic(topic)
+            if not self.is_recorded(topic):
+                raise BadTopic(f"{shown(topic)} is not recorded: a transaction is part of the log")
+
+    def _check_batch(self, batch: MessageBatch) -> None:
+        if batch.run_count != 1 or batch.kinds is not None:
+            raise BadBatch("a publish frame has one run and no control records")
+        if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
+            raise BadBatch(
+                f"a publish frame of {batch.count} messages to {len(batch.topics)} topics: at most "
+                f"{publish_messages_max} to {publish_topics_max} are allowed"
+            )
+        batch.verify()
 
     def _check_name(self, topic: str) -> None:
         if topic in self._good_topics or topic == QUEUE_TOPIC:
@@ -157,6 +174,11 @@ class Publishing:
         """Take a batch of one run into the log."""
         self.accepted(self._journal.append(batch, stamp, last, now), batch, stamp)
 
+    def bind_derived(self, publisher: int, name: str, now: Now) -> None:
+        """Have the log say whose a derived id is, before its first message."""
+        if not self._registry.is_bound(publisher):
+            self._bind(publisher, name, derived=True, now=now)
+
     def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:
         record = self._registry.bind(publisher, name, derived=derived)
         sequence = self.next_sequence(CONTROL_PUBLISHER, now)
@@ -178,6 +200,16 @@ class Publishing:
     def owe(self, session: Session, answer: Callable[[], Command]) -> None:
         """Send `answer()` once everything accepted so far is persisted."""
         self._owed.append(_Owed(self._journal.accepted_end, session, 0, 0, answer))
+
+    def owe_own(self, session: Session, answer: Callable[[], Command]) -> bool:
+        """Owe `answer()` until what an earlier connection of this name sent is persisted; False when it is.
+
+        The highest sequence is told then, so that a new store does not begin below it."""
+        journal, publisher = self._journal, session.publisher
+        if journal.highest.get(publisher) == journal.persisted_highest.get(publisher):
+            return False
+        self.owe(session, answer)
+        return True
 
     @property
     def crowded(self) -> bool:

@@ -73,16 +73,18 @@ class _Left:
         return None
 
 
-def reach(journal: Journal, cover: Cover, positions: tuple[int, int], bounds: Bounds) -> ExtentSearch:
+def reach(
+    journal: Journal, cover: Cover, topic: str, positions: tuple[int, int], bounds: Bounds
+) -> ExtentSearch:
     """Up to where a reading of `positions` (start, end) gets that takes no more than `bounds` of what `cover`
-    covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive has it
-    neither."""
+    (of `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive
+    has it neither."""
     start, view = positions[0], journal.view
     end = min(positions[1], journal.persisted_end)
     if start >= end:
         return Extent(end, stop=end)
     if start < view.first_position:
-        return Extent(start, stop=(yield from _reach_older(view, cover, start, end, bounds)))
+        return Extent(start, stop=(yield from _reach_older(view, cover, topic, start, end, bounds)))
     try:
         stop = yield from _reach(view, cover, start, end, _Left(bounds))
     except TickertapeError:
@@ -93,14 +95,14 @@ def reach(journal: Journal, cover: Cover, positions: tuple[int, int], bounds: Bo
     return Extent(start, stop=stop)
 
 
-def _reach_older(view: LogView, cover: Cover, start: int, end: int, bounds: Bounds) -> Steps:
+def _reach_older(view: LogView, cover: Cover, topic: str, start: int, end: int, bounds: Bounds) -> Steps:
     """As `_reach`, from a position in the archive: not beyond where the log begins, unless that is enough."""
-    older = yield from look(view, cover.topic)
-    if older is None or start < oldest(view, cover.topic):
+    older = yield from look(view, topic)
+    if older is None or start < oldest(view, topic):
         raise gone(f"position {start}", view)
     if end - start <= bounds.messages and bounds.body_bytes >= _BYTES_ANY:
         return end
-    reader = OlderReader(view, older, start, cover.topic, _NO_SCAN)
+    reader = OlderReader(view, older, start, topic, _NO_SCAN)
     left, at, read = _Left(bounds), start, 0
     while at < end and read < reach_read_bytes_max and (request := reader.poll()) is not None:
         answer = yield request

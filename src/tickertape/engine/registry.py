@@ -40,6 +40,8 @@ class _Kind(msgspec.Struct):
     """The part that every control record has."""
 
     type: str
+    latest_of: str = ""
+    """On this matter only the last record counts."""
 
 
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -52,6 +54,8 @@ class Registry:
         self._owners: dict[int, tuple[str, bool]] = {}
         self.others: list[bytes] = []
         """Control records of other kinds, in the order of the log."""
+        self.latest: dict[str, bytes] = {}
+        """Those of them of which only the last on a matter counts, by the matter."""
         self.damage: list[JournalCorrupt] = []
         """Damage met while it was read: bindings may be missing."""
 
@@ -77,7 +81,12 @@ class Registry:
 
         Raises `JournalCorrupt`, without its place, for what is no control record."""
         try:
-            if msgspec.msgpack.decode(body, type=_Kind).type != _PUBLISHER:
+            kind = msgspec.msgpack.decode(body, type=_Kind)
+            if kind.latest_of:
+                self.latest.pop(kind.latest_of, None)
+                self.latest[kind.latest_of] = bytes(body)
+                return
+            if kind.type != _PUBLISHER:
                 self.others.append(bytes(body))
                 return
             record = msgspec.msgpack.decode(body, type=PublisherNamed)

@@ -41,7 +41,7 @@ from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.browsing import Browsing
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.reaching import Bounds, reach
 from tickertape.engine.read_budget import ReadBudget
@@ -334,7 +334,7 @@ class Subscribing:
 
         if command.positions is not None:
             bounds = Bounds(command.messages_max or _ANY, command.bytes_max or _ANY)
-            search = reach(self._journal, cover, command.positions, bounds)
+            search = reach(self._journal, cover, command.topic, command.positions, bounds)
         else:
             search = extent_search(self._journal, command, options, now)
             search = close_extent(self._journal, search, command.topic)

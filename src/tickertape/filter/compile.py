@@ -172,14 +172,23 @@ def _function(filter: Filter, condition: str) -> str:
         return "\n".join([*lines, f"    return list(range(len(bodies))) if {condition} else [], 0", ""])
     lines += [f"    c_{name} = context.{name}" for name in sorted(filter.needs)]
     lines += ["    found = []", "    take = found.append", "    unreadable = 0"]
-    if not filter.paths:
-        lines += ["    for i in range(len(bodies)):"]
+    lines += over_bodies(
+        f"            if {condition}:", "                take(i)", decoded=bool(filter.paths)
+    )
+    return "\n".join(lines)
+
+
+def over_bodies(*lines: str, decoded: bool) -> list[str]:
+    """The end of a generated function: `lines` for each body, of number `i` and, if `decoded`, content `m`.
+    What is too costly is counted in `unreadable`."""
+    if decoded:
+        head = ["    for i, body in enumerate(bodies):", *_DECODING]
     else:
-        lines += ["    for i, body in enumerate(bodies):", *DECODING]
-    lines += [
+        head = ["    for i in range(len(bodies)):"]
+    return [
+        *head,
         "        try:",
-        f"            if {condition}:",
-        "                take(i)",
+        *lines,
         "        except TooCostly:",
         "            unreadable += 1",
         "        if arrays:",
@@ -187,10 +196,9 @@ def _function(filter: Filter, condition: str) -> str:
         "    return found, unreadable",
         "",
     ]
-    return "\n".join(lines)
 
 
-DECODING: Final = (
+_DECODING: Final = (
     "        try:",
     "            m = quick(body)",
     "        except Unreadable:",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from tickertape.base.errors import BadPath
-from tickertape.filter.compile import DECODING, bad_path, trees
+from tickertape.filter.compile import bad_path, over_bodies, trees
 from tickertape.filter.elements import Arrays, TooCostly
 from tickertape.filter.functions import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
 from tickertape.filter.generate import Generator
@@ -83,22 +83,10 @@ def _function(tree: Node, paths: tuple[Path, ...], type: MessageType) -> _Values
     value = generator.value(tree)
     lines = ["def values(bodies, arrays):", "    found = [None] * len(bodies)", "    unreadable = 0"]
     names: dict[str, Any] = {**generator.names, "unsigned": unsigned, "TooCostly": TooCostly}
-    if reader is None:
-        lines += ["    for i in range(len(bodies)):"]
-    else:
-        lines += ["    for i, body in enumerate(bodies):", *DECODING]
+    lines += over_bodies(f"            found[i] = unsigned({value})", decoded=reader is not None)
+    if reader is not None:
         names |= {"quick": reader.quick, "decode": reader.decode, "doubts": reader.doubts}
         names |= {"Unreadable": Unreadable}
-    lines += [
-        "        try:",
-        f"            found[i] = unsigned({value})",
-        "        except TooCostly:",
-        "            unreadable += 1",
-        "        if arrays:",
-        "            arrays.forget()",
-        "    return found, unreadable",
-        "",
-    ]
     exec(compile("\n".join(lines), "<value>", "exec"), names)
     made: _Values = names["values"]
     return made

@@ -64,10 +64,6 @@ class Active:
         """Bytes left for commits when a mark and the seal are to fit too."""
         return self.capacity - self.offset - self._reserved
 
-    def takes(self, batch: MessageBatch) -> bool:
-        """Whether a commit of `batch` fits, with what it adds to the seal."""
-        return _commit_bytes(batch) <= self.room()
-
 
 def _reserve_bytes(index: SegmentIndex) -> int:
     """What a mark and the seal may take: their room is reserved with the segment, so neither meets a full
@@ -75,13 +71,14 @@ def _reserve_bytes(index: SegmentIndex) -> int:
     return 2 * commit_header_bytes + index.encoded_bytes_max + footer_bytes + 8
 
 
-def _commit_bytes(batch: MessageBatch) -> int:
+def commit_bytes_of(batch: MessageBatch) -> int:
+    """What a commit of `batch` takes of a segment's room at most, with what it adds to the seal."""
     return commit_header_bytes + batch.nbytes + SegmentIndex.growth_bytes_max(batch)
 
 
-def segment_bytes_for(batch: MessageBatch) -> int:
-    """The smallest segment that takes `batch` as its first commit."""
-    return segment_header_bytes + _reserve_bytes(SegmentIndex()) + _commit_bytes(batch)
+def segment_bytes_of(room: int) -> int:
+    """The smallest segment whose commits may take `room` bytes."""
+    return segment_header_bytes + _reserve_bytes(SegmentIndex()) + room
 
 
 def make_seal(

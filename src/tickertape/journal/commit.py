@@ -8,22 +8,14 @@ one is in flight, or go on after the first failure (it latches). Running out of 
 
 from __future__ import annotations
 
-from collections import deque
-from enum import Enum
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tickertape.base.errors import JournalFailed, TickertapeError
-from tickertape.base.limits import (
-    commit_batches_max,
-    commit_bytes_max,
-    commit_header_bytes,
-    commit_messages_max,
-    mark_idle_seconds,
-)
+from tickertape.base.limits import MIB, commit_header_bytes, mark_idle_seconds
 from tickertape.base.ports import Buffer, Now
-from tickertape.batch import MessageBatch, Stamp, merge
-from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, KEYS, KINDS, SEQUENCES
-from tickertape.journal.active import Active, LogEnd, make_seal, segment_bytes_for
+from tickertape.batch import MessageBatch, Stamp
+from tickertape.journal.active import Active, LogEnd, make_seal, segment_bytes_of
 from tickertape.journal.format import (
     CommitHeader,
     CommitKind,
@@ -41,37 +33,13 @@ from tickertape.journal.jobs import (
     SyncSegment,
     WriteCommit,
 )
+from tickertape.journal.pending import Next, Pending
+from tickertape.journal.persisted import Persisted, SyncPolicy
 from tickertape.journal.reached import Reached
 from tickertape.journal.reserve import Reserve
 
-_COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
-_TOPIC_INDEX_BYTES: Final = 4
-
-
-class SyncPolicy(Enum):
-    """When a commit is synced. `ALWAYS` before it is acknowledged; `INTERVAL` every so often; `NEVER` by the
-    system."""
-
-    ALWAYS = "always"
-    INTERVAL = "interval"
-    NEVER = "never"
-
-
-class Persisted(NamedTuple):
-    """A commit of messages that reached its level of durability."""
-
-    first_position: int
-    batch: MessageBatch
-    segment: int
-    end: int
-    """Offset after the commit in its segment."""
-
-
-class _Next(NamedTuple):
-    """The batch of the next commit, and what its parts count in `pending_bytes`."""
-
-    batch: MessageBatch
-    pending_bytes: int
+_SPARE_BYTES = 16 * MIB
+"""By how much a segment that is made for a chain is larger: for what is accepted before the chain."""
 
 
 class _InFlight(NamedTuple):
@@ -79,6 +47,8 @@ class _InFlight(NamedTuple):
     persisted: Persisted | None
     end: int
     """Position after the commit."""
+    continues: bool
+    """More of its chain follows: nothing of it is shown before the end."""
 
 
 class GroupCommit:
@@ -105,9 +75,10 @@ class GroupCommit:
         self._reserve = Reserve(segment_bytes)
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
-        self._pending: deque[tuple[MessageBatch, Stamp]] = deque()
-        self._next: _Next | None = None
-        self.pending_bytes = 0
+        self._pending = Pending()
+        self._next: Next | None = None
+        self._wanted = 0
+        """Room that a chain will need, asked for before it is accepted."""
         self._written_end = log_end.position
         self._in_flight: _InFlight | None = None
         self._mark_at: float | None = None
@@ -115,6 +86,8 @@ class GroupCommit:
         self._closing = False
         self._jobs: list[Job] = []
         self._persisted: list[Persisted] = []
+        self._chained: list[Persisted] = []
+        """Commits of a chain that has not ended: not persisted until it has."""
         self._opened: list[Active] = []
         self._advance(now)
 
@@ -127,11 +100,46 @@ class GroupCommit:
         if self.failure is not None:
             raise self.failure
         first = self.accepted_end
-        self._pending.append((batch, stamp))
-        self.pending_bytes += batch.nbytes
+        self._pending.append(batch, stamp)
         self.accepted_end += batch.count
         self._advance(now)
         return first
+
+    def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]], now: Now) -> int:
+        """Accept batches of one run each that are persisted all at once or not at all; returns the position
+        of the first message.
+
+        They become commits of their own in one segment, with nothing between them. The caller made sure of
+        `has_room`: a full disk would hold up everybody else behind them. Raises the latched failure."""
+        if self.failure is not None:
+            raise self.failure
+        first, self._wanted = self.accepted_end, 0
+        self._pending.append_chain(parts)
+        self.accepted_end += sum([batch.count for batch, _ in parts])
+        self._advance(now)
+        return first
+
+    def want_room(self, nbytes: int, now: Now) -> None:
+        """Have a segment begin that has `nbytes` left beside what was accepted; 0: no longer.
+
+        Look at `has_room`, and at `full`, after each answer of the disk."""
+        self._wanted = nbytes
+        self._advance(now)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether the active segment has `nbytes` left beside all that was accepted."""
+        if self.active is None or not self.ready:
+            return False
+        return self._accepted_room() + nbytes <= self.active.room()
+
+    def _accepted_room(self) -> int:
+        """What all that was accepted and is not written may take of a segment."""
+        return self._pending.room() + (0 if self._next is None else self._next.room)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What was accepted and is not yet on its way to the disk."""
+        return self._pending.bytes
 
     @property
     def pending_batches(self) -> int:
@@ -245,9 +253,12 @@ class GroupCommit:
         if self.failure is not None or self.closed:
             return
         if self._in_flight is None and self._next is None and self._pending:
-            self._next = self._gather()
+            self._next = self._pending.gather()
         self._prepare_ahead(now)
         if self._in_flight is not None:
+            return
+        if self._wants_segment() and self._fits_prepared(self._wanted_bytes()):
+            self._begin_segment(now)
             return
         if self._next is not None and self._next_sent(now):
             return
@@ -267,56 +278,26 @@ class GroupCommit:
     def _next_sent(self, now: Now) -> bool:
         """Send the next commit, or what must come before it; False when it has to wait."""
         assert self._next is not None
-        if self._sync_at is not None and now.mono >= self._sync_at:
+        if self._sync_at is not None and now.mono >= self._sync_at and not self._chained:
             return self._sync_sent()  # commits that keep coming must not put it off
-        if self.active is not None and self.active.takes(self._next.batch):
-            batch, nbytes = self._next
-            self._next = None
-            self.pending_bytes -= nbytes
-            self._write(CommitKind.DATA, batch)
+        if self.active is not None and self._next.fits(self.active):
+            following, self._next = self._next, None
+            self._pending.bytes -= following.pending_bytes
+            self._write(CommitKind.DATA, following)
             return True
-        prepared = self._reserve.prepared
-        if prepared is not None and segment_bytes_for(self._next.batch) <= prepared.capacity:
+        assert not self._chained, "all of a chain has room in its segment"
+        if self._fits_prepared(self._next.segment_bytes):
             self._begin_segment(now)
             return True
         if self._closing and self.full and self._reserve.preparing is None:
             self._pending.clear()
             self._next = None
-            self.pending_bytes = 0
         return False
 
-    def _gather(self) -> _Next:
-        """One batch of what is pending, as much as a commit may hold; the first is taken whatever its
-        size."""
-        if len(self._pending) == 1:
-            batch, stamp = self._pending.popleft()
-            return _Next(merge((batch,), (stamp,)), batch.nbytes)
-        parts: list[tuple[MessageBatch, Stamp]] = []
-        total = messages = columns = 0
-        topics, index_bytes = self._pending[0][0].topics, 0
-        while self._pending:
-            batch, _ = self._pending[0]
-            # A column that only some have is made for all, so a merged batch may be larger than its parts.
-            columns |= batch.columns
-            if batch.topics != topics:
-                index_bytes = _TOPIC_INDEX_BYTES
-            extra = index_bytes + (
-                sum(n for bit, n in _COLUMN_BYTES.items() if columns & bit) if columns else 0
-            )
-            count = messages + batch.count
-            if parts and (
-                total + batch.nbytes + extra * count > commit_bytes_max
-                or count > commit_messages_max
-                or len(parts) >= commit_batches_max
-            ):
-                break
-            parts.append(self._pending.popleft())
-            total, messages = total + batch.nbytes, count
-        return _Next(merge([batch for batch, _ in parts], [stamp for _, stamp in parts]), total)
-
-    def _write(self, kind: CommitKind, batch: MessageBatch | None) -> None:
+    def _write(self, kind: CommitKind, following: Next | None) -> None:
         active = self.active
         assert active is not None
+        batch, flags = (None, 0) if following is None else (following.batch, following.flags)
         self._mark_at = None
         first = self._written_end
         count = batch.count if batch is not None else 0
@@ -327,7 +308,7 @@ class GroupCommit:
         header, crc = encode_commit(
             CommitHeader(
                 kind=kind,
-                flags=0,
+                flags=flags,
                 codec=0,
                 salt=active.header.salt,
                 offset=active.offset,
@@ -350,7 +331,9 @@ class GroupCommit:
             persisted = Persisted(first, batch, active.header.number, end)
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
-        sync = self._policy is SyncPolicy.ALWAYS
+        continues = following is not None and following.continues
+        # Nothing of a chain counts before its end, so one sync behind that is enough.
+        sync = self._policy is SyncPolicy.ALWAYS and not continues
         job = WriteCommit(
             segment=active.header.number,
             offset=active.offset,
@@ -361,10 +344,10 @@ class GroupCommit:
         active.offset, active.chain = end, crc
         self._commit += 1
         self._written_end = first + count
-        self._send(job, persisted, end=self._written_end)
+        self._send(job, persisted, end=self._written_end, continues=continues)
 
-    def _send(self, job: Job, persisted: Persisted | None, *, end: int = -1) -> None:
-        self._in_flight = _InFlight(job, persisted, end)
+    def _send(self, job: Job, persisted: Persisted | None, *, end: int = -1, continues: bool = False) -> None:
+        self._in_flight = _InFlight(job, persisted, end, continues)
         self._jobs.append(job)
 
     def _sync_sent(self) -> bool:
@@ -383,8 +366,12 @@ class GroupCommit:
         if isinstance(job, WriteCommit):
             if job.sync:
                 self._synced_through = job.number
-            if flight.persisted is not None:
-                self._persisted.append(flight.persisted)
+            if flight.persisted is None:
+                return
+            self._chained.append(flight.persisted)
+            if not flight.continues:
+                self._persisted += self._chained
+                self._chained = []
                 self.persisted_end = flight.end
                 if self._policy is SyncPolicy.ALWAYS:
                     self._mark_at = now.mono + mark_idle_seconds
@@ -418,17 +405,33 @@ class GroupCommit:
         """Reserve the segment after the active one when half of that is used, or when the next commit needs
         it."""
         active, prepared = self.active, self._reserve.prepared
-        if self._next is None and (self._closing or (active is not None and active.offset <= active.half)):
+        waits = self._next is not None and (active is None or not self._next.fits(active))
+        needed = self._next.segment_bytes if self._next is not None and waits else 0
+        if self._wants_segment():
+            waits, needed = True, max(needed, self._wanted_bytes())
+        elif self._next is None and (self._closing or (active is not None and active.offset <= active.half)):
             return
         if not self._reserve.may_ask(now):
             return
-        waits = self._next is not None and (active is None or not active.takes(self._next.batch))
-        needed = segment_bytes_for(self._next.batch) if self._next is not None and waits else 0
         if prepared is not None and needed <= prepared.capacity:
             return
         if active is None or waits or active.offset > active.half:
             number = active.header.number + 1 if active else self._end.segment + 1
             self._jobs.append(self._reserve.ask(number, needed))
+
+    def _wants_segment(self) -> bool:
+        """Whether a segment is to begin because the active one has no room for a chain: not in the middle of
+        another one."""
+        wanted = bool(self._wanted) and not self._closing and not self._chained
+        return wanted and not self.has_room(self._wanted)
+
+    def _wanted_bytes(self) -> int:
+        return segment_bytes_of(self._wanted + self._accepted_room() + _SPARE_BYTES)
+
+    def _fits_prepared(self, nbytes: int) -> bool:
+        """Whether a segment of `nbytes` is reserved."""
+        prepared = self._reserve.prepared
+        return prepared is not None and nbytes <= prepared.capacity
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
         if error is not None and not isinstance(error, NoRoom):

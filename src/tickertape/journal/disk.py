@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import mmap
 import os
 import stat
 from collections.abc import Sequence
@@ -234,6 +235,10 @@ class SystemDisk:
             pieces.append(data)
             got += len(data)
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+
+    def map(self, handle: int) -> memoryview:
+        """The whole file, to be read in place: what is not used can leave memory again."""
+        return memoryview(mmap.mmap(self._fd(handle), 0, access=mmap.ACCESS_READ))
 
     def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
         """As `read`, from the page cache only: None when the disk would have to be waited for.

@@ -1,7 +1,7 @@
 """Owns the headers of many commits at once: a window of a segment in which commit follows commit.
 
 Must never accept a commit that `SegmentScan` would not: same salt, offset, number, chain, epoch and
-checksums, body included. What it does not accept it leaves to that one to judge.
+checksums, body included; nor one with flags. What it does not accept it leaves to that one to judge.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def read_heads(window: bytes, expected: Expected) -> Heads | None:
     valid &= rows["number"] == np.arange(count, dtype=np.uint64) + np.uint64(expected.number)
     valid &= rows["chain"] == np.concatenate((np.array([expected.chain], np.uint32), crcs[:-1]))
     kinds = rows["kind"]
-    valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL)
+    valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL) & (rows["flags"] == 0)
     good = count if valid.all() else int(valid.argmin())
     seals = np.flatnonzero(kinds[:good] == CommitKind.SEAL)
     if len(seals):

@@ -7,14 +7,17 @@ Must never show a reader anything above the persisted end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import batch_memory_bytes, commit_gather_bytes_max, segment_bytes_default
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp
-from tickertape.journal.commit import GroupCommit, Persisted, SyncPolicy
+from tickertape.journal.commit import GroupCommit
 from tickertape.journal.index import publisher_spans
 from tickertape.journal.jobs import Job
 from tickertape.journal.lookup import next_block_with
+from tickertape.journal.persisted import Persisted, SyncPolicy
 from tickertape.journal.reached import Reached
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import LogView
@@ -58,6 +61,21 @@ class Journal:
         """Accept a batch of one run whose last message has `last_sequence`; returns its first position."""
         self.highest[stamp.publisher] = last_sequence
         return self._commit.append(batch, stamp, now)
+
+    def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]], now: Now) -> int:
+        """Accept batches of one run each that are persisted all at once or not at all, in one segment;
+        returns the first position. `has_room` for all of them was made sure of."""
+        for batch, stamp in parts:
+            self.highest[stamp.publisher] = stamp.first_sequence + batch.count - 1
+        return self._commit.append_chain(parts, now)
+
+    def want_room(self, nbytes: int, now: Now) -> None:
+        """Have a segment begin that has `nbytes` left; 0: no longer. `has_room` and `full` say how it is."""
+        self._commit.want_room(nbytes, now)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether the segment that is written has `nbytes` left beside all that was accepted."""
+        return self._commit.has_room(nbytes)
 
     def log_time(self, now: Now) -> int:
         """The stamp for what is accepted now, microseconds: the wall clock, but never back."""

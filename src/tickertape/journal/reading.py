@@ -22,9 +22,9 @@ from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.active import Active
-from tickertape.journal.commit import Persisted
 from tickertape.journal.format import CommitHeader, CommitKind, SegmentHeader, decode_commit, segment_path
 from tickertape.journal.index import SegmentIndex
+from tickertape.journal.persisted import Persisted
 from tickertape.journal.recovery import Segment
 from tickertape.journal.retired import FirstMessage, Retired
 from tickertape.journal.sealed import SealedIndexes

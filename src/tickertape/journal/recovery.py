@@ -16,6 +16,7 @@ from tickertape.base.limits import MIB, segment_header_bytes
 from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.active import Active, LogEnd, make_seal
 from tickertape.journal.format import (
+    FLAG_CONTINUES,
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
     CommitHeader,
@@ -263,30 +264,46 @@ class Through(NamedTuple):
     """Highest sequence of each publisher."""
     unproven: int
     """Offset of the first commit which none says to be durable."""
+    chain: CommitHeader | None
+    """The first commit of a chain whose end was not found."""
 
 
-def read_through(disk: Disk, file: Seen) -> Through:
-    """Read every commit of a segment. Raises `JournalCorrupt` for a batch that is none."""
+def read_through(disk: Disk, file: Seen, until: int | None = None) -> Through:
+    """Read every commit of a segment, or those before `until`. Raises `JournalCorrupt` for a batch that is
+    none."""
     assert file.header is not None
     handle = disk.open(segment_path(file.number), write=False)
     try:
         scan = SegmentScan(lambda o, n: disk.read(handle, o, n), file.size, file.header, file.chain)
         rebuild = IndexRebuild(file.header.first_commit)
         at = segment_header_bytes
+        chain: CommitHeader | None = None
         try:
-            for found in scan.stretches():
+            for found in scan.stretches(until):
                 if isinstance(found, Heads):
                     rebuild.take_many(found)
-                    at = found.last().end
+                    at, chain = found.last().end, None
                 else:
                     rebuild.take(*found)
                     at = found.header.end
+                    chain = (chain or found.header) if found.header.flags & FLAG_CONTINUES else None
         except BadBatch as error:
             refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
         assert scan.ending is not None
-        return Through(rebuild.index, scan.ending, rebuild.highest, rebuild.unproven(scan.ending.end))
+        unproven = rebuild.unproven(scan.ending.end)
+        return Through(rebuild.index, scan.ending, rebuild.highest, unproven, chain)
     finally:
         disk.close(handle)
+
+
+def read_finished(disk: Disk, file: Seen) -> tuple[Through, CommitHeader | None]:
+    """What an unsealed segment holds but for a chain without its end, and the first commit of that.
+
+    Raises `JournalCorrupt` for a batch that is none."""
+    through = read_through(disk, file)
+    if through.chain is None or through.ending.verdict not in (Verdict.CLEAN, Verdict.TORN):
+        return through, None
+    return read_through(disk, file, until=through.chain.offset), through.chain
 
 
 def _finish(
@@ -296,7 +313,13 @@ def _finish(
     it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
     header = file.header
     assert header is not None
-    index, ending, highest, unproven = read_through(disk, file)
+    (index, ending, highest, unproven, _), chain = read_finished(disk, file)
+    if chain is not None:
+        # What is cut off still stands where it was staged: it is no message that anybody was told of.
+        report.append(
+            f"segment {file.number}: a transaction at {chain.offset} has no end; it is cut off, and what was "
+            f"staged for it is kept"
+        )
     if ending.verdict is Verdict.CORRUPT:
         refuse(segment_path(file.number), ending.end, ending.detail)
     if sealed and ending.verdict is not Verdict.SEALED:

@@ -113,11 +113,31 @@ def is_expired(retired: Retired | None, bookmark: Bookmark) -> bool:
 
 
 def with_records(records: tuple[bytes, ...], more: list[bytes]) -> tuple[bytes, ...]:
-    """Control records and later ones: of equal ones the last stays."""
+    """Control records and later ones: of equal ones, and of those on one matter, the last stays."""
     if not more:
         return records
-    latest = dict.fromkeys(reversed(more))
-    return (*(record for record in records if record not in latest), *reversed(latest))
+    latest: dict[str | bytes, bytes | None] = dict.fromkeys(reversed([_matter(record) for record in more]))
+    kept = [record for record in records if _matter(record) not in latest]
+    for record in reversed(more):
+        matter = _matter(record)
+        if latest.get(matter) is None:
+            latest[matter] = record
+    return (*kept, *[record for record in reversed(latest.values()) if record is not None])
+
+
+class _Record(msgspec.Struct):
+    """The part of a control record that says which others it makes superfluous."""
+
+    latest_of: str = ""
+
+
+def _matter(record: bytes) -> str | bytes:
+    if b"latest_of" not in record:
+        return record
+    try:
+        return msgspec.msgpack.decode(record, type=_Record).latest_of or record
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return record
 
 
 def expired(what: str, retired: Retired | None, first: FirstMessage | None) -> BookmarkExpired:

@@ -40,6 +40,7 @@ class Verdict(Enum):
     CLEAN = "zeros after the last valid commit"
     TORN = "an unfinished write after the last valid commit"
     CORRUPT = "damage below a commit that proves it was durable"
+    UNFINISHED = "commits of a chain that has no end"
 
 
 class Commit(NamedTuple):
@@ -54,7 +55,7 @@ class Ending(NamedTuple):
 
     verdict: Verdict
     end: int
-    """Offset after the last valid commit; for CORRUPT where the damage begins."""
+    """Offset after the last valid commit; for CORRUPT where the damage begins, for UNFINISHED the chain."""
     chain: int
     """Header checksum of the last valid commit (of the segment header when there is none)."""
     last: CommitHeader | None
@@ -107,11 +108,15 @@ class SegmentScan:
                 self.ending = self._judge_seal(last)
                 return
 
-    def stretches(self) -> Iterator[Heads | Commit]:
-        """As `commits` of a deep scan from the beginning, but many commits at once where they are small."""
+    def stretches(self, until: int | None = None) -> Iterator[Heads | Commit]:
+        """As `commits` of a deep scan from the beginning, but many commits at once where they are small, none
+        of which has flags. `until`: where a chain begins that was found to have no end."""
         offset, number = segment_header_bytes, self._header.first_commit
         last: CommitHeader | None = None
         while last is None or last.kind is not CommitKind.SEAL:
+            if offset == until:
+                self.ending = Ending(Verdict.UNFINISHED, offset, self._chain, last, offset)
+                return
             window = self._read(offset, _STRETCH_BYTES)
             heads = read_heads(
                 window, Expected(self._header.salt, self._header.epoch, offset, number, self._chain)

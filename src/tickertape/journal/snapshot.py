@@ -21,7 +21,7 @@ from tickertape.journal.format import CommitHeader, decode_commit, segment_path
 from tickertape.journal.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import LogSegment, LogView, Part, ReadRequest
-from tickertape.journal.recovery import Segment, Step, decide, read_through, use_sealed
+from tickertape.journal.recovery import Segment, Step, decide, read_finished, use_sealed
 from tickertape.journal.retired import Retired, read_retired
 from tickertape.journal.seen import Indexes, Seen, look
 from tickertape.journal.segment import Verdict
@@ -114,7 +114,7 @@ def _add_active(
     corrupt_at = -1
     for _ in range(_LOOKS_MAX):
         try:
-            index, ending, _, unproven = read_through(disk, file)
+            (index, ending, _, unproven, _), _ = read_finished(disk, file)
         except JournalCorrupt as error:
             return 0, error
         if ending.verdict is not Verdict.CORRUPT or ending.end == corrupt_at:

@@ -9,11 +9,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from tickertape.base.errors import BadBatch, CorruptBatch
 from tickertape.base.limits import commit_header_bytes
 from tickertape.base.ports import Disk
 from tickertape.batch import MessageBatch
 from tickertape.journal.format import (
+    FLAG_CONTINUES,
     CommitHeader,
     CommitKind,
     SegmentHeader,
@@ -77,6 +80,9 @@ class SegmentWalk:
         self._begun_after = begun_after
         self._position: int | None = self.header.first_position
         self._at = 0
+        self._chain_start: CommitHeader | None = None
+        """The first commit of a chain that has not ended."""
+        self._before_chain: tuple[SegmentSummary, dict[int, int]] | None = None
 
     def by_seal(self, file: Seen) -> bool:
         """Take the summary from the seal; False when it does not say all."""
@@ -149,12 +155,35 @@ class SegmentWalk:
                 f"{_name(header)} begins at position {header.first_position}, not {self._position}",
             )
         self._position = header.first_position + header.messages
+        self._follow_chain(header)
         summary.commits += 1
         summary.used, summary.last, summary.end_position = header.end, header.timestamp, self._position
         if header.kind is CommitKind.DATA:
             self._take_batch(commit)
         elif header.kind is CommitKind.SEAL:
             self._take_seal(commit)
+
+    def _follow_chain(self, header: CommitHeader) -> None:
+        """Remember what stands before a chain: without its end it is no part of the log."""
+        if header.flags == 0 and self._chain_start is not None:
+            self._damaged(header.offset, f"{_name(header)} stands in the middle of a transaction")
+        if not header.flags & FLAG_CONTINUES:
+            self._chain_start = self._before_chain = None
+        elif self._chain_start is None:
+            self._chain_start = header
+            self._before_chain = msgspec.structs.replace(self.summary), dict(self.highest)
+
+    def _leave_chain(self) -> None:
+        """The chain at the end of the segment has no end."""
+        if self._chain_start is None or self._before_chain is None:
+            return
+        found, (self.summary, self.highest) = self.summary, self._before_chain
+        self.summary.bytes = found.bytes
+        what = (
+            f"{found.messages - self.summary.messages} messages of a transaction without its end; the next "
+            "start cuts them off"
+        )
+        self.notes.append(Finding(self.path, self._chain_start.offset, what))
 
     def _take_batch(self, commit: Commit) -> None:
         header = commit.header
@@ -212,6 +241,8 @@ class SegmentWalk:
         if ending.verdict is Verdict.CORRUPT:
             self._damaged(ending.end, self._what_stands(ending, file))
             return ending.last is None or ending.last.kind is not CommitKind.SEAL
+        if not self._begun_after:
+            self._leave_chain()
         if self._begun_after:
             self._damaged(ending.end, "it does not end with a valid seal, though a later segment was begun")
         elif ending.verdict is Verdict.TORN:

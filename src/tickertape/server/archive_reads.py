@@ -182,9 +182,9 @@ class ArchiveReads:
             try:
                 covered = self._look()
             except TickertapeError as error:
-                self._tell("archive_failed", logging.WARNING, code=error.code, text=str(error))
+                self._record("archive_failed", logging.WARNING, code=error.code, text=str(error))
             except Exception as defect:  # noqa: BLE001 - it is told, and tried again
-                self._tell("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
+                self._record("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
             else:
                 self._to_loop(self._looked, covered)
 
@@ -217,12 +217,12 @@ class ArchiveReads:
 
         coverage = self._opened().refresh()
         if coverage is None:
-            self._tell("archive_missing", logging.WARNING, location=self._config.location)
+            self._record("archive_missing", logging.WARNING, location=self._config.location)
             return Covered(None)
-        self._tell("archive_found", logging.INFO, location=self._config.location)
+        self._record("archive_found", logging.INFO, location=self._config.location)
         return Covered(coverage.begin, coverage.end, partial(holds_topic, coverage.topics), coverage.topics)
 
-    def _tell(self, name: str, level: int, **fields: str) -> None:
+    def _record(self, name: str, level: int, **fields: str) -> None:
         """Once, until something else is to be told."""
         told = f"{name} {fields}"
         if told != self._told:

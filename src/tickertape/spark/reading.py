@@ -25,6 +25,7 @@ from tickertape.journal.disk import SystemDisk
 from tickertape.journal.outside import first_outside, read_outside
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.pieces import Piece, piece_of_batch
+from tickertape.spark.servers import client_of
 
 if TYPE_CHECKING:
     from tickertape.client.blocking import Client
@@ -128,16 +129,13 @@ def connect(
     All are asked once more until `patience_seconds` are over. Raises `Disconnected` with the reason of each
     when none answers.
     """
-    # Spark starts a Python process for each step of planning; the first of them needs no client.
-    from tickertape.client.blocking import Client
-
     name = f"spark-{uuid4().hex}"
     until = time.monotonic() + patience_seconds
     while True:
         reasons = []
         for uri in servers:
             try:
-                return Client(name, uri, timeout=timeout_seconds), uri
+                return client_of(uri, name, timeout_seconds), uri
             except TickertapeError as error:
                 reasons.append(str(error))
         if time.monotonic() >= until:

@@ -12,12 +12,14 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tickertape.base.errors import BookmarkExpired
+from tickertape.base.errors import BookmarkExpired, UsageError
 from tickertape.spark.options import Query, Wanted, read_options
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.planning import Found, parts_of
 from tickertape.spark.reading import LOSS_HINT, connect, log, pieces
 from tickertape.spark.schema import DEFAULT_SCHEMA, Columns, columns_of, record_batches
+from tickertape.spark.sink import TickertapeStreamWriter, TickertapeWriter
+from tickertape.spark.sink_options import sink_options
 from tickertape.spark.stream import TickertapeStreamReader
 
 
@@ -43,6 +45,19 @@ class TickertapeSource(DataSource):
         """A reader of what comes, of the columns of `schema`. Raises as `reader`."""
         wanted = read_options(self.options, Query.STREAM)
         return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
+        """A writer of rows of `schema`. Raises what `sink_options` raises, and `UsageError` for a mode that
+        would have to remove something."""
+        if overwrite:
+            raise UsageError('a log is added to: write with .mode("append")')
+        return TickertapeWriter(sink_options(self.options, schema, stream=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
+        """A writer of the batches of a query. Raises as `writer`."""
+        if overwrite:
+            raise UsageError('a log is added to: write with .outputMode("append")')
+        return TickertapeStreamWriter(sink_options(self.options, schema, stream=True))
 
 
 class TickertapeReader(DataSourceReader):

@@ -299,6 +299,10 @@ class StrictDisk:
             raise _error(errno.EINVAL, f"{size} bytes at {offset}")
         return file.view.read(offset, size)
 
+    def map(self, handle: int) -> memoryview:
+        """The whole file as it is now."""
+        return memoryview(self.read(handle, 0, self.size(handle)))
+
     def read_nowait(self, handle: int, offset: int, size: int) -> bytes | None:
         """As `read`: memory never has to be waited for."""
         return self.read(handle, offset, size)

@@ -39,6 +39,9 @@ class Logon(Command, tag="logon", frozen=True, kw_only=True):
     options: str = ""
     heartbeat_ms: Count = 0
 
+    def __repr__(self) -> str:
+        return f"Logon(name={self.name!r})"  # a password is shown nowhere
+
 
 class Publish(Command, tag="p", frozen=True, kw_only=True):
     """A batch of one run. `frame` numbers the publish frames of the connection from 1, without gaps.
@@ -135,6 +138,52 @@ class Resolve(Command, tag="res", frozen=True, kw_only=True):
     bytes_max: Count = 0
 
 
+class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What names a transaction: `publisher` is the name of the client under whose derived publisher id its
+    messages come.
+
+    With a `space`, names are numbers in decimal that rise, as the batches of a query do: a number at or below
+    the highest one committed was committed. Without one, each name is a transaction of its own."""
+
+    publisher: str
+    space: str = ""
+    name: str
+
+
+class Stage(Command, tag="stg", frozen=True, kw_only=True):
+    """A batch of one run without sequences for a part of a transaction, behind what this connection staged
+    for that part before; else the part begins with it. Answered with `Ack` once it is written."""
+
+    id: Count
+    transaction: Transaction
+    part: str
+
+
+class Prepare(Command, tag="prep", frozen=True, kw_only=True):
+    """Nothing more comes for a part that this connection staged. Answered with `Staged` once it is durable:
+    from then on it outlives the connection and the server."""
+
+    id: Count
+    transaction: Transaction
+    part: str
+
+
+class Commit(Command, tag="cmt", frozen=True, kw_only=True):
+    """Put the messages of these parts, in this order, into the log: all at once or none. What else is staged
+    for the transaction is dropped. Answered with `Committed`."""
+
+    id: Count
+    transaction: Transaction
+    parts: tuple[str, ...] = ()
+
+
+class Abort(Command, tag="abt", frozen=True, kw_only=True):
+    """Drop what is staged for a transaction. Answered with `Ack`."""
+
+    id: Count
+    transaction: Transaction
+
+
 # -- from the server ----------------------------------------------------------------------------------
 
 
@@ -187,6 +236,24 @@ class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
     end: Count
     topic: str = ""
     types: dict[str, tuple[str, ...]] = {}
+
+
+class Staged(Command, tag="stgd", frozen=True, kw_only=True):
+    """The outcome of `Prepare`: the part is durable, with so many messages."""
+
+    id: Count
+    messages: Count
+
+
+class Committed(Command, tag="cmtd", frozen=True, kw_only=True):
+    """The outcome of `Commit`: the transaction is in the log. `repeated`: it was before, and nothing was
+    done. Else the last of its messages has the bookmark `publisher|sequence|` (`sequence` 0: it has none)."""
+
+    id: Count
+    repeated: bool = False
+    messages: Count = 0
+    publisher: Count = 0
+    sequence: Count = 0
 
 
 class Persisted(Command, tag="d", frozen=True, kw_only=True):
@@ -302,12 +369,18 @@ ClientCommand = (
     | Credits
     | Flush
     | Resolve
+    | Stage
+    | Prepare
+    | Commit
+    | Abort
     | Heartbeat
 )
 ServerCommand = (
     LoggedOn
     | Ack
     | Resolved
+    | Staged
+    | Committed
     | Persisted
     | Processed
     | Rejected
@@ -319,4 +392,4 @@ ServerCommand = (
     | Heartbeat
 )
 
-CARRIES_BATCH: Final = (Publish, Deliver)
+CARRIES_BATCH: Final = (Publish, Deliver, Stage)

@@ -40,7 +40,7 @@ def filled(tmp_path: Path) -> Place:
     [
         (["archive"], "Missing option '--to'"),
         (["archive", "--to", "x", "--once", "--interval", "5s"], "--once and --interval exclude each other"),
-        (["archive", "--to", "x", "--server", "http://a"], "Invalid value for '--server'"),
+        (["archive", "--to", "x", "--server", "http://a"], "Invalid value for --server"),
         (["archive", "--to", "x", "--interval", "soon"], "Invalid value for '--interval'"),
         (["archive", "--to", "x", "--batch", "0"], "Invalid value for '--batch'"),
         (["compact", "x", "--storage-option", "AWS_REGION"], "KEY=VALUE, such as AWS_REGION=eu-west-1"),

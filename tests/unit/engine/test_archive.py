@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.simulation.archive_world import ArchiveWorld
-from tests.simulation.engine_world import Heard, Peer
+from tests.simulation.engine_peer import Heard, Peer
 from tickertape.base.errors import TickertapeError
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.older import (

@@ -13,7 +13,7 @@ from tickertape.base.limits import commit_bytes_max, mark_idle_seconds, segment_
 from tickertape.base.ports import Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.active import Active, LogEnd
-from tickertape.journal.commit import GroupCommit, Persisted, SyncPolicy
+from tickertape.journal.commit import GroupCommit
 from tickertape.journal.format import CommitKind, decode_commit, decode_segment_header
 from tickertape.journal.jobs import (
     Job,
@@ -25,6 +25,7 @@ from tickertape.journal.jobs import (
     SyncSegment,
     WriteCommit,
 )
+from tickertape.journal.persisted import Persisted, SyncPolicy
 
 CAPACITY = 64 * 1024
 

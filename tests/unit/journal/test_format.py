@@ -13,7 +13,6 @@ from crc32c import crc32c
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
-from tickertape.journal.commit import SyncPolicy
 from tickertape.journal.format import (
     CommitHeader,
     CommitKind,
@@ -34,6 +33,7 @@ from tickertape.journal.format import (
 from tickertape.journal.index import SegmentIndex
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
+from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.recovery import recover
 from tickertape.testing.disk import StrictDisk
 

@@ -222,7 +222,7 @@ def test_several_damages_in_one_segment_are_all_told() -> None:
 def test_a_run_that_does_not_match_what_its_publisher_sent_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     written = Written()
     # the commit's own checksum is made over what the server had in memory: wrong there, right on the disk
-    monkeypatch.setattr("tickertape.journal.commit.merge", _merge_with_a_wrong_body)
+    monkeypatch.setattr("tickertape.journal.pending.merge", _merge_with_a_wrong_body)
     written.publish()
     monkeypatch.undo()
     written.stop()

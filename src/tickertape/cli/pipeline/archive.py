@@ -16,8 +16,9 @@ import msgspec
 
 from tickertape.base.archive_limits import batch_messages_default, keep_seconds_default
 from tickertape.cli.archives import place, require_deltalake, storage_option
-from tickertape.cli.options import answer_timeout_option, interval, server_option
+from tickertape.cli.options import answer_timeout_option, interval
 from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
+from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
@@ -33,7 +34,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The report a
 
 
 @click.command(short_help="Write the log to a Delta table, exactly once.")
-@server_option
+@server_options
 @click.option(
     "--to", "location", required=True, metavar="LOCATION", help="A directory, or a URI such as s3://B/P."
 )
@@ -73,7 +74,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The report a
 @answer_timeout_option
 @json_option
 def archive(
-    server: str,
+    server: Server,
     location: str,
     topics: str,
     once: bool,
@@ -104,7 +105,7 @@ def archive(
     from tickertape.spark.archive import Wish, archive_log, prepare
 
     wish = Wish(
-        servers=(server,),
+        servers=(server.for_spark(),),
         place=place(location, storage),
         topics=topics,
         directory=directory,

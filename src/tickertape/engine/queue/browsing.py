@@ -20,7 +20,7 @@ from tickertape.engine.content import Content
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.fitting import affordable
 from tickertape.engine.queue.fetching import Fetching
-from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import array_of
 from tickertape.engine.session import Session

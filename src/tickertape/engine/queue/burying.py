@@ -19,8 +19,8 @@ from tickertape.base.queue_limits import dead_letter_label_bytes_max, queue_fram
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.batch.format import I8
 from tickertape.engine.queue.fetching import Fetched, Fetching
-from tickertape.engine.queue.forward import LogAccess
 from tickertape.engine.queue.ledger import Ledger
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Outcome, What, bitmap_of, ranges_of
 from tickertape.engine.queue.state import Doom

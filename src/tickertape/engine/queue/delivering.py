@@ -22,9 +22,9 @@ from tickertape.engine.effects import Effect, Send
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.fairness import Load, next_one, share
 from tickertape.engine.queue.fetching import Fetched, Fetching
-from tickertape.engine.queue.forward import LogAccess
 from tickertape.engine.queue.ledger import Ledger
 from tickertape.engine.queue.narrowing import Narrowing
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Outcome, What, bitmap_of, ranges_of
 from tickertape.wire.commands import Deliver

@@ -16,8 +16,7 @@ from tickertape.base.ports import Buffer
 from tickertape.base.queue_limits import delivery_bytes_max
 from tickertape.batch import MessageBatch, merge, select, slice_batch
 from tickertape.batch.format import Int64s
-from tickertape.engine.effects import Read
-from tickertape.engine.queue.forward import LogAccess
+from tickertape.engine.queue.one_read import LogAccess, OneRead
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import Part, ReadRequest
 
@@ -49,17 +48,17 @@ class Fetching:
         self._reader: LogReader | None = None
         self._parts: list[Part] = []
         """What the last read brought."""
-        self._token: int | None = None
-        self._segment = 0
-        """Number of the segment that is read."""
-        self._queued = False
-        self.failure: TickertapeError | None = None
+        self._read = OneRead(access)
+
+    @property
+    def failure(self) -> TickertapeError | None:
         """What was wanted cannot be read."""
+        return self._read.failure
 
     @property
     def waiting(self) -> bool:
         """Whether a read is under way."""
-        return self._token is not None or self._queued
+        return self._read.waiting
 
     def get(self, wanted: Int64s) -> Fetched | None:
         """Of the messages `wanted` (positions, rising, at least one) those at the front that are in memory,
@@ -85,7 +84,7 @@ class Fetching:
         """What was read was used, or is not wanted now: it may be dropped if others want to read. Not before:
         two that read in turns would only drop what the other one read."""
         if not self.waiting:
-            self._budget.idle(self, self._dropped)
+            self._budget.idle(self._read, self._dropped)
 
     def _now(self, wanted: Int64s) -> Fetched | None:
         """Of what a reader brought."""
@@ -94,32 +93,27 @@ class Fetching:
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
-        if token != self._token:
+        if not self._read.ended(token):
             return False
-        self._token = None
         assert self._reader is not None
-        try:
-            if isinstance(data, TickertapeError):
-                raise data
-            self._parts = self._reader.answer(data)
-        except TickertapeError as error:
-            if self._access.journal.view.has_number(self._segment):
-                self.failure = error
-            # Else retention has removed it meanwhile: what was wanted has left the queue.
+        parts = self._read.parts(self._reader, data)
+        if parts is None:
             self.let_go()
+        else:
+            self._parts = parts
         self._came()
         return True
 
     def let_go(self) -> None:
         """Nothing of what was read is needed now."""
-        self._parts, self._reader = [], None
+        self._dropped()
         if not self.waiting:
-            self._budget.forget(self)
+            self._budget.forget(self._read)
 
     def stop(self) -> None:
         """Nothing more is wanted; an answer that is still to come is ignored."""
-        self._token, self._queued = None, False
-        self.let_go()
+        self._dropped()
+        self._read.stop()
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -135,26 +129,14 @@ class Fetching:
         try:
             step = reader.poll()
         except JournalCorrupt as error:
-            self.failure = error
+            self._read.failure = error
             return
         if step is None:
-            self.failure = JournalCorrupt(f"position {first} is not in the log, and a queue needs it")
+            self._read.failure = JournalCorrupt(f"position {first} is not in the log, and a queue needs it")
         elif isinstance(step, ReadRequest):
-            self._budget.busy(self)
-            if self._budget.reserve(self, step.size, lambda: self._granted(step)):
-                self._send(step)
-            else:
-                self._queued = True
+            self._read.ask(step)
         else:
             self._parts = step
-
-    def _granted(self, request: ReadRequest) -> None:
-        self._queued = False
-        self._send(request)
-
-    def _send(self, request: ReadRequest) -> None:
-        self._token, self._segment = self._access.new_token(), request.segment
-        self._access.effects.append(Read(self._token, request))
 
 
 def _part_with(parts: list[Part], position: int) -> int | None:

@@ -6,24 +6,12 @@ Must never hold more than one read, or hand out what is not persisted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
-from tickertape.engine.effects import Effect, Read
-from tickertape.engine.read_budget import ReadBudget
-from tickertape.journal.journal import Journal
+from tickertape.engine.queue.one_read import LogAccess, OneRead
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import Part, ReadRequest
-
-
-class LogAccess(NamedTuple):
-    """What it takes to read the log."""
-
-    journal: Journal
-    effects: list[Effect]
-    new_token: Callable[[], int]
-    budget: ReadBudget
 
 
 class Forward:
@@ -36,16 +24,17 @@ class Forward:
         self._reader = LogReader(access.journal.view, position, topic)
         self._came = came
         self._parts: list[Part] = []
-        self._token: int | None = None
-        self._segment = 0
-        """Number of the segment that is read."""
-        self._queued = False
-        self.failure: TickertapeError | None = None
+        self._read = OneRead(access)
 
     @property
     def waiting(self) -> bool:
         """Whether a read is under way."""
-        return self._token is not None or self._queued
+        return self._read.waiting
+
+    @property
+    def failure(self) -> TickertapeError | None:
+        """The log cannot be read."""
+        return self._read.failure
 
     @property
     def position(self) -> int:
@@ -61,46 +50,29 @@ class Forward:
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
-        if token != self._token:
+        if not self._read.ended(token):
             return False
-        self._token = None
-        try:
-            if isinstance(data, TickertapeError):
-                raise data
-            self._parts = self._reader.answer(data)
-        except TickertapeError as error:
-            view = self._access.journal.view
-            if view.has_number(self._segment):
-                self.failure = error
-            else:  # retention has removed it meanwhile: what was in it is needed by nobody
-                self._reader = LogReader(view, self._reader.position, self._topic)
-        self._access.budget.release(self)
+        parts = self._read.parts(self._reader, data)
+        if parts is not None:
+            self._parts = parts
+        elif self.failure is None:  # retention has removed it
+            self._reader = LogReader(self._access.journal.view, self._reader.position, self._topic)
+        self._access.budget.release(self._read)
         self._came()
         return True
 
     def stop(self) -> None:
         """Nothing more is wanted; an answer that is still to come is ignored."""
-        self._token, self._parts = None, []
-        self._access.budget.forget(self)
+        self._parts = []
+        self._read.stop()
 
     def _poll(self) -> None:
         try:
             step = self._reader.poll()
         except TickertapeError as error:
-            self.failure = error
+            self._read.failure = error
             return
         if isinstance(step, ReadRequest):
-            if self._access.budget.reserve(self, step.size, lambda: self._granted(step)):
-                self._send(step)
-            else:
-                self._queued = True
+            self._read.ask(step)
         elif step is not None:
             self._parts = step
-
-    def _granted(self, request: ReadRequest) -> None:
-        self._queued = False
-        self._send(request)
-
-    def _send(self, request: ReadRequest) -> None:
-        self._token, self._segment = self._access.new_token(), request.segment
-        self._access.effects.append(Read(self._token, request))

@@ -45,9 +45,8 @@ class Ledger:
             self.append(builder.build(), now)
         return self._journal.accepted_end
 
-    def append(self, batch: MessageBatch, now: Now) -> int:
-        """Append messages of the server's own; returns as `write`."""
+    def append(self, batch: MessageBatch, now: Now) -> None:
+        """Append messages of the server's own."""
         first = self._publishing.next_sequence(CONTROL_PUBLISHER, now)
         stamp = Stamp(CONTROL_PUBLISHER, first, self._journal.log_time(now))
         self._publishing.append(batch, stamp, first + batch.count - 1, now)
-        return self._journal.accepted_end

@@ -15,7 +15,8 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.batch.format import I8
 from tickertape.engine.content import Content
-from tickertape.engine.queue.forward import Forward, LogAccess
+from tickertape.engine.queue.forward import Forward
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import array_of, bitmap_of
 from tickertape.journal.reading import Part
@@ -56,17 +57,17 @@ class Narrowing:
             return part.end_position <= self._queue.considered
         return self.reached < self._queue.considered and not self._log.waiting and self.failure is None
 
-    def step(self) -> bool:
-        """Look at one more piece; whether something was found."""
+    def step(self) -> None:
+        """Look at one more piece."""
         if self._part is None:
             if not self._parts:
                 self._parts = self._log.parts()
             if not self._parts:
                 if not self._log.waiting:
                     self.reached = max(self.reached, min(self._log.position, self._queue.considered))
-                return False
+                return
             self._part, self._low = self._parts.pop(0), 0
-        return self._look(self._part)
+        self._look(self._part)
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
@@ -76,9 +77,9 @@ class Narrowing:
         """Nobody has this filter any more."""
         self._log.stop()
 
-    def _look(self, part: Part) -> bool:
+    def _look(self, part: Part) -> None:
         if part.end_position > self._queue.considered:
-            return False  # it did not enter the queue yet
+            return  # it did not enter the queue yet
         batch = part.batch
         high = self._content.reach(batch, self._low)
         first = part.first_position + self._low if part.positions is None else int(part.positions[self._low])
@@ -86,14 +87,12 @@ class Narrowing:
         span = BitMap64()
         span.add_range(first, end)
         inside = self._queue.state.has(span)
-        found = False
         if inside:
             positions = array_of(inside)
             at = positions - part.first_position
             indices = at if part.positions is None else part.positions.searchsorted(positions).astype(I8)
             passed = self._content.passing(batch, indices)
             if len(passed):
-                found = True
                 self.matching |= bitmap_of(part.positions_of(passed))
         self._low = high
         self.reached = end
@@ -102,7 +101,6 @@ class Narrowing:
         if len(self.matching) > self._sweep_at:
             self.matching = self._queue.state.has(self.matching)
             self._sweep_at = _SWEEP_MIN + 2 * len(self.matching)
-        return found
 
 
 def _position(part: Part, index: int) -> int:

@@ -7,7 +7,7 @@ Must never decide who gets them, or look at a body: what a message is worth was 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
@@ -82,9 +82,7 @@ class Order:
     def next(self, count: int, among: BitMap64 | None = None, below: int | None = None) -> Int64s:
         """The positions of at most `count` messages that are next, of one priority, rising; `among` says
         which of the ready ones come into question, and `below` that nothing from there on does."""
-        for found in self._candidates(among, below):
-            return array_of(found[:count])
-        return array_of(BitMap64())
+        return array_of(self._foremost(among, below)[:count])
 
     def limit(self) -> int | None:
         """Nothing at or above this position is delivered now; None: everything is."""
@@ -109,7 +107,8 @@ class Order:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _candidates(self, among: BitMap64 | None, below: int | None) -> Iterator[BitMap64]:
+    def _foremost(self, among: BitMap64 | None, below: int | None) -> BitMap64:
+        """What may be delivered of the highest priority of which there is something."""
         ready = self._state.ready
         limit = self.limit()
         if below is not None:
@@ -117,10 +116,7 @@ class Order:
         if limit is not None:
             ready = ready[: ready.rank(limit - 1)] if limit > 0 else BitMap64()
         if not self._prioritised:
-            found = ready if among is None else ready & among
-            if found:
-                yield found
-            return
+            return ready if among is None else ready & among
         for priority in reversed(self._rising):
             level = self._levels[priority]
             found = level & ready
@@ -130,7 +126,8 @@ class Order:
             if among is not None:
                 found &= among
             if found:
-                yield found
+                return found
+        return BitMap64()
 
     def _forget(self, priority: int) -> None:
         """All messages of a priority have left the queue."""

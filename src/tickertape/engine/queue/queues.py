@@ -29,10 +29,10 @@ from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.delivering import Due
 from tickertape.engine.queue.entering import Entrance
-from tickertape.engine.queue.forward import LogAccess
 from tickertape.engine.queue.ledger import Ledger
 from tickertape.engine.queue.look import QueueLook
 from tickertape.engine.queue.looking import look
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.priorities import Priorities
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.settling import Found, look_up, settle
@@ -102,10 +102,6 @@ class Queues:
     def works(self) -> Iterable[Work]:
         """All queues at work."""
         return self._works.values()
-
-    def is_queue(self, topic: str) -> bool:
-        """Whether a topic is the name of a queue."""
-        return topic in self._works
 
     def named(self, cover: Cover) -> list[Work]:
         """The queues that a subscription without a bookmark is to."""

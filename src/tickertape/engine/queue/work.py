@@ -16,8 +16,9 @@ from tickertape.engine.queue.burying import Burying
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.delivering import Delivering, Due
 from tickertape.engine.queue.entering import Entrance
-from tickertape.engine.queue.forward import Forward, LogAccess
+from tickertape.engine.queue.forward import Forward
 from tickertape.engine.queue.ledger import Ledger
+from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Outcome, Reason
 from tickertape.journal.reading import Part

@@ -1,0 +1,44 @@
+"""Owns every bound of transactions, by name, with its unit last.
+
+Must never be repeated elsewhere as a number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.limits import GIB, MIB, frame_bytes_max
+
+staged_bytes_max_default: Final = 16 * GIB
+"""What all that is staged may take on disk, unless configured."""
+transaction_bytes_max_default: Final = 4 * GIB
+"""What one transaction may take on disk, unless configured: the log has to hold it in one segment."""
+staged_age_seconds_default: Final = 3600.0
+"""How long something stays staged that nobody adds to or commits, unless configured."""
+staged_age_seconds_min: Final = 1.0
+"""The least that can be configured."""
+transaction_bytes_min: Final = 1 * MIB
+"""The least that can be configured, for one transaction and for all."""
+staged_parts_max: Final = 4_096
+"""Parts that are staged at a time, of all transactions."""
+transaction_parts_max: Final = 1_024
+"""Parts of one transaction that are committed together."""
+commits_waiting_max: Final = 8_192
+"""Commits that were asked for and are not answered yet, of all connections."""
+staging_unwritten_bytes_max: Final = 64 * MIB
+"""What waits to be written to staging files: who brings more is not read from until it is."""
+transaction_name_bytes_max: Final = 255
+"""Of each text that names a transaction or a part of one, in UTF-8."""
+transaction_names_max: Final = 16_384
+"""Committed transactions with names of their own that are known as committed; those of a space need one place
+a space."""
+transaction_spaces_max: Final = 65_536
+"""Spaces of which the highest committed number is known."""
+client_transaction_bytes_max: Final = 64 * MIB
+"""What a transaction of a client gathers in memory before its commit, unless it is told another bound."""
+stage_frame_bytes: Final = 1 * MIB
+"""About what a client puts into one frame that it stages."""
+stage_frames_max: Final = 8
+"""Frames that a client has under way to be staged."""
+
+assert stage_frame_bytes < frame_bytes_max

@@ -1,0 +1,115 @@
+"""Owns making batches to publish of Arrow columns: bodies, and where they are given topics and labels.
+
+Must never touch a message by itself in Python, or copy bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge
+from tickertape.base.limits import label_bytes_max
+from tickertape.batch.arrow import array_pieces, encode_array
+from tickertape.batch.assemble import assemble
+from tickertape.batch.builder import new_run
+from tickertape.batch.format import I4, I8, Columns, Int32s, Int64s, Labels, lengths_of
+from tickertape.batch.layout import MessageBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class OutColumns(NamedTuple):
+    """The columns of messages to publish, all of one length."""
+
+    data: pa.Array
+    """Bodies: binary or string, no nulls."""
+    topic: str | pa.Array
+    """One for all, or a string each, no nulls."""
+    key: pa.Array | None = None
+    """Strings; null or empty: none."""
+    correlation_id: pa.Array | None = None
+    expiration_ms: pa.Array | None = None
+    """Integers; null or 0: none."""
+
+
+def batches_from_columns(columns: OutColumns, cost_max: int, messages_max: int) -> Iterator[MessageBatch]:
+    """Batches of one run without sequences, each of about `cost_max` bytes and at most `messages_max`
+    messages.
+
+    Raises `BadMessage` for other types, for nulls where none may be, and for labels and lives that no message
+    has; `BadTopic`, `MessageTooLarge`."""
+    at = 0
+    for piece in array_pieces(columns.data, cost_max):
+        for start in range(0, len(piece), messages_max):
+            some = piece.slice(start, messages_max)
+            yield _batch(columns, some, at)
+            at += len(some)
+
+
+def _batch(columns: OutColumns, data: pa.Array, at: int) -> MessageBatch:
+    bodies = encode_array(data)
+    count = bodies.messages
+    topics, index = _topics(columns.topic, at, count)
+    optional = Columns(
+        index,
+        None,
+        _expirations(columns.expiration_ms, at, count),
+        _labels("correlation_id", columns.correlation_id, at, count),
+        _labels("key", columns.key, at, count),
+    )
+    run = new_run(0, 0, 0, count, bodies.crc)
+    some = any(column is not None for column in optional)
+    return assemble(
+        runs=run,
+        offsets=bodies.offsets,
+        bodies=bodies.joined,
+        topics=topics,
+        optional=optional if some else None,
+    )
+
+
+def _topics(topic: str | pa.Array, at: int, count: int) -> tuple[tuple[str, ...], Int32s | None]:
+    if isinstance(topic, str):
+        return (topic,), None
+    import pyarrow as pa
+
+    some = topic.slice(at, count)
+    if some.null_count:
+        raise BadTopic(f"{some.null_count} of {count} topics are null; a message has a topic")
+    coded = some.cast(pa.string()).dictionary_encode()
+    names = tuple(coded.dictionary.to_pylist())
+    if len(names) == 1:
+        return names, None
+    return names, coded.indices.to_numpy(zero_copy_only=False).astype(I4)
+
+
+def _expirations(column: pa.Array | None, at: int, count: int) -> Int64s | None:
+    if column is None:
+        return None
+    import pyarrow as pa
+
+    lives: Int64s = column.slice(at, count).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    if int(lives.min()) < 0:
+        raise BadMessage(f"expiration_ms {int(lives.min())}: a life is a millisecond or more, or 0 for none")
+    return np.ascontiguousarray(lives, I8) if lives.any() else None
+
+
+def _labels(name: str, column: pa.Array | None, at: int, count: int) -> Labels | None:
+    if column is None:
+        return None
+    import pyarrow as pa
+
+    texts = column.slice(at, count).cast(pa.string()).fill_null("")
+    _, places, text = texts.buffers()
+    offsets = np.frombuffer(places, I4)[texts.offset : texts.offset + count + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first == last:
+        return None
+    longest = int(lengths_of(offsets).max())
+    if longest > label_bytes_max:
+        raise MessageTooLarge(f"a {name} of {longest} bytes, the limit is {label_bytes_max}")
+    return Labels(offsets - offsets[0], memoryview(text)[first:last].tobytes())

@@ -1,0 +1,80 @@
+"""Owns transactions as an application uses them on an event loop; see `committing.py`.
+
+Must never tell of a commit before the server did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from tickertape.base.errors import Disconnected
+from tickertape.batch import MessageBatch
+from tickertape.client.loop_driver import LoopDriver
+from tickertape.client.transaction import CommittedTransaction, Gathering, Make
+from tickertape.client.waiting import DEFAULT, Timeout, left
+from tickertape.wire.commands import Committed
+
+
+class AsyncClientTransaction(Gathering):
+    """As `ClientTransaction`, on an event loop: an `async with` block, and `commit` is awaited."""
+
+    _commit: Callable[[Gathering, Timeout], Awaitable[CommittedTransaction]]
+
+    async def commit(self, *, timeout: Timeout = DEFAULT) -> CommittedTransaction:
+        """As `ClientTransaction.commit`."""
+        return await self._commit(self, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.result is None and kind is not None:
+            self.abort()
+        elif self.result is None and not self.aborted:
+            await self.commit()
+
+
+class AsyncTransacting(LoopDriver):
+    """The part of `AsyncClient` that commits transactions."""
+
+    def transaction(
+        self,
+        name: str | None = None,
+        *,
+        publisher: str | None = None,
+        space: str = "",
+        bytes_max: int | str | None = None,
+    ) -> AsyncClientTransaction:
+        """As `Client.transaction`."""
+        made = AsyncClientTransaction(self.name if publisher is None else publisher, name, space, bytes_max)
+        made._commit = self._commit_gathered
+        return made
+
+    async def _commit_gathered(self, gathered: Gathering, timeout: Timeout) -> CommittedTransaction:
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            steps, answer = gathered.committing(), None
+            try:
+                while True:
+                    make, batch = steps.send(answer)
+                    answer = await self._ask(make, batch, left(deadline))
+            except StopIteration as done:
+                committed: Committed = done.value
+                return gathered.committed(committed)
+            except Disconnected:
+                if not self._reconnects(seconds):
+                    raise
+
+    async def _ask(self, make: Make, batch: MessageBatch | None, timeout: Timeout) -> object:
+        """Ask the server something, and wait for its answer."""
+
+        def begin(call: object) -> None:
+            self._core.ask(call, make, batch)
+
+        return await self._call(begin, timeout, "a transaction")

@@ -1,0 +1,95 @@
+"""Owns transactions as an application uses them, on the blocking client.
+
+Must never tell of a commit before the server did; when a connection is lost meanwhile and comes back, the
+whole is asked again, which commits it once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from tickertape.base.errors import Disconnected
+from tickertape.batch import MessageBatch
+from tickertape.client.thread_driver import ThreadDriver
+from tickertape.client.transaction import CommittedTransaction, Gathering, Make, aborting
+from tickertape.client.waiting import DEFAULT, Timeout, left
+from tickertape.wire.commands import Committed, Transaction
+
+
+class ClientTransaction(Gathering):
+    """Messages that are published all at once or not at all; `Client.transaction` makes it.
+
+    At the end of its `with` block it is committed, or aborted when that raises."""
+
+    _commit: Callable[[Gathering, Timeout], CommittedTransaction]
+
+    def commit(self, *, timeout: Timeout = DEFAULT) -> CommittedTransaction:
+        """Publish it and wait until it is persisted. `timeout`: seconds or text.
+
+        An `HAClient` asks again when its connection was lost. Raises `TimedOut` and `Disconnected` (whether
+        it was committed is not known: call this again, or commit another one with the same name and the same
+        messages, and it is in the log once), `JournalFull`, `StagingFull`, `BadTopic`, `BadBody`,
+        `TransactionTooLarge`, `UsageError` when it is over."""
+        return self._commit(self, timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.result is None and kind is not None:
+            self.abort()
+        elif self.result is None and not self.aborted:
+            self.commit()
+
+
+class Transacting(ThreadDriver):
+    """The part of `Client` that commits transactions."""
+
+    def transaction(
+        self,
+        name: str | None = None,
+        *,
+        publisher: str | None = None,
+        space: str = "",
+        bytes_max: int | str | None = None,
+    ) -> ClientTransaction:
+        """Begin a transaction: what is published to it is in the log all at once, or never.
+
+        `name`: text of at most 255 bytes; what is committed under a name that was committed before is not
+        published again (the last 16,384 names are known; None: a name of its own). `publisher`: the client
+        name under whose derived publisher id the messages come, this client's by default; names are its own.
+        `space`: with one, names are numbers that rise, such as the batches of a query, and a number at or
+        below the highest one committed is known for good. `bytes_max`: what it gathers in memory, bytes or
+        text, 64 MB by default. Raises `BadOption`."""
+        made = ClientTransaction(self.name if publisher is None else publisher, name, space, bytes_max)
+        made._commit = self._commit_gathered
+        return made
+
+    def _commit_gathered(self, gathered: Gathering, timeout: Timeout) -> CommittedTransaction:
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            steps, answer = gathered.committing(), None
+            try:
+                while True:
+                    make, batch = steps.send(answer)
+                    answer = self._ask(make, batch, left(deadline))
+            except StopIteration as done:
+                committed: Committed = done.value
+                return gathered.committed(committed)
+            except Disconnected:
+                if not self._reconnects(seconds):
+                    raise
+
+    def _ask(self, make: Make, batch: MessageBatch | None, timeout: Timeout) -> object:
+        """Ask the server something, and wait for its answer."""
+        return self._call(lambda call: self._core.ask(call, make, batch), timeout, "a transaction")
+
+    def _abort_staged(self, key: Transaction, timeout: Timeout = DEFAULT) -> None:
+        """Have the server drop what is staged for a transaction."""
+        self._ask(aborting(key), None, timeout)

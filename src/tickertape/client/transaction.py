@@ -1,0 +1,174 @@
+"""Owns transactions of a client: what is gathered for one, how it is staged and committed, and what came of
+it.
+
+Must never commit a part of it, or publish anything before the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, TypeAlias
+from uuid import uuid4
+
+import msgspec
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import BadOption, TransactionTooLarge, UsageError
+from tickertape.base.limits import publish_messages_max
+from tickertape.base.names import check_topic
+from tickertape.base.transaction_limits import client_transaction_bytes_max, stage_frame_bytes
+from tickertape.base.units import parse_size
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.client.chunks import chunks_of_messages, chunks_of_table
+from tickertape.client.driver import extras
+from tickertape.payload.bodies import encode
+from tickertape.wire.commands import Abort, Command, Commit, Committed, Prepare, Stage, Transaction
+
+_PART: Final = "0"
+Make: TypeAlias = Callable[[int], Command]
+Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
+"""What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
+sent each answer."""
+
+
+class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a transaction."""
+
+    name: str
+    repeated: bool
+    """It was committed before: nothing was published now."""
+    messages: int
+    """How many messages were published now."""
+    bookmark: str | None
+    """Of the last of them; None when there is none, or it was repeated."""
+
+
+class Gathering:
+    """The messages of a transaction, in frames as they are staged, at most `bytes_max` bytes of them.
+
+    Which transaction it is, is said by `publisher` (the name under whose id its messages come), `space` and
+    `name`; see `Client.transaction`. Raises `BadOption`."""
+
+    def __init__(
+        self, publisher: str, name: str | None, space: str = "", bytes_max: int | str | None = None
+    ) -> None:
+        if name is not None and not isinstance(name, str):
+            raise BadOption(f"the name of a transaction is text, not {type(name).__name__}")
+        self.key = Transaction(publisher=publisher, space=space, name=uuid4().hex if name is None else name)
+        self.bytes_max = client_transaction_bytes_max if bytes_max is None else parse_size(bytes_max)
+        self.result: CommittedTransaction | None = None
+        self.aborted = False
+        self._builder = BatchBuilder()
+        self._frames: list[MessageBatch] = []
+        self._bytes = 0
+
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        expiration: float | str | None = None,
+        correlation_id: str | None = None,
+        sow_key: str | None = None,
+    ) -> None:
+        """Add one message, as `Client.publish` takes it. Raises `BadTopic`, `BadMessage`,
+        `MessageTooLarge`, `TransactionTooLarge` (it is then not added), `UsageError` when it is over."""
+        self._check_open()
+        check_topic(topic)
+        body = encode(data)
+        self._check_room(len(body))
+        life, correlation, key = extras(expiration, correlation_id, sow_key)
+        self._builder.add(topic, body, expiration_ms=life, correlation_id=correlation, key=key)
+        if self._builder.size_bytes >= stage_frame_bytes or self._builder.count >= publish_messages_max:
+            self._close_frame()
+
+    def publish_batch(self, topic: str, messages: Iterable[object]) -> None:
+        """Add many messages. Raises as `publish`; those before the one that raised are added."""
+        self._check_open()
+        check_topic(topic)
+        for chunk in chunks_of_messages(topic, messages, lambda: stage_frame_bytes):
+            self._add_frame(chunk.make())
+
+    def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> None:
+        """Add each value of an Arrow column, as `Client.publish_arrow` takes it. Raises as `publish_batch`,
+        and `UsageError` where there is no such column."""
+        self._check_open()
+        check_topic(topic)
+        for chunk in chunks_of_table(topic, table, column, lambda: stage_frame_bytes):
+            self._add_frame(chunk.make())
+
+    def __len__(self) -> int:
+        """How many messages were added."""
+        return sum(frame.count for frame in self._frames) + self._builder.count
+
+    def _add_frame(self, frame: MessageBatch) -> None:
+        self._check_room(frame.nbytes)
+        self._close_frame()
+        self._frames.append(frame)
+        self._bytes += frame.nbytes
+
+    def _close_frame(self) -> None:
+        if self._builder.count:
+            frame = self._builder.build()
+            self._builder = BatchBuilder()
+            self._frames.append(frame)
+            self._bytes += frame.nbytes
+
+    def _check_open(self) -> None:
+        if self.result is not None or self.aborted:
+            raise UsageError("this transaction is over: begin another one")
+
+    def _check_room(self, nbytes: int) -> None:
+        if self._bytes + self._builder.size_bytes + nbytes > self.bytes_max:
+            raise TransactionTooLarge(
+                f"this transaction gathers at most {self.bytes_max} bytes in memory: commit less at a time, "
+                "or give it a larger bytes_max"
+            )
+
+    # -- asking the server ------------------------------------------------------------------------------
+
+    def committing(self) -> Steps:
+        """What is to be asked to commit it; may be done again from the beginning when it was cut short."""
+        self._check_open()
+        self._close_frame()
+        parts: tuple[str, ...] = ()
+        if self._frames:
+            parts = (_PART,)
+            yield from staging(self.key, _PART, self._frames)
+        answer = yield (lambda number: Commit(id=number, transaction=self.key, parts=parts)), None
+        assert isinstance(answer, Committed)
+        return answer
+
+    def committed(self, answer: Committed) -> CommittedTransaction:
+        """It is in the log."""
+        last = Bookmark(answer.publisher, answer.sequence)
+        self.result = CommittedTransaction(
+            name=self.key.name,
+            repeated=answer.repeated,
+            messages=answer.messages,
+            bookmark=str(last) if answer.sequence else None,
+        )
+        self._frames = []
+        return self.result
+
+    def abort(self) -> None:
+        """Nothing of it is published. Raises `UsageError` once it was committed."""
+        if self.result is not None:
+            raise UsageError("this transaction was committed")
+        self.aborted = True
+        self._frames = []
+        self._builder = BatchBuilder()
+
+
+def staging(
+    key: Transaction, part: str, frames: Iterable[MessageBatch]
+) -> Generator[tuple[Make, MessageBatch | None], object, None]:
+    """What is to be asked to have `frames` staged and durable as a part of a transaction."""
+    for frame in frames:
+        yield (lambda number: Stage(id=number, transaction=key, part=part)), frame
+    yield (lambda number: Prepare(id=number, transaction=key, part=part)), None
+
+
+def aborting(key: Transaction) -> Make:
+    """The command that drops what is staged for a transaction."""
+    return lambda number: Abort(id=number, transaction=key)

@@ -1,0 +1,121 @@
+"""Owns which transactions are in the log: the control records that say so, and the fold of them.
+
+Must never forget that a number of a space was committed while a higher one is known, or hold more than
+`transaction_names_max` names: those are known for so many commits, the numbers of spaces for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tickertape.base.errors import BadOption, LimitReached
+from tickertape.base.texts import shown
+from tickertape.base.transaction_limits import (
+    transaction_name_bytes_max,
+    transaction_names_max,
+    transaction_spaces_max,
+)
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.registry import CONTROL_TOPIC
+from tickertape.wire.commands import Transaction
+
+_NUMBER_DIGITS_MAX = 18
+
+
+class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
+    """Control record: a transaction is in the log, this record the last of it."""
+
+    latest_of: str
+    """Of records with the same text only the last counts."""
+    publisher: str
+    space: str = ""
+    name: str
+    messages: int
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+def check_transaction(transaction: Transaction) -> None:
+    """Raise `BadOption` for texts that name no transaction."""
+    for what, text in (("space", transaction.space), ("name", transaction.name)):
+        if len(text.encode()) > transaction_name_bytes_max:
+            raise BadOption(f"the {what} of a transaction has at most {transaction_name_bytes_max} bytes")
+    if not transaction.name:
+        raise BadOption("a transaction without a name")
+    if transaction.space:
+        _number(transaction)
+
+
+def _number(transaction: Transaction) -> int:
+    name = transaction.name
+    if not (name.isascii() and name.isdecimal()) or len(name) > _NUMBER_DIGITS_MAX:
+        raise BadOption(
+            f"transactions of a space are named by numbers of up to {_NUMBER_DIGITS_MAX} digits, and "
+            f"{shown(name)} is none"
+        )
+    return int(name)
+
+
+class CommittedTransactions:
+    """The fold. `bodies` are control records, in the order of the log."""
+
+    def __init__(self, bodies: Iterable[bytes] = ()) -> None:
+        self._numbers: dict[tuple[str, str], int] = {}
+        """Publisher and space to the highest number."""
+        self._names: dict[tuple[str, str], str] = {}
+        """Publisher and name to the place of the record."""
+        self._places: dict[str, tuple[str, str]] = {}
+        self._next_place = 0
+        for body in bodies:
+            if msgspec.msgpack.decode(body, type=_Kind).type == "transaction":
+                self.take(msgspec.msgpack.decode(body, type=TransactionRecord))
+
+    def take(self, record: TransactionRecord) -> None:
+        """A record more."""
+        if record.space:
+            key = record.publisher, record.space
+            self._numbers[key] = max(self._numbers.get(key, -1), int(record.name))
+            return
+        before = self._places.pop(record.latest_of, None)
+        if before is not None and self._names.get(before) == record.latest_of:
+            del self._names[before]
+        self._places[record.latest_of] = record.publisher, record.name
+        self._names[record.publisher, record.name] = record.latest_of
+        self._next_place = (int(record.latest_of.partition(" ")[2]) + 1) % transaction_names_max
+
+    def __contains__(self, transaction: Transaction) -> bool:
+        """Whether it was committed."""
+        if transaction.space:
+            return _number(transaction) <= self._numbers.get((transaction.publisher, transaction.space), -1)
+        return (transaction.publisher, transaction.name) in self._names
+
+    def record(self, transaction: Transaction, messages: int) -> TransactionRecord:
+        """The record of one that is committed now. Raises `LimitReached` for a space too many."""
+        if transaction.space:
+            key = transaction.publisher, transaction.space
+            if key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
+                raise LimitReached(
+                    f"{transaction_spaces_max} spaces of transactions are known, and this is one more: use "
+                    "one space for all batches of a query"
+                )
+            matter = f"space {transaction.publisher} {transaction.space}"
+        else:
+            matter = f"name {self._next_place}"
+        return TransactionRecord(
+            latest_of=matter,
+            publisher=transaction.publisher,
+            space=transaction.space,
+            name=transaction.name,
+            messages=messages,
+        )
+
+
+def record_batch(record: TransactionRecord) -> MessageBatch:
+    """A record as it stands in the log."""
+    builder = BatchBuilder()
+    builder.add(CONTROL_TOPIC, msgspec.msgpack.encode(record), kind=1)
+    return builder.build()

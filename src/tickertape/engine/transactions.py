@@ -1,0 +1,393 @@
+"""Owns transactions: what is staged for them, and putting it into the log, one at a time.
+
+Open the files of the parts, have a segment with room for all of it, then hand the journal one chain whose
+last commit holds the record that says so: it is persisted as a whole or not at all. Must never show anything
+before, commit one twice, or keep others waiting for room that may not come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from tickertape.base.errors import (
+    BadBatch,
+    BadOption,
+    BadTopic,
+    JournalFull,
+    LimitReached,
+    NotReady,
+    PublisherCollision,
+    StagingFailed,
+    TickertapeError,
+    TransactionBusy,
+    TransactionUnknown,
+)
+from tickertape.base.names import check_client_name, derived_publisher_id
+from tickertape.base.ports import Now
+from tickertape.base.texts import shown
+from tickertape.base.transaction_limits import (
+    commits_waiting_max,
+    transaction_name_bytes_max,
+    transaction_parts_max,
+)
+from tickertape.batch import MessageBatch, Stamp
+from tickertape.engine.addressing import redirected, refuse_nowhere
+from tickertape.engine.answers import Answers
+from tickertape.engine.publishing import Publishing
+from tickertape.engine.registry import CONTROL_PUBLISHER, Registry
+from tickertape.engine.session import Session
+from tickertape.engine.staging import Staging, told
+from tickertape.engine.subscribing import Subscribing
+from tickertape.engine.transaction_records import (
+    CommittedTransactions,
+    TransactionRecord,
+    check_transaction,
+    record_batch,
+)
+from tickertape.engine.validation import Validation
+from tickertape.journal.active import commit_bytes_of
+from tickertape.journal.journal import Journal
+from tickertape.journal.staging import Prepared
+from tickertape.wire.commands import (
+    Abort,
+    Ack,
+    Commit,
+    Committed,
+    Prepare,
+    Publish,
+    Stage,
+    Transaction,
+)
+from tickertape.wire.settling import QUEUE_TOPIC
+
+_BINDING_BYTES: Final = 1_024
+"""More than a commit takes that binds a publisher's id to a name."""
+
+
+class _Committing:
+    """A transaction on its way into the log."""
+
+    def __init__(self, transaction: Transaction, parts: tuple[str, ...]) -> None:
+        self.transaction = transaction
+        self.parts = parts
+        self.waiting: list[tuple[int, int]] = []
+        """Who wants to know: connection and id of the command."""
+        self.opening: dict[int, str] = {}
+        """Parts whose files are being opened, by token."""
+        self.opened: dict[str, list[MessageBatch]] = {}
+        self.room = 0
+        """What all of it takes of a segment, once everything is opened."""
+        self.end: int | None = None
+        """Position up to which the log must be persisted, once it was handed to the journal."""
+        self.record: TransactionRecord | None = None
+        self.answer: Committed | None = None
+
+
+class Transactions:
+    """All transactions of an instance."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        publishing: Publishing,
+        registry: Registry,
+        subscribing: Subscribing,
+        validation: Validation,
+        staging: Staging,
+        answers: Answers,
+        instance: str,
+    ) -> None:
+        self._journal = journal
+        self._publishing = publishing
+        self._registry = registry
+        self._queues = subscribing.queues
+        self._validation = validation
+        self._live = subscribing.delivery.live
+        self.staging = staging
+        self._answers = answers
+        self._instance = instance
+        self._committed = CommittedTransactions(registry.latest.values())
+        self._current: _Committing | None = None
+        self._next: deque[_Committing] = deque()
+        self._asked = 0
+        """Commits that are not answered yet."""
+        self._advancing = False
+        self.committed = 0
+        """Transactions put into the log since the start."""
+        self.repeated = 0
+        """Commits of what was committed before, since the start."""
+        self.aborted = 0
+        """Transactions with something staged that were aborted, since the start."""
+
+    @property
+    def waiting(self) -> int:
+        """Transactions on their way into the log."""
+        return len(self._next) + (self._current is not None)
+
+    # -- commands ---------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        session: Session,
+        command: Stage | Prepare | Commit | Abort,
+        batch: MessageBatch | None,
+        now: Now,
+    ) -> None:
+        """A command about a transaction. What is wrong with it is its answer; raises what ends the
+        connection."""
+        try:
+            self._check(command.transaction)
+            if isinstance(command, Stage):
+                self._stage(session, command, batch, now)
+            elif isinstance(command, Prepare):
+                self._check_free(command.transaction)
+                self.staging.prepare(session, command.transaction, command.part, command.id, now)
+            elif isinstance(command, Commit):
+                self._commit(session, command, now)
+            else:
+                self._check_free(command.transaction)
+                self.aborted += bool(self.staging.parts(command.transaction))
+                self.staging.drop_all(command.transaction)
+                self._answers.send(session.conn, Ack(id=command.id))
+        except BadBatch:
+            raise
+        except TickertapeError as error:
+            self._answers.refuse_command(session.conn, command.id, error)
+
+    def _check(self, transaction: Transaction) -> None:
+        check_client_name(transaction.publisher)
+        check_transaction(transaction)
+        derived = derived_publisher_id(transaction.publisher, self._instance)
+        if self._registry.collides(derived, transaction.publisher, derived=True):
+            raise PublisherCollision(
+                f"{shown(transaction.publisher)} has the publisher id of another: choose another name"
+            )
+
+    def _check_free(self, transaction: Transaction) -> None:
+        """Raise `TransactionBusy` while it is on its way into the log."""
+        if self._committing(transaction) is not None:
+            raise TransactionBusy(f"{told(transaction)} is being committed")
+
+    def _committing(self, transaction: Transaction) -> _Committing | None:
+        for committing in (*self._next, *([self._current] if self._current is not None else [])):
+            if committing.transaction == transaction:
+                return committing
+        return None
+
+    def _stage(self, session: Session, command: Stage, batch: MessageBatch | None, now: Now) -> None:
+        if batch is None:
+            raise BadOption("nothing to stage: a stage carries a batch")
+        if len(command.part.encode()) > transaction_name_bytes_max:
+            raise BadOption(f"the name of a part has at most {transaction_name_bytes_max} bytes")
+        self._publishing.inspect_staged(batch)
+        if QUEUE_TOPIC in batch.topics:
+            raise BadTopic("acknowledgements of queues are no part of a transaction")
+        self._check_free(command.transaction)
+        batch = self._addressed(batch)
+        self.staging.write(session, command.transaction, command.part, batch, command.id, now)
+
+    def _addressed(self, batch: MessageBatch) -> MessageBatch:
+        """A batch as the log takes it: to the topics of queues, and valid."""
+        as_published = Publish(frame=0)
+        refused = refuse_nowhere(self._queues, as_published, batch) if self._queues else None
+        if refused is None:
+            batch = redirected(self._queues, batch) if self._queues else batch
+            refused = self._validation.split(as_published, batch)
+        if refused is not None:
+            raise refused.error
+        return batch
+
+    def _commit(self, session: Session, command: Commit, now: Now) -> None:
+        transaction = command.transaction
+        if len(set(command.parts)) != len(command.parts) or len(command.parts) > transaction_parts_max:
+            raise BadOption(f"a transaction has parts of different names, at most {transaction_parts_max}")
+        if transaction in self._committed:
+            self.repeated += 1
+            self.staging.drop_all(transaction)
+            self._answers.send(session.conn, Committed(id=command.id, repeated=True))
+            return
+        if self._asked >= commits_waiting_max:
+            raise LimitReached(f"{commits_waiting_max} commits wait for their answers: wait for some")
+        committing = self._committing(transaction)
+        if committing is None:
+            self._check_prepared(transaction, command.parts)
+            committing = _Committing(transaction, command.parts)
+            self._next.append(committing)
+        elif committing.parts != command.parts:
+            raise TransactionBusy(f"{told(transaction)} is being committed with other parts")
+        committing.waiting.append((session.conn, command.id))
+        self._asked += 1
+        self._advance(now)
+
+    def _check_prepared(self, transaction: Transaction, names: Sequence[str]) -> None:
+        staged = self.staging.parts(transaction)
+        missing = [name for name in names if name not in staged or not staged[name].prepared]
+        if missing:
+            raise TransactionUnknown(
+                f"{told(transaction, missing[0])} is not staged and prepared here ({len(missing)} of "
+                f"{len(names)} parts): it expired, was aborted, or was staged on another server"
+            )
+
+    # -- other inputs -----------------------------------------------------------------------------------
+
+    def done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
+        """The answer to a `StagingJob`."""
+        current = self._current
+        if current is not None and token in current.opening:
+            name = current.opening.pop(token)
+            if isinstance(result, TickertapeError):
+                self._refuse(result, now)
+                return
+            try:
+                current.opened[name] = [MessageBatch.parse(block) for block in result]
+            except TickertapeError as error:
+                self._refuse(StagingFailed(f"{told(current.transaction, name)}: {error}"), now)
+                return
+            if not current.opening:
+                self._opened(current, now)
+            return
+        self.staging.done(token, result if isinstance(result, TickertapeError) else None, now)
+
+    def moved(self, now: Now) -> None:
+        """The journal went on."""
+        current = self._current
+        if current is None or current.opening:
+            return
+        if current.end is None:
+            self._write(current, now)
+        elif self._journal.persisted_end >= current.end:
+            self._finish(current, now)
+
+    def wake(self, now: Now) -> None:
+        """A deadline may have come."""
+        current = [] if self._current is None else [self._current]
+        self.staging.expire(now, [committing.transaction for committing in (*self._next, *current)])
+
+    def next_deadline(self) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        return self.staging.next_deadline()
+
+    def gone(self, conn: int) -> None:
+        """A connection is gone. What it asked to be committed is."""
+        self.staging.gone(conn)
+
+    def restore(self, found: Iterable[Prepared], now: Now) -> None:
+        """Take over the parts that a start found on disk; what is in the log already is dropped."""
+        self.staging.restore(found, now)
+        for transaction in self.staging.transactions:
+            if transaction in self._committed:
+                self.staging.drop_all(transaction)
+
+    # -- into the log -----------------------------------------------------------------------------------
+
+    def _advance(self, now: Now) -> None:
+        """Begin with the next one."""
+        if self._advancing:
+            return  # one that was refused at once: the loop below goes on
+        self._advancing = True
+        try:
+            while self._current is None and self._next:
+                self._begin(self._next.popleft(), now)
+        finally:
+            self._advancing = False
+
+    def _begin(self, current: _Committing, now: Now) -> None:
+        self._current = current
+        if current.transaction in self._committed:
+            # Meanwhile a higher number of its space was.
+            self.repeated += 1
+            self.staging.drop_all(current.transaction)
+            self._answer(current, Committed(id=0, repeated=True))
+            return
+        try:
+            self._check_prepared(current.transaction, current.parts)
+        except TransactionUnknown as error:
+            self._refuse(error, now)
+            return
+        for name in current.parts:
+            part = self.staging.part(current.transaction, name)
+            assert part is not None
+            current.opening[self.staging.open(part)] = name
+        if not current.parts:
+            self._opened(current, now)
+
+    def _opened(self, current: _Committing, now: Now) -> None:
+        """Everything is at hand: how much room it takes is known."""
+        batches = [batch for name in current.parts for batch in current.opened[name]]
+        record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
+        # The record that binds the publisher's id may have to go before it.
+        current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + _BINDING_BYTES
+        self._write(current, now)
+
+    def _write(self, current: _Committing, now: Now) -> None:
+        """Hand it to the journal, once there is room for all of it."""
+        journal = self._journal
+        if journal.failure is not None or journal.closing:
+            self._refuse(NotReady("the server is stopping: commit again after reconnecting"), now)
+        elif journal.has_room(current.room):
+            self._append(current, now)
+        elif journal.full:
+            journal.want_room(0, now)
+            why = journal.full_reason
+            self._refuse(JournalFull(f"no room for {told(current.transaction)}: {why}"), now)
+        else:
+            journal.want_room(current.room, now)
+
+    def _append(self, current: _Committing, now: Now) -> None:
+        journal, transaction = self._journal, current.transaction
+        publisher = derived_publisher_id(transaction.publisher, self._instance)
+        self._publishing.bind_derived(publisher, transaction.publisher, now)
+        first = sequence = self._publishing.next_sequence(publisher, now)
+        time = journal.log_time(now)
+        chain: list[tuple[MessageBatch, Stamp]] = []
+        for name in current.parts:
+            for batch in current.opened[name]:
+                chain.append((batch, Stamp(publisher, sequence, time)))
+                sequence += batch.count
+        messages = sequence - first
+        record = self._committed.record(transaction, messages)
+        last = self._publishing.next_sequence(CONTROL_PUBLISHER, now)
+        chain.append((record_batch(record), Stamp(CONTROL_PUBLISHER, last, time)))
+        current.opened = {}
+        journal.append_chain(chain, now)
+        current.end = journal.accepted_end
+        self._live.withheld(current.end)
+        current.record = record
+        current.answer = Committed(
+            id=0,
+            messages=messages,
+            publisher=publisher if messages else 0,
+            sequence=sequence - 1 if messages else 0,
+        )
+
+    def _finish(self, current: _Committing, now: Now) -> None:
+        answer, record = current.answer, current.record
+        assert answer is not None
+        assert record is not None
+        # Not before: who commits it once more would be told that it is in the log.
+        self._committed.take(record)
+        self.committed += 1
+        self.staging.drop_all(current.transaction)
+        self._answer(current, answer)
+        self._advance(now)
+
+    def _answer(self, current: _Committing, answer: Committed) -> None:
+        """The current one is over."""
+        self._current = None
+        self._asked -= len(current.waiting)
+        for conn, command in current.waiting:
+            self._answers.send(conn, msgspec.structs.replace(answer, id=command))
+
+    def _refuse(self, error: TickertapeError, now: Now) -> None:
+        """The current one cannot be committed; what is staged stays."""
+        current = self._current
+        assert current is not None
+        self._current = None
+        self._asked -= len(current.waiting)
+        for conn, command in current.waiting:
+            self._answers.refuse_command(conn, command, error)
+        self._advance(now)

@@ -1,0 +1,286 @@
+"""Owns the files of what is staged for transactions: their bytes, and carrying out what is to be done with
+them (docs/formats/staging.md).
+
+No part of the log. Must never call a part prepared whose file and name were not synced, or hand back a block
+that does not match its checksum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from tickertape.base.ports import Buffer, Disk
+
+STAGING_DIRECTORY: Final = "transactions"
+_MAGIC: Final = b"TKTSTG\x00\x00"
+_END_MAGIC: Final = b"TKTPREP\x00"
+_BLOCK_MAGIC: Final = 0x42545354
+_VERSION: Final = 0
+_HEAD: Final = struct.Struct("<8sIIII")
+"""Magic, version, bytes of the label, its checksum; checksum of these."""
+_BLOCK: Final = struct.Struct("<IIII")
+"""Magic, messages, bytes, checksum of the encoded batch that follows."""
+_FOOT: Final = struct.Struct("<8sQQII")
+"""Magic, where it stands, messages, blocks; checksum of these."""
+_LABEL_BYTES_MAX: Final = 4096
+_NAME: Final = re.compile(r"[0-9]{20}\.part")
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says of itself."""
+
+    journal: bytes
+    publisher: str
+    space: str
+    name: str
+    part: str
+
+
+class Prepared(NamedTuple):
+    """A whole part found at a start."""
+
+    file: int
+    label: Label
+    messages: int
+    bytes: int
+
+
+class StageWrite(NamedTuple):
+    """Write a block to a file, behind its label when it is new."""
+
+    file: int
+    offset: int
+    label: Label | None
+    messages: int
+    buffers: list[Buffer]
+    """An encoded batch."""
+
+
+class StagePrepare(NamedTuple):
+    """Nothing more comes: make the file durable."""
+
+    file: int
+    offset: int
+    messages: int
+    blocks: int
+
+
+class StageOpen(NamedTuple):
+    """Hand back the blocks of a prepared file."""
+
+    file: int
+
+
+class StageDrop(NamedTuple):
+    """The file is no longer needed; nothing else is under way in it."""
+
+    file: int
+
+
+StagingTask = StageWrite | StagePrepare | StageOpen | StageDrop
+
+
+class Damaged(ValueError):
+    """A staging file is not what it should be: the text says in what way."""
+
+
+def label_bytes(label: Label) -> int:
+    """What the label of a new file takes."""
+    return len(encode_label(label))
+
+
+def block_bytes(size: int) -> int:
+    """What a block of an encoded batch of `size` bytes takes."""
+    return _BLOCK.size + size
+
+
+def encode_label(label: Label) -> bytes:
+    """The beginning of a file."""
+    body = msgspec.msgpack.encode(label)
+    head = _HEAD.pack(_MAGIC, _VERSION, len(body), crc32c(body), 0)
+    head = head[:-4] + crc32c(head[:-4]).to_bytes(4, "little")
+    return head + body + bytes(-(len(head) + len(body)) % 8)
+
+
+def encode_foot(offset: int, messages: int, blocks: int) -> bytes:
+    """The end of a prepared file."""
+    foot = _FOOT.pack(_END_MAGIC, offset, messages, blocks, 0)[:-4]
+    return foot + crc32c(foot).to_bytes(4, "little")
+
+
+def decode_label(data: Buffer) -> tuple[Label, int]:
+    """The label, and where the blocks begin. Raises `Damaged`."""
+    if len(data) < _HEAD.size:
+        raise Damaged("it is too short")
+    magic, version, size, checksum, own = _HEAD.unpack_from(data)
+    if magic != _MAGIC or crc32c(bytes(data[: _HEAD.size - 4])) != own:
+        raise Damaged("it does not begin as a staging file")
+    if version != _VERSION:
+        raise Damaged(f"it has the format version {version}")
+    body = bytes(data[_HEAD.size : _HEAD.size + size])
+    if size > _LABEL_BYTES_MAX or len(body) < size or crc32c(body) != checksum:
+        raise Damaged("its label does not match its checksum")
+    try:
+        label = msgspec.msgpack.decode(body, type=Label)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Damaged(f"its label cannot be read: {error}") from None
+    end = _HEAD.size + size
+    begin = end + -end % 8
+    if any(data[end:begin]):
+        raise Damaged("what fills up its label is not zero")
+    return label, begin
+
+
+def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
+    """Messages and blocks, of the last bytes of a file of `size`; None when it was not prepared."""
+    if len(data) != _FOOT.size:
+        return None
+    magic, offset, messages, blocks, own = _FOOT.unpack(data)
+    if magic != _END_MAGIC or offset + _FOOT.size != size or crc32c(bytes(data[:-4])) != own:
+        return None
+    return messages, blocks
+
+
+def blocks_of(data: memoryview) -> list[memoryview]:
+    """The encoded batches of a prepared file, each held against its checksum. Raises `Damaged`."""
+    counts = decode_foot(data[-_FOOT.size :], len(data))
+    if counts is None:
+        raise Damaged("it does not end as a prepared file")
+    blocks = list(_blocks(data[: -_FOOT.size]))
+    messages, number = counts
+    if (sum([count for count, _ in blocks]), len(blocks)) != (messages, number):
+        raise Damaged(f"it does not hold {messages} messages in {number} blocks")
+    return [block for _, block in blocks]
+
+
+def _blocks(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    _, at = decode_label(data)
+    while at < len(data):
+        if at + _BLOCK.size > len(data):
+            raise Damaged(f"there is no block at {at}")
+        magic, messages, size, checksum = _BLOCK.unpack_from(data, at)
+        begin = at + _BLOCK.size
+        block = data[begin : begin + size]
+        if magic != _BLOCK_MAGIC or len(block) != size or crc32c(block) != checksum:
+            raise Damaged(f"the block at {at} does not match its checksum")
+        yield messages, block
+        at = begin + size
+
+
+def path_of(file: int) -> str:
+    """Where a file stands in the data directory."""
+    return f"{STAGING_DIRECTORY}/{file:020d}.part"
+
+
+class Staging:
+    """Carries out what is to be done with the files of one data directory. Each file by one thread at a
+    time."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._handles: dict[int, int] = {}
+
+    def run(self, task: StagingTask) -> list[memoryview]:
+        """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `Damaged`."""
+        if isinstance(task, StageWrite):
+            self._write(task)
+        elif isinstance(task, StagePrepare):
+            self._prepare(task)
+        elif isinstance(task, StageDrop):
+            self._drop(task.file)
+        else:
+            return self._open(task.file)
+        return []
+
+    def close(self) -> None:
+        """Close what is open; nothing is done afterwards."""
+        for file in list(self._handles):
+            self._close(file)
+
+    def _write(self, task: StageWrite) -> None:
+        crc = 0
+        for buffer in task.buffers:
+            crc = crc32c(buffer, crc)
+        size = sum([memoryview(buffer).nbytes for buffer in task.buffers])
+        head = _BLOCK.pack(_BLOCK_MAGIC, task.messages, size, crc)
+        buffers: list[Buffer] = [head, *task.buffers]
+        if task.label is not None:
+            self._disk.make_directory(STAGING_DIRECTORY)
+            self._handles[task.file] = self._disk.open(path_of(task.file), create=True)
+            buffers.insert(0, encode_label(task.label))
+        self._disk.write(self._handles[task.file], task.offset, buffers)
+
+    def _prepare(self, task: StagePrepare) -> None:
+        handle = self._handles[task.file]
+        self._disk.write(handle, task.offset, [encode_foot(task.offset, task.messages, task.blocks)])
+        self._disk.sync(handle)
+        self._disk.sync_directory(STAGING_DIRECTORY)
+        self._disk.sync_directory(".")
+        self._close(task.file)
+
+    def _open(self, file: int) -> list[memoryview]:
+        handle = self._disk.open(path_of(file), write=False)
+        try:
+            return blocks_of(self._disk.map(handle))
+        finally:
+            self._disk.close(handle)
+
+    def _drop(self, file: int) -> None:
+        self._close(file)
+        with contextlib.suppress(FileNotFoundError):  # its first write failed
+            self._disk.remove(path_of(file))
+
+    def _close(self, file: int) -> None:
+        handle = self._handles.pop(file, None)
+        if handle is not None:
+            self._disk.close(handle)
+
+
+def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[Prepared], list[str]]:
+    """The prepared parts of a data directory, and a line for each thing to tell. What was not prepared is
+    removed: nobody was told that it is there. Raises `OSError`."""
+    if STAGING_DIRECTORY not in disk.names("."):
+        return [], []
+    found: list[Prepared] = []
+    report: list[str] = []
+    for name in disk.names(STAGING_DIRECTORY):
+        if not _NAME.fullmatch(name):
+            report.append(f"{STAGING_DIRECTORY}/{name}: not a staging file of ours, ignored")
+            continue
+        try:
+            found.append(_found(disk, int(name[:20]), journal_id))
+        except Damaged as error:
+            disk.remove(f"{STAGING_DIRECTORY}/{name}")
+            report.append(f"{STAGING_DIRECTORY}/{name}: {error}; removed, what was staged there is lost")
+        except _Unprepared:
+            disk.remove(f"{STAGING_DIRECTORY}/{name}")
+    disk.sync_directory(STAGING_DIRECTORY)
+    return found, report
+
+
+class _Unprepared(Exception):
+    """It never was whole."""
+
+
+def _found(disk: Disk, file: int, journal_id: bytes) -> Prepared:
+    handle = disk.open(path_of(file))
+    try:
+        size = disk.size(handle)
+        counts = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
+        if counts is None:
+            raise _Unprepared
+        label, _ = decode_label(disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8))
+        if label.journal != journal_id:
+            raise Damaged("it belongs to another journal")
+        # After a killed process it may stand in the page cache only.
+        disk.sync(handle)
+        return Prepared(file, label, counts[0], size)
+    finally:
+        disk.close(handle)

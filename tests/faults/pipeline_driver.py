@@ -1,0 +1,61 @@
+"""A Spark driver as a program: a streaming query from log to log, whose rows come in another order at each
+attempt. Arguments: URI of the server, checkpoint directory, Spark master.
+
+Must never stop by itself: it is killed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+ROWS_A_BATCH = 500
+
+
+def main() -> None:
+    """Run the query until somebody kills the process."""
+    uri, checkpoint, master = sys.argv[1:]
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.driver.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "OFF")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.task.maxFailures", "4")
+        .getOrCreate()
+    )
+    print("session", flush=True)
+    while True:
+        try:
+            _run(spark, uri, checkpoint)
+        except Exception as error:  # noqa: BLE001 - a server that is killed ends the query: it is begun again
+            print(f"again after {type(error).__name__}: {str(error)[:300]}", flush=True)
+
+
+def _run(spark: SparkSession, uri: str, checkpoint: str) -> None:
+    source = (
+        spark.readStream.format("tickertape")
+        .options(servers=uri, topic="numbers", maxRowsPerTrigger=str(ROWS_A_BATCH), minPartitions="3")
+        .load()
+    )
+    number = sql.get_json_object(sql.col("data").cast("string"), "$.n").cast("long")
+    # Each attempt deals the rows out anew: no task writes what it wrote before, nor in that order.
+    rows: Any = source.select(number.alias("n")).repartition(2, sql.rand())
+    body = sql.to_json(sql.struct(sql.col("n"), (sql.col("n") * 2).alias("twice")))
+    query = (
+        rows.select(body.alias("data"))
+        .writeStream.format("tickertape")
+        .options(servers=uri, publisher="doubler", topic="doubled", checkpointLocation=checkpoint)
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    print("query", flush=True)
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""SIGKILL of the driver, of Spark's Python workers and of the server, while a streaming query goes from log
+to log: the output holds exactly the expected rows, each once, and batches appear whole.
+
+Judged by what the log holds alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import tickertape as tt
+from tests.faults.victim import Victim
+from tests.helpers.java import short_lived_java
+from tests.helpers.processes import source_environment
+
+KILLS = 3
+KILLS_FULL = 30
+ROWS = 6_000
+ROWS_FULL = 60_000
+DRIVER = Path(__file__).with_name("pipeline_driver.py")
+SESSION_SECONDS = 180.0
+LOOK_SECONDS = 0.3
+CONFIG = '[journal]\nsegment_size = "1MB"\n'
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class Driver:
+    """The Spark driver, in a process group of its own; it comes back when it was killed."""
+
+    def __init__(self, uri: str, directory: Path, master: str) -> None:
+        self._arguments = [uri, str(directory / "checkpoint"), master]
+        self._output = directory / "driver.out"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self) -> None:
+        """Start it."""
+        environment = source_environment() | dict(short_lived_java())
+        environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with open(self._output, "ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, str(DRIVER), *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
+
+    def kill(self) -> None:
+        """The driver and all it began: its Java machine, its workers."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._process = None
+
+    def kill_worker(self, rng: Random) -> bool:
+        """One of Spark's Python processes, if there is one now."""
+        assert self._process is not None
+        workers = [pid for pid in _group(self._process.pid) if "pyspark.daemon" in _command(pid)]
+        if not workers:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(workers), signal.SIGKILL)
+        return True
+
+
+def _group(group: int) -> list[int]:
+    """Processes of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, ProcessLookupError):
+                if os.getpgid(int(entry.name)) == group:
+                    found.append(int(entry.name))
+    return found
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for what takes long, without keeping a core busy with looking."""
+    deadline = time.monotonic() + SESSION_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {SESSION_SECONDS:g} seconds: {what}")
+        time.sleep(LOOK_SECONDS)
+
+
+class Feeder:
+    """Publishes numbers with a store, so that each is in the log once, whatever is killed."""
+
+    def __init__(self, uri: str, count: int) -> None:
+        self._uri = uri
+        self._count = count
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._over = threading.Event()
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with tt.HAClient("feeder", servers=[self._uri], publish_store=tt.MemoryPublishStore()) as client:
+                for start in range(0, self._count, 200):
+                    client.publish_batch("numbers", [{"n": n} for n in range(start, start + 200)])
+                    if self._over.wait(0.02):  # a source that goes on, rather than one that is there at once
+                        return
+                while client.unpersisted_count() and not self._over.wait(0.05):
+                    pass
+        except BaseException as error:  # noqa: BLE001 - told at the end
+            self.error = error
+
+    def join(self) -> None:
+        self._thread.join(SESSION_SECONDS)
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+def _doubled(uri: str) -> list[tt.Message]:
+    with tt.Client("judge", uri, timeout=60) as client:
+        try:
+            return list(client.replay("doubled"))
+        except tt.TopicNotRecorded:
+            return []
+
+
+def _exactly_once(master: str, kills: int, rows: int, seed: int) -> Counter[str]:
+    rng = Random(seed)
+    counts: Counter[str] = Counter()
+    directory = Path(tempfile.mkdtemp(prefix="tickertape-pipeline-"))
+    config = directory / "tickertape.toml"
+    config.write_text(CONFIG)
+    victim = Victim(directory / "data", config)
+    driver = Driver(victim.uri, directory, master)
+    feeder = Feeder(victim.uri, rows)
+    try:
+        victim.spawn()
+        victim.wait_ready()
+        feeder.start()
+        driver.spawn()
+        for kill in range(kills):
+            before = len(_doubled(victim.uri))
+
+            def goes_on(before: int = before) -> bool:
+                found = len(_doubled(victim.uri))
+                return found > before or found >= rows
+
+            _until(goes_on, "the query goes on")
+            time.sleep(rng.random() * 2)  # a moment nobody chose
+            what = ("driver", "worker", "server")[kill % 3]
+            if what == "driver":
+                driver.kill()
+                driver.spawn()
+            elif what == "worker":
+                _until(lambda: driver.kill_worker(rng), "a worker lives")
+            else:
+                victim.kill()
+                victim.spawn()
+                victim.wait_ready()
+            counts[what] += 1
+        feeder.join()
+        _until(lambda: len(_doubled(victim.uri)) >= rows, "everything was doubled")
+        _judge(_doubled(victim.uri), rows)
+    except BaseException as error:
+        error.add_note(driver.said()[-4_000:])
+        error.add_note(victim.said()[-2_000:])
+        raise
+    finally:
+        feeder.stop()
+        driver.kill()
+        victim.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+    return counts
+
+
+def _judge(found: list[tt.Message], rows: int) -> None:
+    numbers = [message.json() for message in found]
+    assert all(row["twice"] == 2 * row["n"] for row in numbers)
+    assert Counter(row["n"] for row in numbers) == Counter(range(rows))
+    # A batch took what lay together in the source, so whole batches cut the output into stretches that are
+    # each a stretch of the source, in whatever order.
+    highest, begin = -1, 0
+    seen: set[int] = set()
+    batches = 0
+    for at, row in enumerate(numbers):
+        seen.add(row["n"])
+        highest = max(highest, row["n"])
+        if len(seen) == at + 1 == highest + 1:
+            batches += 1
+            begin = at + 1
+    assert begin == rows
+    assert batches > 2, "batches can be told apart"
+    assert numbers != sorted(numbers, key=lambda row: int(row["n"])), "rows came in another order"
+
+
+def test_exactly_once_from_log_to_log_whatever_is_killed(full: bool) -> None:
+    counts = _exactly_once("local[2]", KILLS_FULL if full else KILLS, ROWS_FULL if full else ROWS, seed=7)
+    assert min(counts[what] for what in ("driver", "worker", "server")) >= 1
+
+
+@pytest.mark.full
+def test_exactly_once_on_a_local_cluster() -> None:
+    counts = _exactly_once("local-cluster[2,1,1024]", KILLS, ROWS, seed=8)
+    assert sum(counts.values()) == KILLS
