@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutations.mutation import Mutation
+from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
@@ -358,6 +359,7 @@ MUTATIONS: Final = (
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUEUE_MUTATIONS,
+    *ARCHIVE_MUTATIONS,
     Mutation(
         "two clients of one name throw each other out for ever",
         "client/session.py",

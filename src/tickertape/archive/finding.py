@@ -41,7 +41,7 @@ def find_bookmark(store: Store, manifest: Manifest, bookmark: Bookmark, end: int
         for batch in _columns(store, found, ("position", "sequence", "publisher"), may_hold):
             rows = (_integers(batch, "sequence") == bits).nonzero()[0]
             for row in rows.tolist():
-                if batch.column("publisher")[row].as_py() == publisher:
+                if _publisher(batch, row) == publisher:
                     position = int(_integers(batch, "position")[row])
                     return position if position < end else None
     return None
@@ -102,7 +102,7 @@ def _last_row(
         row = int(positions.searchsorted(position)) - 1
         if row >= 0:
             sequence = int(_integers(batch, "sequence")[row]) % (2 * _SIGN)
-            found = int(positions[row]), Bookmark(int(batch.column("publisher")[row].as_py()), sequence)
+            found = int(positions[row]), Bookmark(int(_publisher(batch, row)), sequence)
     return found
 
 
@@ -117,6 +117,12 @@ def _columns(
     for group in range(opened.metadata.num_row_groups):
         if may_hold(opened, group):
             yield from store.rows(opened, file.path, group, columns, _ROWS_MAX)
+
+
+def _publisher(batch: pa.RecordBatch, row: int) -> str:
+    """The publisher of a row, as the table has it."""
+    value = batch.column("publisher")[row].as_py()
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> Int64s:

@@ -61,19 +61,32 @@ class Archive:
 
         Raises `ArchiveFailed`, `WrongJournal`."""
         with self._lock:
-            if self._table is None:
-                self._table = self.store.open_table()
-            else:
-                with self.store.failing("the table"):
-                    self._table.update_incremental()
-            if self._table is None:
+            table = self._newest()
+            if table is None:
                 return None
-            version = self._table.version()
+            version = table.version()
             if self._manifest is None or self._manifest.version != version:
                 with self.store.failing("the table"):
-                    coverage = coverage_of(self._table, self._journal)
-                    self._manifest = Manifest(coverage, version, self._table)
+                    coverage = coverage_of(table, self._journal)
+                    self._manifest = Manifest(coverage, version, table)
+            self._table = table
             return self._manifest.coverage
+
+    def _newest(self) -> DeltaTable | None:
+        """The table in its newest version; None when there never was one."""
+        if not self.store.has_table():
+            if self._manifest is None:
+                return None
+            raise ArchiveFailed(f"{self.store.location}: the table is gone; it had {self._manifest.coverage}")
+        if self._table is not None:
+            try:
+                with self.store.failing("the table"):
+                    self._table.update_incremental()
+            except ArchiveFailed:
+                pass  # what it goes on from may be cleaned up by now
+            else:
+                return self._table
+        return self.store.open_table()
 
     @property
     def coverage(self) -> Coverage | None:

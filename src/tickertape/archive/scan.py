@@ -225,4 +225,7 @@ def outside(file: pq.ParquetFile, group: int, column: str, low: object, high: ob
     statistics = file.metadata.row_group(group).column(number).statistics
     if statistics is None or not statistics.has_min_max:
         return False
-    return bool(statistics.max < low or statistics.min > high)
+    try:
+        return bool(statistics.max < low or statistics.min > high)
+    except TypeError:  # whoever wrote it says it in another type
+        return False

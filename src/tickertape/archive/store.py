@@ -33,13 +33,18 @@ class Store:
         self.groups_read = 0
         """Row groups begun so far."""
 
-    def open_table(self) -> DeltaTable | None:
-        """The newest version of the table; None when there is none. Raises `ArchiveFailed`."""
+    def has_table(self) -> bool:
+        """Whether there is a table now. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         with self.failing("the table"):
-            if not DeltaTable.is_deltatable(self.location, self.options or None):
-                return None
+            return bool(DeltaTable.is_deltatable(self.location, self.options or None))
+
+    def open_table(self) -> DeltaTable:
+        """The newest version of the table. Raises `ArchiveFailed`."""
+        from deltalake import DeltaTable
+
+        with self.failing("the table"):
             return DeltaTable(self.location, storage_options=self.options or None)
 
     def open_file(self, path: str) -> pq.ParquetFile:

@@ -25,8 +25,6 @@ archive_threads_max: Final = 4
 """Requests that a server answers at a time."""
 archive_refresh_seconds_default: Final = 30.0
 """How often a server looks how far the archive reaches."""
-archived_message_bytes: Final = 1024
-"""What a message of the archive counts as where it is asked how far so many bytes reach."""
 row_group_rows_max: Final = 64 * 1024
 """Messages in one row group: what a reader prunes by."""
 file_bytes_target: Final = 256 * MIB

@@ -134,7 +134,6 @@ class Cohorts:
             or abs(other.position - sub.position) > cohort_reach_messages
             or len(self._all) >= cohorts_max
             or not (may_join(other) and self._hands.is_free(other))
-            or self._is_older(other)
         ):
             self._alone[literal] = sub
             return None

@@ -60,7 +60,8 @@ class Driver(Protocol):
 class _Reading:
     """A reader that goes on where the last answer ended, and reads the next answer before it is asked for."""
 
-    def __init__(self, begin: int, end: int, messages: Iterator[Archived]) -> None:
+    def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[Archived]) -> None:
+        self.topic = topic
         self.at = begin
         """Where the next answer begins."""
         self.end = end
@@ -181,9 +182,9 @@ class ArchiveReads:
             try:
                 covered = self._look()
             except TickertapeError as error:
-                self._tell("archive_failed", logging.WARNING, code=error.code, text=str(error))
+                self._record("archive_failed", logging.WARNING, code=error.code, text=str(error))
             except Exception as defect:  # noqa: BLE001 - it is told, and tried again
-                self._tell("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
+                self._record("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
             else:
                 self._to_loop(self._looked, covered)
 
@@ -216,12 +217,12 @@ class ArchiveReads:
 
         coverage = self._opened().refresh()
         if coverage is None:
-            self._tell("archive_missing", logging.WARNING, location=self._config.location)
+            self._record("archive_missing", logging.WARNING, location=self._config.location)
             return Covered(None)
-        self._tell("archive_found", logging.INFO, location=self._config.location)
+        self._record("archive_found", logging.INFO, location=self._config.location)
         return Covered(coverage.begin, coverage.end, partial(holds_topic, coverage.topics), coverage.topics)
 
-    def _tell(self, name: str, level: int, **fields: str) -> None:
+    def _record(self, name: str, level: int, **fields: str) -> None:
         """Once, until something else is to be told."""
         told = f"{name} {fields}"
         if told != self._told:
@@ -242,10 +243,10 @@ class ArchiveReads:
     def _read(self, request: ReadArchive) -> ArchivedParts:
         with self._readings_lock:
             reading = self._readings.pop(request.scan, None)
-        if reading is None or reading.at != request.begin or reading.at >= reading.end:
-            begin, end, topic = request.begin, request.end, request.topic
+        topic, begin, end = request.topic, request.begin, request.end
+        if reading is None or (reading.topic, reading.at) != (topic, begin):
             messages = self._opened().messages(begin, end, topic, bytes_max=request.size)
-            reading = _Reading(request.begin, request.end, messages)
+            reading = _Reading(topic, begin, end, messages)
         answer = reading.next(request.size)
         with self._readings_lock:
             if reading.at < reading.end:

@@ -21,6 +21,8 @@ from tickertape.batch import batch_from_bodies
 from tickertape.filter import compile_filter
 from tickertape.payload import message_type
 
+pytestmark = pytest.mark.slow
+
 JOURNAL = "0123456789abcdef" * 2
 
 
@@ -293,6 +295,51 @@ def test_compaction_while_it_is_read_is_not_noticed(tmp_path: Path) -> None:
         assert piece.batch is not None
         found += told(piece.positions, piece.batch)
     assert found == messages_of(log)
+
+
+def test_a_table_that_goes_away_is_told(tmp_path: Path) -> None:
+    log = random_log(Random(1), 10)
+    archive = archived(tmp_path / "table", log)
+    (tmp_path / "table").rename(tmp_path / "unmounted")
+    with pytest.raises(ArchiveFailed, match="the table is gone; it had positions 0 to below"):
+        archive.refresh()
+    (tmp_path / "unmounted").rename(tmp_path / "table")
+    assert archive.refresh() is not None
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+
+
+def test_a_table_whose_old_versions_are_cleaned_up_is_opened_anew(tmp_path: Path) -> None:
+    log = random_log(Random(1), 12)
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(log[:6], end_of(log[:6]))
+    archive = Archive(str(tmp_path), JOURNAL)
+    archive.refresh()
+    writer.add(log[6:], end_of(log))
+    writer.table.create_checkpoint()
+    for entry in (tmp_path / "_delta_log").glob("*.json"):
+        entry.unlink()
+    assert archive.refresh() == (JOURNAL, 0, end_of(log), "")
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+
+
+def test_statistics_of_another_type_prune_nothing(tmp_path: Path) -> None:
+    log = random_log(Random(1), 20)
+    archive = archived(tmp_path, log, 1)
+    for file in tmp_path.rglob("*.parquet"):
+        rows = pq.read_table(file, partitioning=None)
+        names = rows.schema.names.index("publisher")
+        rows = rows.set_column(names, "publisher", rows.column("publisher").cast(pa.binary()))
+        rows = rows.set_column(
+            rows.schema.names.index("timestamp"),
+            "timestamp",
+            rows.column("timestamp").cast(pa.timestamp("us")),
+        )
+        pq.write_table(rows, file, row_group_size=5)
+    everything = messages_of(log)
+    position, publisher, sequence, stamp, *_ = everything[20]
+    assert read(archive, 0, end_of(log)) == everything
+    assert archive.find_bookmark(Bookmark(publisher, sequence), end_of(log)) == position
+    assert archive.find_time(stamp, 0, end_of(log)) == next(m[0] for m in everything if m[3] >= stamp)
 
 
 def test_a_uri_of_a_directory_is_a_path(tmp_path: Path) -> None:
