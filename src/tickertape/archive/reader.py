@@ -18,9 +18,9 @@ from tickertape.archive.rows import Rows
 from tickertape.archive.scan import Scan
 from tickertape.archive.store import Store
 from tickertape.archive.table import Coverage, coverage_of
+from tickertape.base.archive_limits import archive_answer_bytes_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed
-from tickertape.base.limits import archive_answer_bytes_max
 from tickertape.base.names import is_pattern
 from tickertape.batch import MessageBatch
 from tickertape.filter import Filter, compile_topic_pattern

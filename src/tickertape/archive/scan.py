@@ -17,8 +17,12 @@ from tickertape.archive.manifest import ArchiveFile
 from tickertape.archive.rows import OUT_OF_ORDER, Rows, merged, rows_of
 from tickertape.archive.store import Store
 from tickertape.archive.table import FILE_COLUMNS
+from tickertape.base.archive_limits import (
+    archive_chunk_bytes_max,
+    archive_files_open_max,
+    archive_scan_bytes_max,
+)
 from tickertape.base.errors import ArchiveFailed
-from tickertape.base.limits import archive_chunk_bytes_max, archive_files_open_max, archive_scan_bytes_max
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

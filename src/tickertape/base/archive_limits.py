@@ -1,4 +1,4 @@
-"""Owns every bound of writing the archive, by name, with its unit last.
+"""Owns every bound of writing and reading the archive, by name, with its unit last.
 
 Must never be repeated elsewhere as a number.
 """
@@ -28,6 +28,21 @@ keep_seconds_default: Final = 7 * 86_400.0
 """Files that are no part of the archive any more are kept so long: who reads an older version finds them."""
 keep_seconds_min: Final = 3600.0
 """The least of that: files of a batch that is being written are no part of the archive yet."""
+
+archive_scan_bytes_max: Final = 64 * MIB
+"""What a reader has read and not given, of all files that it reads side by side; or a row of each of them."""
+archive_chunk_bytes_max: Final = 4 * MIB
+"""What is read of one file at a time, or one message."""
+archive_files_open_max: Final = 256
+"""Files that a reader keeps open; where more overlap, they are opened again and again."""
+archive_scans_max: Final = 8
+"""Readers that a server keeps where they are, for the next request; others begin anew with each."""
+archive_answer_bytes_max: Final = MIB
+"""What a server reads of the archive for one request, or one message."""
+archive_threads_max: Final = 4
+"""Requests to the archive that a server answers at a time."""
+archive_refresh_seconds_default: Final = 30.0
+"""How often a server looks how far the archive reaches."""
 
 assert 4 * archive_row_group_bytes_max < buffer_bytes_max
 assert archive_row_group_bytes_max < file_bytes_target

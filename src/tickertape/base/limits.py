@@ -380,14 +380,8 @@ name_settled_seconds: Final = 600.0
 """A client that came back after its name was taken over and then has held it for so long may do so again."""
 
 # archive
-archive_row_group_bytes_max: Final = 16 * MIB  # bodies in a row group of its files, or one message
-archive_scan_bytes_max: Final = 64 * MIB  # what a reader has read and not given, or a row of each file
-archive_chunk_bytes_max: Final = 4 * MIB  # what is read of one file at a time, or one message
-archive_files_open_max: Final = 256  # files that a reader keeps open; more are opened again and again
-archive_scans_max: Final = 8  # readers that a server keeps where they are; others begin anew each time
-archive_answer_bytes_max: Final = MIB  # what a server reads for one request, or one message
-archive_threads_max: Final = 4  # requests that a server answers at a time
-archive_refresh_seconds_default: Final = 30.0  # how often a server looks how far the archive reaches
+archive_row_group_bytes_max: Final = 16 * MIB
+"""Bodies in one row group of a file of the archive, or one message; archive_limits.py has the rest."""
 
 # administration
 topics_counted_max: Final = 1_000

@@ -103,7 +103,7 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
     start, end = positions
     if start > end:
         raise BadOption(f"positions {start} to {end}: the end is below the start")
-    if start < journal.view.first_position and (isinstance(command, Resolve) or journal.view.older is None):
+    if start < journal.view.first_position and journal.view.older is None:
         raise gone(f"position {start}", journal.view)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple
 
+from tickertape.base.archive_limits import archive_answer_bytes_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkExpired
-from tickertape.base.limits import archive_answer_bytes_max
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.reading import LogView, Part
 from tickertape.journal.retired import expired

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tickertape.base.archive_limits import archive_refresh_seconds_default
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.limits import archive_refresh_seconds_default
 from tickertape.server.document import Node
 from tickertape.server.plain_values import flag_of, seconds_of
 from tickertape.server.section import Section, kind_of, text_of

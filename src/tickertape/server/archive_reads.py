@@ -15,10 +15,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from tickertape.base.archive_limits import archive_scans_max, archive_threads_max
 from tickertape.base.errors import ArchiveFailed, TickertapeError
-from tickertape.base.limits import archive_scans_max, archive_threads_max, read_bytes_target
 from tickertape.base.ports import Now
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import ArchiveRead
@@ -57,13 +57,49 @@ class Driver(Protocol):
         """Carry out what the engine wants then."""
 
 
-class _Open(NamedTuple):
-    """A reader that goes on where the last answer ended."""
+class _Reading:
+    """A reader that goes on where the last answer ended, and reads the next answer before it is asked for."""
 
-    at: int
-    end: int
-    """Where it ends; the log may begin later by now."""
-    messages: Iterator[Archived]
+    def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[Archived]) -> None:
+        self.topic = topic
+        self.at = begin
+        """Where the next answer begins."""
+        self.end = end
+        """Where it ends; the log may begin later by now."""
+        self.used = True
+        """It was asked since somebody looked."""
+        self._messages = messages
+        self._ready: ArchivedParts | None = None
+        self._lock = threading.Lock()
+
+    def next(self, size: int) -> ArchivedParts:
+        """The next answer, of about so many bytes. Raises `ArchiveFailed`."""
+        self.used = True
+        with self._lock:
+            answer, self._ready = self._ready or self._read(size), None
+            self.at = answer.end
+            return answer
+
+    def read_ahead(self, size: int) -> None:
+        """Have the next answer ready."""
+        with self._lock:
+            if self._ready is None and 0 <= self.at < self.end:
+                try:
+                    self._ready = self._read(size)
+                except Exception:  # noqa: BLE001 - who asks for it begins anew, and is told what is wrong
+                    self.at = -1
+
+    def _read(self, size: int) -> ArchivedParts:
+        parts: list[Part] = []
+        found, reached = 0, self.at
+        for batch, positions, end in self._messages:
+            reached = end
+            if batch is not None:
+                parts.append(Part(int(positions[0]), batch, positions, end))
+                found += batch.nbytes
+            if found >= size:
+                break
+        return ArchivedParts(parts, reached)
 
 
 class ArchiveReads:
@@ -75,8 +111,8 @@ class ArchiveReads:
         self._older = older
         self._archive: Archive | None = None
         self._opening = threading.Lock()
-        self._scans: OrderedDict[int, _Open] = OrderedDict()
-        self._scans_lock = threading.Lock()
+        self._readings: OrderedDict[int, _Reading] = OrderedDict()
+        self._readings_lock = threading.Lock()
         self._jobs: SimpleQueue[ArchiveRead | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._waiting = 0
@@ -142,6 +178,7 @@ class ArchiveReads:
         wait = _FIRST_LOOK_SECONDS
         while not self._stopped.wait(wait):
             wait = self._config.refresh
+            self._drop_unused()
             try:
                 covered = self._look()
             except TickertapeError as error:
@@ -161,6 +198,7 @@ class ArchiveReads:
             except Exception as defect:  # noqa: BLE001 - without an answer its reader would wait for ever
                 answer = ArchiveFailed(f"internal error: {defect!r}")
             self._to_loop(self._answered, effect.token, answer)
+            self._read_ahead(effect.request)
 
     def _answer(self, request: ArchiveRequest) -> ArchiveAnswer:
         if isinstance(request, ReadArchive):
@@ -203,35 +241,34 @@ class ArchiveReads:
     # -- messages -------------------------------------------------------------------------------------
 
     def _read(self, request: ReadArchive) -> ArchivedParts:
-        parts: list[Part] = []
-        size, end = 0, request.begin
-        reading = self._reading(request)
-        for batch, positions, end in reading.messages:
-            if batch is not None:
-                parts.append(Part(int(positions[0]), batch, positions, end))
-                size += batch.nbytes
-            if size >= request.size:
-                break
-        if end < reading.end:
-            self._keep(request.scan, reading._replace(at=end))
-        return ArchivedParts(parts, end)
+        with self._readings_lock:
+            reading = self._readings.pop(request.scan, None)
+        topic, begin, end = request.topic, request.begin, request.end
+        if reading is None or (reading.topic, reading.at) != (topic, begin) or begin >= reading.end:
+            messages = self._opened().messages(begin, end, topic, bytes_max=request.size)
+            reading = _Reading(topic, begin, end, messages)
+        answer = reading.next(request.size)
+        with self._readings_lock:
+            if reading.at < reading.end:
+                self._readings[request.scan] = reading
+            while len(self._readings) > archive_scans_max:
+                self._readings.popitem(last=False)
+        return answer
 
-    def _reading(self, request: ReadArchive) -> _Open:
-        """The reader of a scan where it is, or a new one."""
-        with self._scans_lock:
-            known = self._scans.pop(request.scan, None)
-        if known is not None and known.at == request.begin:
-            return known
-        messages = self._opened().messages(
-            request.begin, request.end, request.topic, bytes_max=min(read_bytes_target, request.size)
-        )
-        return _Open(request.begin, request.end, messages)
+    def _drop_unused(self) -> None:
+        """Close readers that nobody has asked since the last look."""
+        with self._readings_lock:
+            for scan, reading in list(self._readings.items()):
+                if not reading.used:
+                    del self._readings[scan]
+                reading.used = False
 
-    def _keep(self, scan: int, known: _Open) -> None:
-        with self._scans_lock:
-            self._scans[scan] = known
-            while len(self._scans) > archive_scans_max:
-                self._scans.popitem(last=False)
+    def _read_ahead(self, request: ArchiveRequest) -> None:
+        if isinstance(request, ReadArchive):
+            with self._readings_lock:
+                reading = self._readings.get(request.scan)
+            if reading is not None:
+                reading.read_ahead(request.size)
 
 
 def _clock() -> Now:

@@ -21,6 +21,8 @@ from tickertape.batch import batch_from_bodies
 from tickertape.filter import compile_filter
 from tickertape.payload import message_type
 
+pytestmark = pytest.mark.slow
+
 JOURNAL = "0123456789abcdef" * 2
 
 
