@@ -80,10 +80,13 @@ def stored_files(archive: Archive) -> list[StoredFile]:
 
 
 def plan(
-    files: Iterable[StoredFile], files_min: int, target: int = file_bytes_target
+    files: Iterable[StoredFile], *, meanwhile: bool = False, target: int = file_bytes_target
 ) -> list[list[StoredFile]]:
-    """Which files are merged into one each: neighbours of a day and topic, `files_min` or more that together
-    have about `target` bytes at most. Those that overlap, which ours never do, stay as they are."""
+    """Which files are merged into one each: neighbours of a day and topic that together have about `target`
+    bytes at most. Those that overlap, which ours never do, stay as they are.
+
+    `meanwhile`: the archive is being written. Then `compact_files_min` or more are merged, and none that is
+    larger than the others together: a row is rewritten a few times, however many files come."""
     plans: list[list[StoredFile]] = []
     for _, group in groupby(sorted(files), key=attrgetter("day", "topic")):
         run: list[StoredFile] = []
@@ -96,17 +99,27 @@ def plan(
             run.append(file)
             size += file.bytes
         plans.append(run)
-    return [run for run in plans if len(run) >= max(2, files_min)]
+    if meanwhile:
+        plans = [_alike(run) for run in plans]
+    return [run for run in plans if len(run) >= (compact_files_min if meanwhile else 2)]
 
 
-def compact(
-    archive: Archive, files_min: int = 2, wrote: Wrote | None = None, target: int = file_bytes_target
-) -> Compacted:
-    """Merge small files of `archive`, day by day and topic by topic, a commit for each; others may add
-    meanwhile. Raises `ArchiveFailed`, `OSError`."""
+def _alike(run: list[StoredFile]) -> list[StoredFile]:
+    """The end of `run` in which no file is larger than the others together."""
+    while run:
+        largest = max(range(len(run)), key=lambda at: run[at].bytes)
+        if 2 * run[largest].bytes <= sum(file.bytes for file in run):
+            return run
+        run = run[largest + 1 :]
+    return run
+
+
+def compact(archive: Archive, *, meanwhile: bool = False, wrote: Wrote | None = None) -> Compacted:
+    """Merge small files of `archive`, day by day and topic by topic, a commit for each; others may add and
+    read. `meanwhile` as in `plan`. Raises `ArchiveFailed`, `OSError`."""
     done = Compacted()
     archive.reload()
-    for run in plan(stored_files(archive), files_min, target):
+    for run in plan(stored_files(archive), meanwhile=meanwhile):
         added = write_files(archive.place, _rows_of(archive.place, run), wrote)
         rows = sum(file.rows for file in run)
         if sum(file.rows for file in added) != rows:
@@ -121,11 +134,6 @@ def compact(
             done.bytes_before += sum(file.bytes for file in run)
             done.bytes_after += sum(file.bytes for file in added)
     return done
-
-
-def due(archive: Archive) -> bool:
-    """Whether there are small files enough to merge some while the archive is being written."""
-    return bool(plan(stored_files(archive), compact_files_min))
 
 
 def vacuum(archive: Archive, keep_seconds: float) -> int:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tickertape.archive.committing import Archive
-from tickertape.archive.compacting import Compacted, compact, due
+from tickertape.archive.compacting import Compacted, compact
 from tickertape.archive.place import Place
 from tickertape.archive.table import Coverage
 from tickertape.archive.writing import Added
-from tickertape.base.archive_limits import batch_messages_default, compact_files_min
+from tickertape.base.archive_limits import batch_messages_default
 from tickertape.base.errors import ArchiveFailed, BadOption, TickertapeError
 from tickertape.base.names import is_pattern
 from tickertape.spark.archive_source import FORMAT, ORDER, ArchiveSource, Order, gap, shortened
@@ -177,8 +177,8 @@ class Commits:
             self._told(report)
 
     def _compact(self) -> None:
-        if self._compacting and due(self._archive):
-            done, sums = compact(self._archive, compact_files_min), self._report.compacted
+        if self._compacting:
+            done, sums = compact(self._archive, meanwhile=True), self._report.compacted
             for name in done.__struct_fields__:
                 setattr(sums, name, getattr(sums, name) + getattr(done, name))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files
 from tickertape.archive import compacting
 from tickertape.archive.committing import Archive
-from tickertape.archive.compacting import StoredFile, compact, due, plan, stored_files, vacuum
+from tickertape.archive.compacting import StoredFile, compact, plan, stored_files, vacuum
 from tickertape.archive.place import Place, place_of
 from tickertape.archive.writing import write_files
 from tickertape.base.errors import ArchiveFailed, BadOption
@@ -59,19 +58,40 @@ def test_rows_and_order_stay_and_files_become_few(place: Place) -> None:
 
 def test_neighbours_are_merged_up_to_the_target() -> None:
     small = [file_of(at, at + 9, 30) for at in range(0, 100, 10)]
-    assert [len(run) for run in plan(small, 2, 100)] == [3, 3, 3]
-    assert plan(small, 4, 100) == []
+    assert [len(run) for run in plan(small, target=100)] == [3, 3, 3]
     large = [file_of(0, 9, 10), file_of(10, 19, 95), file_of(20, 29, 10), file_of(30, 39, 10)]
-    assert [[f.first for f in run] for run in plan(large, 2, 100)] == [[20, 30]]
+    assert [[f.first for f in run] for run in plan(large, target=100)] == [[20, 30]]
     apart = [file_of(0, 9, 1), file_of(10, 19, 1, topic="b"), file_of(20, 29, 1, day="2026-01-02")]
-    assert plan(apart, 2, 100) == []
-    assert [[f.first for f in run] for run in plan(reversed(small), 2, 60)] == [
+    assert plan(apart, target=100) == []
+    assert [[f.first for f in run] for run in plan(reversed(small), target=60)] == [
         [at, at + 10] for at in range(0, 100, 20)
     ]
 
 
+def test_while_it_is_written_files_are_merged_with_their_like() -> None:
+    small = [file_of(at, at + 9, 30) for at in range(100, 180, 10)]
+    assert plan(small[1:], meanwhile=True) == []  # there are too few
+    assert plan(small, meanwhile=True) == [small]
+    assert plan([file_of(0, 9, 240), *small], meanwhile=True) == [[file_of(0, 9, 240), *small]]
+    assert plan([file_of(0, 9, 241), *small], meanwhile=True) == [small]
+    assert plan([file_of(0, 9, 30), file_of(10, 19, 999), *small], meanwhile=True) == [small]
+
+
+def test_a_row_is_rewritten_a_few_times_however_many_files_come() -> None:
+    files: list[StoredFile] = []
+    rewritten = 0
+    for at in range(2000):
+        files.append(file_of(at, at, 1))
+        for run in plan(files, meanwhile=True, target=10_000):
+            rewritten += sum(file.bytes for file in run)
+            whole = file_of(run[0].first, run[-1].last, sum(file.bytes for file in run))
+            files = sorted([file for file in files if file not in run] + [whole])
+    assert len(files) < 40
+    assert rewritten < 6 * 2000
+
+
 def test_files_that_overlap_are_left_alone() -> None:
-    assert plan([file_of(0, 9, 1), file_of(9, 19, 1)], 2, 100) == []
+    assert plan([file_of(0, 9, 1), file_of(9, 19, 1)]) == []
 
 
 def test_what_is_added_meanwhile_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +168,7 @@ def test_vacuum_removes_old_files_that_are_no_part_of_the_archive(place: Place) 
 
 def test_while_it_is_written_only_many_small_files_are_merged(place: Place) -> None:
     archive = filled(place, batches=7)
-    assert not due(archive)
+    assert compact(archive, meanwhile=True).files_before == 0
     add(archive, 350, 400)
-    assert due(archive)
-    assert pa.table(archive.table.get_add_actions()).num_rows == 24
+    assert compact(archive, meanwhile=True).files_before == 24
+    assert len(check_files(place.location)) == 3

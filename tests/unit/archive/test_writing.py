@@ -154,7 +154,7 @@ def test_a_place_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pyte
 def test_a_store_that_lets_commits_replace_each_other_is_refused() -> None:
     with pytest.raises(BadOption, match="lets two commits replace each other"):
         place_of("s3://bucket/archive", {"aws_s3_allow_unsafe_rename": "true"})
-    assert place_of("s3://bucket/archive", {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}) is not None
+    assert not place_of("s3://bucket/archive", {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}).is_directory
 
 
 def test_a_file_is_never_replaced(tmp_path: Path) -> None:
