@@ -6,12 +6,16 @@ import contextlib
 import io
 import re
 import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
+from tests.helpers.java import short_lived_java
 from tests.helpers.processes import source_environment
 from tickertape.cli.group import cli
 from tickertape.testing import RunningServer, running_server
@@ -58,12 +62,24 @@ def run_shell(source: str, server: RunningServer) -> str:
     return printed
 
 
-def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, value in source_environment().items():
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What the blocks define. The session that they start is stopped, unless another test's was there."""
+    for name, value in (source_environment() | short_lived_java()).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    names: dict[str, Any] = {}
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    there = SparkSession.getActiveSession()
+    defined: dict[str, Any] = {}
+    yield defined
+    if there is None and "spark" in defined:
+        defined["spark"].stop()
+
+
+def test_every_block_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     first, *rest = blocks()
     assert "tickertape serve" in first.source
     assert len([block for block in rest if block.language == "python"]) >= 6
