@@ -136,7 +136,7 @@ def scan_singles(room: Room) -> Reading:
 def scan_hundredth(room: Room) -> Reading:
     count = room.count(ROWS)
     few = max(count // 100, 1)
-    with rows_log(room) as server, _session() as spark:
+    with rows_log(room) as server, session() as spark:
         with Client("bench-edges", server.uri) as client:
             journal, start, _ = client.resolve("orders", EPOCH)
             middle = start + count // 2

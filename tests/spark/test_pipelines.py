@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +25,9 @@ from pyspark.sql import functions as f
 
 import tickertape as tt
 from examples.demo.flights import FLIGHTS_FILE, WEATHER_FILE, data_file, read_flights, read_weather
+from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadBookmark, UsageError
+from tickertape.base.names import derived_publisher_id
 from tickertape.cli.group import cli
 from tickertape.spark.state import last_values
 from tickertape.testing.server import RunningServer, running_server
@@ -30,6 +35,7 @@ from tickertape.testing.server import RunningServer, running_server
 pytestmark = pytest.mark.spark
 
 FLIGHTS = 3_000
+PROJECT_SECONDS_MAX = 300
 PLACE = "position long, publisher string, sequence long, timestamp timestamp"
 
 
@@ -164,7 +170,7 @@ def follow(spark: SparkSession, server: RunningServer, topic: str, columns: str,
     )
 
 
-def test_delays_by_hour_are_those_of_pandas_and_a_stream_tells_each_hour_once(
+def test_delays_by_hour_are_those_of_pandas_and_a_stream_publishes_each_hour_once(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path, tmp_path: Path
 ) -> None:
     messages, delays = part(projects, "delays", "messages"), part(projects, "delays", "delays")
@@ -185,10 +191,16 @@ def test_delays_by_hour_are_those_of_pandas_and_a_stream_tells_each_hour_once(
     batch = load(spark, server, "flights", messages.FLIGHT)
     assert told(delays.as_messages(delays.delays_by_hour(batch))) == expected
     stream = follow(spark, server, "flights", messages.FLIGHT, len(flown) // 2)
-    rows = streamed(
-        delays.as_messages(delays.delays_by_hour(stream)), "hourly_delays", tmp_path / "checkpoint"
+    query = (
+        delays.as_messages(delays.delays_by_hour(stream))
+        .writeStream.format("tickertape")
+        .options(servers=server.uri, publisher="delays-1", topic="delays")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
     )
-    early = told(rows)
+    query.awaitTermination()
+    early = told(load(spark, server, "delays", "data binary, key string"))
     assert early.items() <= expected.items()
     over = f"{flown['time_hour'].max() - pd.Timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"
     assert {key for key in expected if key < over} <= early.keys()
@@ -218,3 +230,50 @@ def test_flights_get_the_weather_of_their_hour_as_pandas_gives_it(
     assert found == {
         key: (int(n), float(temp)) for key, (n, temp) in zip(expected.index, expected.to_numpy(), strict=True)
     }
+
+
+# -- whole projects -----------------------------------------------------------------------------------
+
+
+def run_in(place: Path, *command: str) -> str:
+    """Run a command of this environment in a project; what it printed. It must succeed."""
+    environment = source_environment() | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    done = subprocess.run(
+        command,
+        cwd=place,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PROJECT_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.timeout(4 * PROJECT_SECONDS_MAX)
+@pytest.mark.parametrize("example", ["state", "delays", "weather"])
+def test_a_project_passes_its_own_tests_and_runs_twice(
+    server: RunningServer, tmp_path: Path, example: str
+) -> None:
+    place = tmp_path / "project"
+    made = CliRunner().invoke(
+        cli, ["pipeline", "init", str(place), "--example", example, "--server", server.uri]
+    )
+    assert made.exit_code == 0, made.output
+    run_in(place, sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
+    for _ in range(2):
+        run_in(place, "spark-pipelines", "run", "--conf", "spark.sql.catalogImplementation=hive")
+    if example == "delays":
+        with tt.Client("reader", server.uri) as client:
+            ours = str(derived_publisher_id("project", "tickertape"))
+            hours = [message.sow_key for message in client.replay("delays") if message.publisher == ours]
+        assert len(hours) == len(set(hours)) > 0
+    else:
+        assert list((place / "spark-warehouse").rglob("*.parquet"))

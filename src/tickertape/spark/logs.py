@@ -17,7 +17,7 @@ from tickertape.spark.archived import positions_of, read_archive
 from tickertape.spark.reading import connect
 
 EVERY_TOPIC: Final = ".*"
-_SERVER: Final = ("tcp://", "tcps://", "unix://")
+_SERVER: Final = ("tcp://", "tls://", "unix://")
 
 
 class Log(NamedTuple):

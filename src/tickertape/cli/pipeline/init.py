@@ -59,7 +59,7 @@ def init(directory: Path, example: str, server: str) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
             made += 1
-    click.echo(f"{directory}: {made} files; {directory / 'README.md'} says what to do next")
+    click.echo(f"{directory}: {made} files; README.md there says what to do next")
 
 
 def _make_room(directory: Path) -> None:
