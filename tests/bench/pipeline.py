@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: a range of the log, a query from log to log, the sink, the archive."""
+"""The data pipeline on Spark: a query from log to log, the sink, the archive."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 
 import tickertape as tt
-from tests.bench.logs import ROWS, rows_log
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.spark import session
 from tests.bench.stage import BODY, fill, stage, timed
 
 PART = 100
-"""A range is one part in so many of the log."""
+"""A filter lets one message in so many pass."""
 BATCH_ROWS = 20_000
 BATCHES_COLD = 5
 """Batches of a query before it is in its stride."""
@@ -23,41 +22,6 @@ BATCHES = 20
 SINK_ROWS = 2_000_000
 ARCHIVE_ROWS = 2_000_000
 ANSWER_SECONDS = 300
-
-
-def _read(spark: Any, uri: str, **options: str) -> float:
-    """Seconds of reading the bodies of a range."""
-    start = timed()
-    reader = spark.read.format("tickertape").options(servers=uri, topic="orders", **options)
-    reader.schema("data binary").load().selectExpr("sum(length(data))").collect()
-    return timed() - start
-
-
-@bench(
-    "pipeline",
-    "a range of 1 % of the log by bookmark, against all of it",
-    unit="x",
-    repeat=1,
-    floor=10,
-    aim=50,
-)
-def range_by_bookmark(room: Room) -> Reading:
-    count = room.count(ROWS)
-    with rows_log(room) as server, session() as spark:
-        with tt.Client("bench-reader", server.uri) as client:
-            stream = client.bookmark_subscribe("orders", tt.EPOCH)
-            first = str(next(iter(stream)).bookmark)
-        publisher, sequence, _ = first.split("|")
-        begin = int(sequence) + count // 2
-        ends = f"{publisher}|{begin}|", f"{publisher}|{begin + count // PART}|"
-        options = {"startingBookmark": ends[0], "endingBookmark": ends[1]}
-        for _ in range(2):
-            _read(spark, server.uri)
-        whole = statistics.median([_read(spark, server.uri) for _ in range(3)])
-        part = statistics.median([_read(spark, server.uri, **options) for _ in range(5)])
-    return Reading(
-        whole / part, f"{part:.2f} s for {count // PART:,} of {count:,} rows, all of them {whole:.2f} s"
-    )
 
 
 @bench(
