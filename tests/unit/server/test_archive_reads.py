@@ -278,6 +278,39 @@ def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.Monk
     asyncio.run(run())
 
 
+def test_one_that_waits_for_the_store_holds_up_nobody_else(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    read = ArchiveReads._read
+
+    def waits(self: ArchiveReads, request: ReadArchive) -> ArchivedParts:
+        if request.scan == 1:
+            release.wait(30)
+        return read(self, request)
+
+    async def run() -> None:
+        reads = reads_of(location)
+        driver = await started(reads)
+        monkeypatch.setattr(ArchiveReads, "_read", waits)
+        for token in range(1, 5):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None)))
+        while len(driver.broker.answers) < 3:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert {token for token, _ in driver.broker.answers} == {2, 3, 4}
+        release.set()
+        while len(driver.broker.answers) < 4:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        reads.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
 def test_a_store_that_does_not_answer_does_not_hold_up_the_end(
     location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
