@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -40,6 +41,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be archived."""
 
     servers: tuple[str, ...]
+    """URIs, or what `server_text` (spark/servers.py) makes of them: all are reached with the same files."""
     place: Place
     topics: str = ""
     """A name or a pattern; empty: all that the log records."""
@@ -238,8 +240,9 @@ def _run(
 
 
 def _options(wish: Wish, order: Order) -> Mapping[str, str]:
-    options = {
-        "servers": ",".join(wish.servers),
+    apart = [server.partition("#") for server in wish.servers]
+    options = dict(parse_qsl(apart[0][2])) | {
+        "servers": ",".join(uri for uri, _, _ in apart),
         "topicPattern" if is_pattern(wish.pattern) else "topic": wish.pattern,
         "maxRowsPerTrigger": str(wish.batch_messages_max),
         "timeout": f"{wish.timeout_seconds}s",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.helpers.archive_rows import SCHEMA
 from tickertape.archive.place import place_of
 from tickertape.batch import BatchBuilder
+from tickertape.spark.archive import Wish, _options
 from tickertape.spark.archive_source import (
     ArchiveSource,
     Order,
@@ -16,6 +18,7 @@ from tickertape.spark.archive_source import (
     shortened,
 )
 from tickertape.spark.pieces import piece_of_batch
+from tickertape.spark.servers import server_text
 
 PLACE = place_of("/srv/archive")
 
@@ -63,6 +66,14 @@ def test_what_cannot_be_archived_says_what_is_missing_and_what_to_do() -> None:
         gap(PLACE, 5, 9)
     )
     assert "ends at position 9, and the log ends at 5: it has lost messages" in str(shortened(PLACE, 9, 5))
+
+
+@pytest.mark.parametrize("files", [{}, {"tokenFile": "/srv/a token", "caFile": "/srv/ca&b.pem"}])
+def test_tasks_reach_servers_with_the_files_that_the_driver_was_told_of(files: dict[str, str]) -> None:
+    servers = tuple(server_text(f"tls://127.0.0.1:{port}", files) for port in (9007, 9008))
+    order = Order(PLACE, "ab", 0, 2)
+    options = dict(_options(Wish(servers=servers, place=PLACE), order))
+    assert ArchiveSource(options).streamReader(None)._wanted.servers == servers  # type: ignore[arg-type]
 
 
 def test_an_order_is_in_an_option_that_spark_does_not_show() -> None:
