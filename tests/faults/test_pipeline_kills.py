@@ -69,15 +69,19 @@ class Driver:
         process = self._process
         if process is None:
             return
+        below = _below(process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
         self._process = None
 
     def kill_worker(self, rng: Random) -> bool:
         """One of Spark's Python processes, if there is one now."""
         assert self._process is not None
-        workers = [pid for pid in _group(self._process.pid) if "pyspark.daemon" in _command(pid)]
+        workers = [pid for pid in _below(self._process.pid) if "pyspark.daemon" in _command(pid)]
         if not workers:
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -85,14 +89,20 @@ class Driver:
         return True
 
 
-def _group(group: int) -> list[int]:
-    """Processes of a process group."""
-    found = []
+def _below(ancestor: int) -> list[int]:
+    """The processes that one began, and those that they began: Spark's workers leave its group."""
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with contextlib.suppress(OSError, ProcessLookupError):
-                if os.getpgid(int(entry.name)) == group:
-                    found.append(int(entry.name))
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    due = [ancestor]
+    while due:
+        more = children.get(due.pop(), [])
+        found += more
+        due += more
     return found
 
 
