@@ -101,7 +101,10 @@ def test_findings_say_which_numbers(spark: SparkSession) -> None:
     numbers = [1, 2, 3, 4, 6, 7, 8, 5, 9, 9, 12]
     log = [("7", sequence, place) for place, sequence in enumerate(numbers)]
     log += [("8", sequence, 100 + sequence) for sequence in range(10, 20)]
-    assert found(number_runs(numbered(spark, log))) == {
+    log += [("11", sequence, 200 + place) for place, sequence in enumerate([1, 2, 3, 4, 3, 5])]
+    assert found(number_runs(numbered(spark, log, 1))) == {
+        ("11", "duplicate", 3, 3, 1),
+        ("11", "order", 3, 3, 1),
         ("7", "missing", 10, 11, 2),
         ("7", "duplicate", 9, 9, 1),
         ("7", "order", 5, 5, 1),
