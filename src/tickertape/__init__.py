@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
     from tickertape.base.errors import (
         AlreadyLoggedOn,
+        ArchiveFailed,
+        AuthenticationFailed,
         BadBatch,
         BadBody,
         BadBookmark,
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
         SubscriptionUnknown,
         TickertapeError,
         TimedOut,
+        TlsFailed,
+        TlsRequired,
         TopicNotRecorded,
         TransactionBusy,
         TransactionTooLarge,
@@ -117,17 +121,21 @@ if TYPE_CHECKING:
         SubscriptionManager,
     )
     from tickertape.client.transaction import CommittedTransaction
+    from tickertape.security.contexts import TLS
 
 __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "TLS",
     "AlreadyLoggedOn",
     "AppendingPublishStore",
+    "ArchiveFailed",
     "AsyncClient",
     "AsyncClientTransaction",
     "AsyncHAClient",
     "AsyncMessageStream",
+    "AuthenticationFailed",
     "Authenticator",
     "BadBatch",
     "BadBody",
@@ -220,6 +228,8 @@ __all__ = [
     "SubscriptionUnknown",
     "TickertapeError",
     "TimedOut",
+    "TlsFailed",
+    "TlsRequired",
     "TopicNotRecorded",
     "TransactionBusy",
     "TransactionTooLarge",
@@ -268,6 +278,7 @@ _HOMES: Final = {
         "StoredSubscription",
         "SubscriptionManager",
     ),
+    "tickertape.security.contexts": ("TLS",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +16,9 @@ from tests.bench.logs import ROWS, rows_log, singles_count, singles_log
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import BODY, timed
 from tests.helpers.processes import source_environment
+from tickertape.base.bookmarks import EPOCH
+from tickertape.base.timestamps import format_timestamp
+from tickertape.client.blocking import Client
 from tickertape.testing import RunningServer
 
 Log = Callable[[Room], contextlib.AbstractContextManager[RunningServer]]
@@ -23,13 +28,16 @@ SCANS = 6
 
 
 @contextlib.contextmanager
-def _session() -> Iterator[Any]:
+def session() -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    with pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as bytecode, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", source_environment()["PYTHONPATH"])
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        # As an installed package is: compiled.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", bytecode)
         cores = min(2, len(os.sched_getaffinity(0)))
         builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", "2g")
         for name, value in (
@@ -59,7 +67,7 @@ def _scan(frame: Callable[[], Any], expected: int) -> float:
 
 def _against_parquet(room: Room, log: Log, count: int, schema: str | None, *, files: bool = False) -> Reading:
     size = count * len(BODY)
-    with log(room) as server, _session() as spark:
+    with log(room) as server, session() as spark:
 
         def rows() -> Any:
             reader = spark.read.format("tickertape").option("servers", server.uri).option("topic", "orders")
@@ -115,3 +123,41 @@ def scan_all_columns(room: Room) -> Reading:
 )
 def scan_singles(room: Room) -> Reading:
     return _against_parquet(room, singles_log, singles_count(room), "data binary")
+
+
+@bench(
+    "spark",
+    "a hundredth of the log by bookmark and by time, schema `data binary`, against all of it",
+    unit="x",
+    repeat=1,
+    floor=10,
+    aim=50,
+)
+def scan_hundredth(room: Room) -> Reading:
+    count = room.count(ROWS)
+    few = max(count // 100, 1)
+    with rows_log(room) as server, session() as spark:
+        with Client("bench-edges", server.uri) as client:
+            journal, start, _ = client.resolve("orders", EPOCH)
+            middle = start + count // 2
+            edges = [client.read_positions("orders", at, at + 1, journal) for at in (middle, middle + few)]
+            first, last = [next(stream.batches()) for stream in edges]
+
+        def rows(**options: str) -> Any:
+            reader = spark.read.format("tickertape").schema("data binary")
+            return reader.options(servers=server.uri, topic="orders", **options).load()
+
+        whole = _scan(rows, count * len(BODY))
+        by_bookmark = {"startingBookmark": first.bookmark(0), "endingBookmark": last.bookmark(0)}
+        bounds = [format_timestamp(batch.timestamp(0)) for batch in (first, last)]
+        by_time = {"startingTimestamp": bounds[0], "endingTimestamp": bounds[1]}
+        stamped = rows(**by_time).selectExpr("sum(length(data))").collect()[0][0]
+        assert stamped > 0
+        parts = [
+            _scan(partial(rows, **by_bookmark), few * len(BODY)),
+            _scan(partial(rows, **by_time), stamped),
+        ]
+    return Reading(
+        whole / max(parts),
+        f"all {count:,} rows {whole:.2f} s, {few:,} by bookmark {parts[0]:.2f} s, by time {parts[1]:.2f} s",
+    )

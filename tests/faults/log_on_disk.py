@@ -19,6 +19,7 @@ SEGMENT_BYTES: Final = 512
 COMMIT_BYTES: Final = 96
 COMMIT_MAGIC: Final = 0x544D4354
 DATA, MARK, SEAL = 1, 2, 3
+CONTINUES, ENDS = 1, 2
 
 _SEGMENT = struct.Struct("<8sHHI16sQQQQQIIQq")
 _COMMIT = struct.Struct("<IBBBBQQQQIIQqIIQ")
@@ -39,6 +40,7 @@ class Commit(NamedTuple):
     """A whole commit."""
 
     kind: int
+    flags: int
     number: int
     first_position: int
     messages: int
@@ -48,7 +50,8 @@ class Commit(NamedTuple):
 
 
 def read_log(data: Path) -> list[Stored]:
-    """Every message in whole commits; `AssertionError` when what comes before is not as documented."""
+    """Every message in whole commits, and in whole chains; `AssertionError` when what comes before is not as
+    documented."""
     identity = bytes.fromhex(json.loads((data / "identity.json").read_text())["journal"])
     files = sorted((data / "journal").glob("*.segment"))
     assert [int(file.stem) for file in files] == list(range(1, len(files) + 1)), (
@@ -63,6 +66,8 @@ def read_log(data: Path) -> list[Stored]:
             break
         assert sealed, f"{file.name} was begun before the one before it was sealed"
         sealed = False
+        chain: list[Stored] = []
+        """Of a chain whose end was not found yet: without it this is no part of the log."""
         for commit in _commits(contents, identity, int(file.stem), position, commit_number):
             assert not sealed, f"{file.name}: something follows the seal"
             assert commit.first_position == position, f"{file.name}: positions have no gaps"
@@ -70,10 +75,16 @@ def read_log(data: Path) -> list[Stored]:
             commit_number += 1
             position += commit.messages
             sealed = commit.kind == SEAL
+            assert commit.flags or not chain, f"{file.name}: something stands in the middle of a chain"
+            assert commit.flags in (0, CONTINUES, ENDS)
             if commit.kind == DATA:
                 messages = _messages(commit.body)
                 assert len(messages) == commit.messages
-                found += messages
+                chain += messages
+            if commit.flags != CONTINUES:
+                found += chain
+                chain = []
+        assert file == files[-1] or not chain, f"{file.name} ends in the middle of a chain"
     return found
 
 
@@ -101,7 +112,7 @@ def _commit(contents: bytes, at: int, salt: int, epoch: int, chain: int) -> Comm
     (
         magic,
         kind,
-        _,
+        flags,
         _,
         _,
         own_salt,
@@ -125,7 +136,7 @@ def _commit(contents: bytes, at: int, salt: int, epoch: int, chain: int) -> Comm
         return None
     head_bytes, head_crc = struct.unpack_from("<II", header, _COMMIT.size)
     assert kind != DATA or crc32c(body[:head_bytes]) == head_crc, f"commit {number}: checksum of its head"
-    return Commit(kind, number, first, messages, at + COMMIT_BYTES + size, checksum, body)
+    return Commit(kind, flags, number, first, messages, at + COMMIT_BYTES + size, checksum, body)
 
 
 def _padded(size: int) -> int:

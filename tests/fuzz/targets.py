@@ -19,9 +19,12 @@ from crc32c import crc32c
 from tests.fuzz.bodies import BODY_TARGETS
 from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
+from tests.fuzz.security import TOKENS_TARGET
+from tests.fuzz.staging import STAGING_TARGETS
 from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, texts
 from tests.helpers.wire_golden import examples
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_log import Log, disk_with, messages_in, reopened, small_log
 from tests.unit.server.test_config import FULL
 from tickertape.base.bookmarks import parse_bookmark
@@ -480,6 +483,8 @@ TARGETS: Final[dict[str, Target]] = {
         texts("0", "0|1|", "1|2|,3|4|", "[20260101T000000:1|2|)", "( 1|2| : 5|6| ]", "20260101T000000.5Z"),
         words=_BOOKMARK_WORDS,
     ),
+    "tokens": TOKENS_TARGET,
     **BODY_TARGETS,
     **FILTER_TARGETS,
+    **STAGING_TARGETS,
 }  # fmt: skip

@@ -13,8 +13,11 @@ from tests.helpers.wire import joined
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.wire.commands import (
     PREFACE,
+    Abort,
     Ack,
     Command,
+    Commit,
+    Committed,
     Completed,
     Credit,
     Credits,
@@ -28,13 +31,17 @@ from tickertape.wire.commands import (
     Pause,
     Persisted,
     PersistedNotice,
+    Prepare,
     Processed,
     Publish,
     Rejected,
     Resolve,
     Resolved,
     Resume,
+    Stage,
+    Staged,
     Subscribe,
+    Transaction,
     Unsubscribe,
 )
 from tickertape.wire.frames import encode_frame
@@ -76,6 +83,7 @@ def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
 
 def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
     one = batch_from_bodies("orders", [b'{"id": 1}'], publisher=7, first_sequence=42)
+    staged = batch_from_bodies("orders", [b"1", b"2"])
     return {
         "logon": (Logon(name="pricing-1", versions=(0,), user="anna", software="golden"), None),
         "logon-heartbeat": (Logon(name="pricing-1", heartbeat_ms=3000), None),
@@ -113,6 +121,10 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
         "credits": (Credits(sub_ids=("s", "t"), bytes=(131072, 70)), None),
         "flush": (Flush(id=4), None),
         "resolve": (Resolve(id=5, topic="orders", bookmark="[0:1|2|)"), None),
+        "stage": (Stage(id=10, transaction=_TRANSACTION, part="0"), staged),
+        "prepare": (Prepare(id=11, transaction=_TRANSACTION, part="0"), None),
+        "commit": (Commit(id=12, transaction=_TRANSACTION, parts=("0", "1")), None),
+        "abort": (Abort(id=13, transaction=Transaction(publisher="billing", name="invoice-1")), None),
         "resolve-positions": (
             Resolve(
                 id=5,
@@ -129,6 +141,9 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
         "heartbeat": (Heartbeat(), None),
         "heartbeat-interval": (Heartbeat(interval_ms=3000), None),
     }
+
+
+_TRANSACTION: Final = Transaction(publisher="billing", space="nightly", name="7")
 
 
 def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
@@ -151,6 +166,9 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
         "ack-queue": (Ack(id=9, backlog=10), None),
         "ack-error": (Ack(id=1, code="bad_bookmark", text="no"), None),
         "resolved": (Resolved(id=5, journal="j-1", start=0, end=100), None),
+        "staged": (Staged(id=11, messages=2), None),
+        "committed": (Committed(id=12, messages=2, publisher=7, sequence=43), None),
+        "committed-before": (Committed(id=12, repeated=True), None),
         "resolved-types": (
             Resolved(
                 id=5, journal="j-1", start=5, end=90, topic="orders", types={"fix": ("orders", "fills")}

@@ -32,6 +32,34 @@ def test_publish_flush_replay(server: RunningServer) -> None:
         journal, start, end = client.resolve("orders", tt.EPOCH)
         batches = list(client.read_positions("orders", start, end, journal).batches())
         assert sum(len(batch) for batch in batches) == 1000
+        assert all(batch.positions is None for batch in batches)
+
+
+@pytest.mark.slow
+def test_parts_of_the_log_by_position(server: RunningServer) -> None:
+    with tt.Client("by-position", server.uri) as client:
+        for i in range(300):
+            client.publish("parts/a" if i % 3 else "parts/b", {"id": i})
+        client.publish_flush()
+        whole = client.locate("^parts/", tt.EPOCH, filter="/id > 5")
+        assert (whole.topic, whole.types) == ("", {})
+        bounds = (whole.start, whole.end)
+        part = client.locate("parts/a", positions=bounds, journal=whole.journal, messages_max=50)
+        read = client.read_positions(
+            "^parts/", part.start, part.end, part.journal, filter="/id % 2 = 0", numbered=True
+        )
+        found: dict[int, int] = {}
+        for batch in read.batches():
+            assert batch.positions is not None
+            found |= dict(zip(batch.positions.tolist(), [m.json()["id"] for m in batch], strict=True))
+        assert [*found.values()] == list(range(0, 75, 2))
+        first = min(found)
+        assert [*found] == [first + n for n in range(0, 75, 2)]
+        assert part.end == first + 76  # the 51st of parts/a is number 76 of both
+        with pytest.raises(tt.BadFilter):
+            client.locate("parts/a", tt.EPOCH, filter="/id =")
+        with pytest.raises(tt.WrongJournal):
+            client.locate("parts/a", positions=(0, 1), journal="00" * 16)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 import tickertape as tt
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.queues import SECONDS, nothing, numbers, of, publish, queue, state, take, wait_state
-from tests.simulation.engine_world import Peer
+from tests.simulation.engine_peer import Peer
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.queue_limits import settlement_bytes_max, settlement_messages_max, settlement_runs_max
 from tickertape.engine.queue.definition import QueueDefinition

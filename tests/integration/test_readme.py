@@ -139,8 +139,9 @@ def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
         "python",
         "python",
         "python",
+        "python",
     ]
-    assert [block.needs_spark for block in blocks] == [False] * 7 + [True]
+    assert [block.needs_spark for block in blocks] == [False] * 8 + [True]
     assert all(block.printed for block in blocks[1:])
 
 

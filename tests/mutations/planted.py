@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutations.mutation import Mutation
+from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
+from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 
 _ENGINE_CRASHES = "simulation/test_engine_crashes.py"
 _JOURNAL_CRASHES = "simulation/test_journal_crashes.py"
@@ -355,7 +357,9 @@ MUTATIONS: Final = (
         (_SILENCE,),
     ),
     *STORE_MUTATIONS,
+    *TRANSACTION_MUTATIONS,
     *QUEUE_MUTATIONS,
+    *ARCHIVE_MUTATIONS,
     Mutation(
         "two clients of one name throw each other out for ever",
         "client/session.py",

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from tests.helpers.tiers import parts
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch.layout import MessageBatch

@@ -11,19 +11,18 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
+from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.journal_world import drive, read_log
 from tests.simulation.spilled_files import SpilledFiles
 from tickertape.base.errors import JournalError, StagingFailed, TickertapeError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer, Now
-from tickertape.batch import BatchBuilder, MessageBatch, select
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import (
+    ArchiveRead,
     Close,
     DiskJob,
     Fatal,
@@ -44,6 +43,7 @@ from tickertape.journal.format import segment_path
 from tickertape.journal.identity import open_identity
 from tickertape.journal.jobs import Executor, Job
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
@@ -51,184 +51,8 @@ from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.journal.staging import Damaged, StageOpen, Staging, find_staged
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.commands import (
-    Ack,
-    Command,
-    Committed,
-    Completed,
-    Credit,
-    Deliver,
-    Ended,
-    Goodbye,
-    LoggedOn,
     Logon,
-    Pause,
-    Persisted,
-    PersistedNotice,
-    Publish,
-    Resume,
-    Staged,
-    Subscribe,
 )
-from tickertape.wire.connection import Connection, Received
-
-
-class Heard(NamedTuple):
-    """A message as a subscriber got it."""
-
-    publisher: int
-    sequence: int
-    topic: str
-    body: bytes
-
-
-class Told(NamedTuple):
-    """A persisted notice, and how much the subscription had heard when it came."""
-
-    publisher: int
-    sequence: int
-    heard: int
-
-
-class Peer:
-    """A client at the other end of the wire, as far as the tests need one."""
-
-    def __init__(self, world: EngineWorld, conn: int, name: str) -> None:
-        self.world = world
-        self.conn = conn
-        self.name = name
-        self.wire = Connection("client")
-        self.wire.logged_on()
-        self.received: list[tuple[Command, MessageBatch | None]] = []
-        self.frames = 0
-        self.acked_frame = 0
-        self.acked_sequence = 0
-        self.next_sequence = 1
-        self.ids = 0
-        self.logged_on: LoggedOn | None = None
-        self.goodbye: Goodbye | None = None
-        self.notices: list[tuple[str, Told]] = []
-        self.answers: dict[int, Command] = {}
-        self.heard: dict[str, list[Heard]] = {}
-        self.stamps: dict[str, list[tuple[float, int]]] = {}
-        """When each of them came (monotonic seconds), and its recorded time."""
-        self.order: list[tuple[str, int, int]] = []
-        """Subscription, publisher and sequence of everything, in the order in which it came."""
-        self.marks: dict[str, list[str]] = {}
-        self.owed_credit: dict[str, int] = {}
-        self.outstanding: dict[str, int] = {}
-        self.credit: dict[str, int] = {}
-
-    def take(self, data: bytes) -> None:
-        for event in self.wire.feed(data):
-            assert isinstance(event, Received), event
-            self._handle(event.command, event.batch)
-
-    def _handle(self, command: Command, batch: MessageBatch | None) -> None:
-        self.received.append((command, batch))
-        if isinstance(command, LoggedOn):
-            self.logged_on = command
-            self.next_sequence = command.last_persisted + 1
-        elif isinstance(command, Persisted):
-            assert command.frame > self.acked_frame or command.sequence > self.acked_sequence
-            self.acked_frame = max(command.frame, self.acked_frame)
-            self.acked_sequence = max(command.sequence, self.acked_sequence)
-            self.world.acknowledged(self)
-        elif isinstance(command, Deliver):
-            self.world.counts["deliveries"] += 1
-            assert batch is not None
-            if command.sub_ids:
-                self._delivered_to_several(command, batch)
-            else:
-                self._delivered(command.sub_id, batch)
-        elif isinstance(command, Completed):
-            self.marks[command.sub_id].append(f"completed after {len(self.heard[command.sub_id])}")
-        elif isinstance(command, Ended):
-            self.marks[command.sub_id].append(f"ended {command.code}".strip())
-        elif isinstance(command, PersistedNotice):
-            self.world.counts["notices"] += len(command.sub_ids)
-            for sub_id in command.sub_ids:
-                told = Told(command.publisher, command.sequence, len(self.heard[sub_id]))
-                self.notices.append((sub_id, told))
-        elif isinstance(command, Goodbye):
-            self.goodbye = command
-        elif isinstance(command, Ack | Staged | Committed):
-            self.answers[command.id] = command
-
-    def _delivered_to_several(self, command: Deliver, batch: MessageBatch) -> None:
-        self.world.counts["frames for several"] += 1
-        counts = np.frombuffer(command.counts, "<u4").tolist()
-        indices = np.frombuffer(command.indices, "<u4")
-        assert len(counts) == len(command.sub_ids) > 1
-        assert sum(counts) == len(indices)
-        assert set(indices.tolist()) == set(range(batch.count)), "a message for nobody"
-        ends = np.cumsum(counts).tolist()
-        order: list[tuple[int, str]] = []
-        for sub_id, count, end in zip(command.sub_ids, counts, ends, strict=True):
-            own = indices[end - count : end]
-            assert count, "a subscription without a message"
-            order += [(index, sub_id) for index in own.tolist()]
-            heard = len(self.order)
-            self._delivered(sub_id, select(batch, own.astype(np.int64)))
-            del self.order[heard:]
-        for index, sub_id in sorted(order):
-            self.order.append((sub_id, batch.publisher(index), batch.sequence(index)))
-
-    def _delivered(self, sub_id: str, batch: MessageBatch) -> None:
-        batch.verify()
-        if batch.cost > self.credit[sub_id] - self.outstanding[sub_id]:
-            assert (batch.count, self.outstanding[sub_id]) == (1, 0), "beyond its credit"
-            self.world.counts["oversized message"] += 1
-        self.outstanding[sub_id] += batch.cost
-        self.owed_credit[sub_id] += batch.cost
-        assert "ended" not in self.marks[sub_id], "nothing comes after the end"
-        for i, message in enumerate(batch):
-            key = Heard(batch.publisher(i), batch.sequence(i), message.topic, message.data)
-            self.heard[sub_id].append(key)
-            self.stamps[sub_id].append((self.world.mono, batch.timestamp(i)))
-            self.order.append((sub_id, key.publisher, key.sequence))
-
-    def send(self, command: Command, batch: MessageBatch | None = None) -> None:
-        self.world.broker.received(self.conn, command, batch, self.world.now())
-        self.world.collect()
-
-    def publish(self, topic: str, bodies: list[bytes], *, sequenced: bool = True) -> None:
-        builder = BatchBuilder()
-        for body in bodies:
-            builder.add(topic, body)
-        self.frames += 1
-        assert self.logged_on is not None
-        first, publisher = (self.next_sequence, self.logged_on.publisher) if sequenced else (0, 0)
-        batch = MessageBatch.parse(builder.build(publisher, first_sequence=first).encode())
-        if sequenced:
-            self.next_sequence += len(bodies)
-        self.send(Publish(frame=self.frames, sequenced=sequenced), batch)
-
-    def subscribe(
-        self, sub_id: str, topic: str, *, bookmark: str | None = None, credit: int = 4096, **more: object
-    ) -> int:
-        self.ids += 1
-        self.heard[sub_id], self.marks[sub_id], self.stamps[sub_id] = [], [], []
-        self.owed_credit[sub_id] = self.outstanding[sub_id] = 0
-        self.credit[sub_id] = credit
-        fields: dict[str, Any] = {"bookmark": bookmark, "credit": credit, **more}
-        self.send(Subscribe(id=self.ids, sub_id=sub_id, topic=topic, **fields))
-        return self.ids
-
-    def pause(self, *sub_ids: str) -> int:
-        self.ids += 1
-        self.send(Pause(id=self.ids, sub_ids=sub_ids))
-        return self.ids
-
-    def resume(self, *sub_ids: str) -> int:
-        self.ids += 1
-        self.send(Resume(id=self.ids, sub_ids=sub_ids))
-        return self.ids
-
-    def give_credit(self, sub_id: str) -> None:
-        owed, self.owed_credit[sub_id] = self.owed_credit[sub_id], 0
-        if owed:
-            self.outstanding[sub_id] -= owed
-            self.send(Credit(sub_id=sub_id, bytes=owed))
 
 
 class EngineWorld:
@@ -287,6 +111,7 @@ class EngineWorld:
         found, _ = find_staged(self.disk, identity.journal_id)
         self.broker.transactions.restore(found, self.now())
         self.reads: list[Read] = []
+        self.archive_reads: list[ArchiveRead] = []
         self.pauses: list[PauseReading | ResumeReading] = []
         self.peers = {}
 
@@ -342,6 +167,8 @@ class EngineWorld:
                 self.jobs.append(effect.job)
             elif isinstance(effect, Read):
                 self.reads.append(effect)
+            elif isinstance(effect, ArchiveRead):
+                self.archive_reads.append(effect)
             elif isinstance(effect, PauseReading | ResumeReading):
                 self.pauses.append(effect)
             elif isinstance(effect, Happened):
@@ -427,6 +254,17 @@ class EngineWorld:
         finally:
             self.disk.close(handle)
 
+    def run_archive_read(self) -> None:
+        """One outstanding request to the archive is answered, any of them."""
+        self.counts["archive reads"] += 1
+        effect = self.archive_reads.pop(self.rng.randrange(len(self.archive_reads)))
+        self.broker.archive_done(effect.token, self.archive(effect.request), self.now())
+        self.collect()
+
+    def archive(self, request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
+        """What the archive answers; archive_world.py has one."""
+        raise NotImplementedError
+
     def run_spill(self) -> None:
         """The oldest write or read of what waits on disk is answered."""
         self.counts["spill jobs"] += 1
@@ -452,6 +290,8 @@ class EngineWorld:
             choices += [self.run_job] * 4
         if self.reads:
             choices += [self.run_read] * 4
+        if self.archive_reads:
+            choices += [self.run_archive_read] * 4
         if self.spilled.jobs:
             choices += [self.run_spill] * 4
         if self.staging_jobs:
@@ -469,6 +309,8 @@ class EngineWorld:
                 self.run_staging()
             elif self.reads:
                 self.run_read()
+            elif self.archive_reads:
+                self.run_archive_read()
             elif self.spilled.jobs:
                 self.run_spill()
             elif self.broker.has_work:

@@ -6,7 +6,8 @@ while it was subscribed.
 
 from __future__ import annotations
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import batch_memory_bytes, block_memory_bytes
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.backlog import Backlog, Block

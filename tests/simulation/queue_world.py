@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive, read_log
 from tests.simulation.queue_entries import MICROS, Key
 from tests.simulation.queue_judge import adds_up, at_rest

@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tests.simulation.engine_peer import Heard, Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base import limits
 from tickertape.engine import cohorts, delivery, dispatcher
 from tickertape.engine.subscription import Phase

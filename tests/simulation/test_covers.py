@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tests.simulation.engine_peer import Heard, Peer
+from tests.simulation.engine_world import EngineWorld
 
 WORLDS: Final = 30
 WORLDS_FULL: Final = 1500

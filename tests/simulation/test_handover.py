@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from tests.helpers.tiers import parts
-from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tests.simulation.engine_peer import Heard, Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.subscription import Phase, Subscription
 
 SCHEDULES = 500

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.tiers import parts
-from tests.simulation.engine_world import Peer
+from tests.simulation.engine_peer import Peer
 from tickertape.engine.queue.checkpoint import decode_covered, encode_covered
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queue import Queue

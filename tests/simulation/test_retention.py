@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace, drive, read_log
 from tickertape.base.names import publisher_id
 from tickertape.engine.registry import load_registry

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from tests.helpers.tiers import parts
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tests.simulation.stores import Store
 from tests.simulation.transactors import Planned, Transactor
 

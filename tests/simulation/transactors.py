@@ -9,7 +9,8 @@ from random import Random
 
 import msgspec
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.wire.commands import (
     Abort,

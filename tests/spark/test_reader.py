@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.spark.test_schema import struct
-from tickertape.base.errors import Disconnected, NotAJournal, WrongJournal
+from tickertape.base.errors import BookmarkExpired, Disconnected, NotAJournal, WrongJournal
 from tickertape.client.blocking import Client
+from tickertape.spark.batch import TickertapeReader
 from tickertape.spark.options import read_options
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.schema import columns_of
-from tickertape.spark.source import TickertapeReader
-from tickertape.testing.server import RunningServer, running_server
+from tickertape.testing.server import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -151,3 +151,50 @@ def test_an_end_in_the_future_is_the_end_of_the_log_at_planning(server: RunningS
     assert all(b"later" not in bodies_of(reader_of(server.uri, "quiet"), part) for part in parts)
     parts = parts_of(reader_of(server.uri, "quiet", startingTimestamp="29990101T000000"))
     assert [part.start == part.end for part in parts] == [True]
+
+
+RETAINED = """
+[journal]
+segment_size = "1MB"
+retain_size = "4MB"
+sync = "never"
+"""
+
+
+def test_what_is_gone_is_an_error_or_passed_over_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_server(tmp_path / "data", RETAINED) as server, Client("gone", server.uri) as client:
+        client.publish("flights", b"first")
+        client.publish_flush()
+        (first,) = [message.bookmark for message in client.replay("flights")]
+        assert first is not None
+        whole = {"minPartitions": "1", "startingBookmark": f"[{first}:29990101T000000)"}
+        both: tuple[dict[str, str], ...] = ({}, {"journal": str(server.data)})
+        planned = [parts_of(reader_of(server.uri, "flights", **files))[0] for files in both]
+        bulk = [b"%03d" % n + b"x" * 200_000 for n in range(60)]
+        for body in bulk:
+            client.publish("flights", body)
+        client.publish_flush()
+        wait_until(lambda: client.resolve("flights", "0")[1] > planned[0].start)
+        _, _, end = client.resolve("flights", "0")
+        for files, part in zip(both, planned, strict=True):
+            # Planned before, read after it went.
+            part = replace(part, end=end)
+            reader = reader_of(server.uri, "flights", **files)
+            with pytest.raises(BookmarkExpired, match="failOnDataLoss=false goes on with the first"):
+                list(reader.read(part))
+            caplog.clear()
+            found = bodies_of(reader, replace(part, fail_on_data_loss=False))
+            assert 0 < len(found) < len(bulk)
+            assert found == bulk[-len(found) :]
+            assert "were removed by retention before they were read" in caplog.text
+            # Planned after it went.
+            with pytest.raises(BookmarkExpired, match="failOnDataLoss=false goes on with the first"):
+                reader_of(server.uri, "flights", **files, **whole).partitions()
+            caplog.clear()
+            accepting = reader_of(server.uri, "flights", **files, **whole, failOnDataLoss="false")
+            (part,) = parts_of(accepting)
+            found = bodies_of(accepting, part)
+            assert found == bulk[-len(found) :] != bulk
+            assert "goes on with the first message there is" in caplog.text

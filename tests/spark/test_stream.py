@@ -12,15 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tickertape.client.blocking import Client
-from tickertape.testing.server import RunningServer, running_server, wait_until
+from tickertape.testing.server import RunningServer, running_server
 
 pytestmark = pytest.mark.spark
 
-CONFIG = """
-[journal]
-segment_size = "1MB"
-retain_size = "4MB"
-"""
 SCHEMA = "position long, topic string, data binary"
 WAIT_SECONDS = 90
 
@@ -72,7 +67,7 @@ def publish(server: RunningServer, name: str, topic: str, bodies: list[bytes]) -
 
 @pytest.fixture
 def log(tmp_path: Path) -> Any:
-    with running_server(tmp_path / "data", CONFIG) as server:
+    with running_server(tmp_path / "data") as server:
         yield server
 
 
@@ -84,7 +79,9 @@ def begin(spark: SparkSession, log: RunningServer, tmp_path: Path) -> Callable[.
     return made
 
 
-def test_what_is_persisted_is_read_once_across_runs(log: RunningServer, begin: Callable[..., Stream]) -> None:
+def test_what_is_persisted_is_read_once_across_runs_and_another_log_is_refused(
+    log: RunningServer, begin: Callable[..., Stream], tmp_path: Path
+) -> None:
     stream = begin()
     expected = []
     for run in range(3):
@@ -97,6 +94,10 @@ def test_what_is_persisted_is_read_once_across_runs(log: RunningServer, begin: C
             log.start()
         stream.run()
         assert stream.bodies == expected
+    with running_server(tmp_path / "other") as other:
+        publish(other, "publisher", "flights", [b"one", b"two"])
+        with pytest.raises(Exception, match=r"WrongJournal: the checkpoint is at position .* begin anew"):
+            stream.run(servers=other.uri)
     assert len({row[0] for row in stream.rows}) == len(expected)
     assert {row[1] for row in stream.rows} == {"flights"}
 
@@ -121,56 +122,3 @@ def test_micro_batches_keep_both_bounds_and_progress_tells_how_far_behind_they_a
     assert behind == sorted(behind, reverse=True)
     assert (behind[0] > 700, behind[len(sizes) - 1]) == (True, 0)
     assert len(stream.bodies) == 1006
-
-
-def test_another_log_is_refused_with_what_to_do(
-    log: RunningServer, begin: Callable[..., Stream], tmp_path: Path
-) -> None:
-    publish(log, "publisher", "flights", [b"one"])
-    stream = begin()
-    stream.run()
-    with running_server(tmp_path / "other") as other:
-        publish(other, "publisher", "flights", [b"one", b"two"])
-        with pytest.raises(Exception, match=r"WrongJournal: the checkpoint is at position .* begin anew"):
-            stream.run(servers=other.uri)
-    publish(log, "later", "flights", [b"two"])
-    stream.run()
-    assert stream.bodies == [b"one", b"two"]
-
-
-def test_history_that_is_gone_is_an_error_or_a_loss_that_was_accepted(
-    log: RunningServer, begin: Callable[..., Stream]
-) -> None:
-    publish(log, "publisher", "flights", [b"first"])
-    stream = begin()
-    stream.run()
-    bulk = [b"%03d" % n + b"x" * 100_000 for n in range(120)]
-    with Client("bulk", log.uri) as client:
-        for body in bulk:
-            client.publish("flights", body)
-            client.publish_flush()
-        wait_until(lambda: client.resolve("flights", "0")[1] > 1)
-    gone = r"BookmarkExpired: the query has read up to position .* begins with .*failOnDataLoss=false goes on"
-    with pytest.raises(Exception, match=gone):
-        stream.run()
-    assert stream.bodies == [b"first"]
-    stream.run(failOnDataLoss="false", minPartitions=2)
-    left = stream.bodies[1:]
-    assert 0 < len(left) < len(bulk)
-    assert left == bulk[-len(left) :]
-    assert [row[0] for row in stream.rows] == sorted({row[0] for row in stream.rows})
-
-
-def test_a_new_query_begins_where_it_is_told_and_an_old_one_where_it_stands(
-    log: RunningServer, begin: Callable[..., Stream]
-) -> None:
-    publish(log, "publisher", "flights", [b"%d" % n for n in range(10)])
-    with Client("reader", log.uri) as client:
-        sixth = [m.bookmark for m in client.replay("flights")][5]
-    assert sixth is not None
-    stream = begin(startingBookmark=sixth)
-    stream.run()
-    assert stream.bodies == [b"6", b"7", b"8", b"9"]
-    publish(log, "later", "flights", [b"10"])
-    stream.run(startingBookmark="epoch", filter="TOPIC_NAME() = 'flights'", topicPattern="^fl", topic="")
-    assert stream.bodies == [b"6", b"7", b"8", b"9", b"10"]

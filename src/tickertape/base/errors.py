@@ -215,10 +215,28 @@ class HeartbeatMissed(Disconnected):
     code = "heartbeat"
 
 
+class TlsFailed(Disconnected):
+    """There is no secure connection: a certificate is not accepted, or the other side speaks no TLS."""
+
+    code = "tls_failed"
+
+
 class Refused(TickertapeError):
     """The server refused the logon or ended the connection, and said why."""
 
     code = "refused"
+
+
+class AuthenticationFailed(Refused):
+    """The server wants a token, and the logon had none, a wrong one, or one that is not for this client."""
+
+    code = "authentication_failed"
+
+
+class TlsRequired(Refused):
+    """The address takes connections with TLS only."""
+
+    code = "tls_required"
 
 
 class NameInUse(Refused):
@@ -392,6 +410,11 @@ class ArchiveFailed(TickertapeError):
     """The archive cannot be read, or a table is not the archive that it should be; nothing was skipped."""
 
     code = "archive_failed"
+
+    def __init__(self, message: str = "", *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+        """A file that the table names is not there; it does not travel."""
 
 
 # -- stores of a client -------------------------------------------------------------------------------

@@ -379,9 +379,6 @@ servers_hurried_max: Final = 256
 name_settled_seconds: Final = 600.0
 """A client that came back after its name was taken over and then has held it for so long may do so again."""
 
-# archive
-archive_row_group_bytes_max: Final = 16 * MIB
-"""Bodies in one row group of a file of the archive, or one message: what a reader takes at a time at most."""
 
 # administration
 topics_counted_max: Final = 1_000

@@ -15,10 +15,16 @@ transaction_bytes_max_default: Final = 4 * GIB
 """What one transaction may take on disk, unless configured: the log has to hold it in one segment."""
 staged_age_seconds_default: Final = 3600.0
 """How long something stays staged that nobody adds to or commits, unless configured."""
+staged_age_seconds_min: Final = 1.0
+"""The least that can be configured."""
+transaction_bytes_min: Final = 1 * MIB
+"""The least that can be configured, for one transaction and for all."""
 staged_parts_max: Final = 4_096
 """Parts that are staged at a time, of all transactions."""
 transaction_parts_max: Final = 1_024
 """Parts of one transaction that are committed together."""
+commits_waiting_max: Final = 8_192
+"""Commits that were asked for and are not answered yet, of all connections."""
 staging_unwritten_bytes_max: Final = 64 * MIB
 """What waits to be written to staging files: who brings more is not read from until it is."""
 transaction_name_bytes_max: Final = 255

@@ -1,5 +1,5 @@
-"""Owns making a batch of messages that were picked one by one: each with a publisher, sequence and stamp of
-its own.
+"""Owns making a batch of messages that come as rows or as columns: each with a publisher, sequence and stamp
+of its own.
 
 Messages that follow one another from one publisher, with one stamp and rising sequences, share a run. Must
 never change their order, or copy a body more than once.
@@ -30,6 +30,7 @@ from tickertape.batch.format import (
     Labels,
     Runs,
     UInt64s,
+    lengths_of,
     numbered,
     offsets_from,
     run_crc,
@@ -73,22 +74,51 @@ def batch_from_rows(rows: Sequence[PlainRow]) -> MessageBatch:
     )
     lengths = lengths_in(bodies)
     check_body_bytes(int(lengths.sum(dtype=I8)))
-    offsets = offsets_from(lengths)
-    joined = b"".join(bodies)
-    numbers = np.array(sequences, U8)
-    runs = _runs(np.array(publishers, U8), numbers, np.array(timestamps, I8))
-    _sum_up(runs, lengths, offsets, joined)
     names = tuple(dict.fromkeys(topics))
-    columns = Columns(
+    return batch_from_columns(
+        np.array(publishers, U8),
+        np.array(sequences, U8),
+        np.array(timestamps, I8),
+        names,
         _topic_index(names, topics),
-        None if (numbered(runs) == numbers).all() else numbers,
+        offsets_from(lengths),
+        b"".join(bodies),
         np.array(expirations, I8) if any(expirations) else None,
         _labels(correlation_ids),
         _labels(keys),
     )
+
+
+def batch_from_columns(
+    publishers: UInt64s,
+    sequences: UInt64s,
+    timestamps: Int64s,
+    topics: tuple[str, ...],
+    topic_index: Int32s | None,
+    offsets: Int32s,
+    bodies: Buffer,
+    expirations: Int64s | None = None,
+    correlation_ids: Labels | None = None,
+    keys: Labels | None = None,
+) -> MessageBatch:
+    """A batch of the messages that the columns say, at least one; its runs have new checksums, flagged as the
+    server's.
+
+    `offsets` begin at 0 and end at the size of `bodies`, which are kept, not copied. Different `topics`, all
+    of them used, need a `topic_index`. Raises `MessageTooLarge` when all bodies have 2 GiB or more.
+    """
+    runs = _runs(publishers, sequences, timestamps)
+    _sum_up(runs, lengths_of(offsets), offsets, bodies)
+    columns = Columns(
+        topic_index,
+        None if (numbered(runs) == sequences).all() else sequences,
+        expirations,
+        correlation_ids,
+        keys,
+    )
     optional = None if all(column is None for column in columns) else columns
     return assemble(
-        runs=runs.tobytes(), offsets=offsets.tobytes(), bodies=joined, topics=names, optional=optional
+        runs=runs.tobytes(), offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=optional
     )
 
 
@@ -118,7 +148,7 @@ def _runs(publishers: UInt64s, sequences: UInt64s, timestamps: Int64s) -> Runs:
     return runs
 
 
-def _sum_up(runs: Runs, lengths: Int32s, offsets: Int32s, bodies: bytes) -> None:
+def _sum_up(runs: Runs, lengths: Int32s, offsets: Int32s, bodies: Buffer) -> None:
     """Put the checksums into the run table."""
     ends = runs["count"].cumsum(dtype=I8)
     starts = ends - runs["count"]

@@ -13,7 +13,8 @@ from tickertape.base.bookmarks import BOOKMARK_FORM, AtBookmarks, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadOption
 from tickertape.base.texts import shown
 from tickertape.base.units import parse_interval
-from tickertape.cli.options import answer_timeout_option, client_name, queue_name, server_option
+from tickertape.cli.options import answer_timeout_option, client_name, queue_name
+from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.terminal import remark
 
 _EXTENSION: Final = "lease_extension"
@@ -56,7 +57,7 @@ def _option(
 @click.command(short_help="Say what became of messages of a queue: done, back, or expired.")
 @click.argument("queue", callback=queue_name)
 @click.argument("bookmarks", required=False, callback=_bookmarks)
-@server_option
+@server_options
 @click.option(
     "--option",
     callback=_option,
@@ -71,7 +72,7 @@ def _option(
 def ack(
     queue: str,
     bookmarks: list[str] | None,
-    server: str,
+    server: Server,
     option: str | None,
     filter: str | None,
     timeout: float,
@@ -90,10 +91,9 @@ def ack(
     """
     if (bookmarks is None) == (filter is None):
         raise click.UsageError("give BOOKMARKS or --filter, one of the two")
-    from tickertape.client.blocking import Client
     from tickertape.client.publish_store import MemoryPublishStore
 
-    with Client(client_name("ack"), server, publish_store=MemoryPublishStore(), timeout=timeout) as client:
+    with server.client(client_name("ack"), publish_store=MemoryPublishStore(), timeout=timeout) as client:
         if bookmarks is not None:
             client.ack(queue, bookmarks, option)
         else:

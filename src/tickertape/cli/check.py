@@ -10,10 +10,11 @@ from collections.abc import Iterable
 import click
 import msgspec
 
+from tickertape.base.errors import ConfigurationError
 from tickertape.cli.tables import counted
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.server.config import ADMIN_DEFAULT, Config, JournalConfig, examine
-from tickertape.server.document import Problem, Problems
+from tickertape.server.document import Place, Problem, Problems
 
 
 @click.command(short_help="Check a configuration file, starting nothing.")
@@ -23,8 +24,9 @@ from tickertape.server.document import Problem, Problems
 def check(ctx: click.Context, config: str, as_json: bool) -> None:
     """Check a configuration file and say what is wrong with it, line by line. Starts nothing.
 
-    Every problem is told, those of included files and of variables too, as FILE:LINE: KEY: what is wrong and
-    what is allowed. A file in order is summed up.
+    Every problem is told, those of included files and of variables too, and the first one of the files of
+    certificates and tokens that it names, as FILE:LINE: KEY: what is wrong and what is allowed. A file in
+    order is summed up.
 
     Exit codes: 0 in order, 1 there are problems, 2 bad usage.
 
@@ -33,6 +35,11 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     tickertape check tickertape.toml --json | jq '.problems[] | "\\(.file):\\(.line) \\(.text)"'
     """
     settings, problems = examine(config)
+    if settings is not None:
+        unusable = _unusable(settings)
+        if unusable:
+            problems.append(Problem(Place(config, 0), "", unusable))
+            settings = None
     if as_json:
         click.echo(_document(config, settings, problems))
     elif settings is not None:
@@ -44,6 +51,17 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
             click.echo(line)
         click.echo(f"tickertape: {printable(config)}: {how_many(problems)}", err=True)
     ctx.exit(0 if settings is not None else 1)
+
+
+def _unusable(settings: Config) -> str:
+    """What is wrong with the files of certificates and tokens that it names; empty when nothing is."""
+    from tickertape.server.admission import Admission
+
+    try:
+        Admission(settings)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
 
 
 def told(problems: Iterable[Problem]) -> list[str]:
@@ -94,6 +112,14 @@ def _slow(settings: Config) -> str:
     return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"
 
 
+def _staged(settings: Config) -> str:
+    staged = settings.transactions
+    return (
+        f"{staged.disk_limit:,} bytes for transactions, {staged.bytes_max:,} each, "
+        f"for {staged.expire_after:g} s"
+    )
+
+
 def _queue(queue: QueueDefinition) -> str:
     over = "" if queue.topic == queue.name else f" over {queue.topic}"
     lease = "" if queue.lease_period is None else f", leased for {queue.lease_period:g} s"
@@ -114,6 +140,7 @@ def _summary(settings: Config) -> list[str]:
         f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
         *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
         f"  slow      {_slow(settings)}",
+        f"  stages    {_staged(settings)}",
         *([f"  validates {', '.join(validated)}"] if validated else []),
         *(f"  queue     {_queue(queue)}" for queue in settings.queues),
     ]

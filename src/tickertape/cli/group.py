@@ -108,6 +108,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "queue": "tickertape.cli.queue",
         "journal": "tickertape.cli.journal",
         "pipeline": "tickertape.cli.pipeline",
+        "token": "tickertape.cli.token",
         "stats": "tickertape.cli.stats",
         "topics": "tickertape.cli.topics",
         "filter": "tickertape.cli.filter",

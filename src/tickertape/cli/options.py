@@ -27,28 +27,6 @@ from tickertape.base.units import parse_interval
 START_WORDS: Final = {"epoch": EPOCH, "now": NOW}
 """What may be written, in either case, for a start point that has a name."""
 _START_FORMS: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM}, or {RANGE_FORM}"
-SERVER_DEFAULT: Final = "tcp://127.0.0.1:9007"
-
-
-def _server(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Callback of an option: a server's address, looked at before anything is done."""
-    from tickertape.client.link import parse_uri
-
-    try:
-        parse_uri(value)
-    except BadOption as error:
-        raise click.BadParameter(str(error)) from None
-    return value
-
-
-server_option = click.option(
-    "--server",
-    metavar="URI",
-    default=SERVER_DEFAULT,
-    show_default=True,
-    callback=_server,
-    help="Where the server is: tcp://HOST:PORT or unix:///PATH.",
-)
 
 
 def interval(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:  # noqa: ARG001

@@ -25,7 +25,8 @@ from tickertape.base.errors import (
 from tickertape.base.limits import message_bytes_max
 from tickertape.base.names import check_topic
 from tickertape.cli.group import Failure
-from tickertape.cli.options import answer_timeout_option, client_name, server_option
+from tickertape.cli.options import answer_timeout_option, client_name
+from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
@@ -33,7 +34,7 @@ from tickertape.cli.terminal import progress, remark
 @click.command(short_help="Publish lines, and wait until they are on the server's disk.")
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
-@server_option
+@server_options
 @click.option(
     "--name",
     metavar="NAME",
@@ -52,7 +53,13 @@ from tickertape.cli.terminal import progress, remark
 )
 @answer_timeout_option
 def publish(
-    topic: str, file: BinaryIO, server: str, name: str | None, rate: float | None, form: str, timeout: float
+    topic: str,
+    file: BinaryIO,
+    server: Server,
+    name: str | None,
+    rate: float | None,
+    form: str,
+    timeout: float,
 ) -> None:
     """Publish the lines of FILE, or of standard input, to TOPIC: a line, a message.
 
@@ -68,12 +75,11 @@ def publish(
         check_topic(topic)
     except BadTopic as error:
         raise click.BadParameter(str(error), param_hint="TOPIC") from None
-    from tickertape.client.blocking import Client
     from tickertape.client.publish_store import MemoryPublishStore
 
     with (
-        Client(
-            name or client_name("publish"), server, publish_store=MemoryPublishStore(), timeout=timeout
+        server.client(
+            name or client_name("publish"), publish_store=MemoryPublishStore(), timeout=timeout
         ) as client,
         progress(f"publish {topic}", _size(file)) as advance,
     ):
@@ -91,7 +97,7 @@ def publish(
             client.publish_flush(timeout=timeout)
         except (Disconnected, PublishRejected) as error:
             left = f"{client.unpersisted_count()} of {published} messages may not be persisted"
-            raise Failure(f"{_reason(error, server)}; {left}") from error
+            raise Failure(f"{_reason(error, server.uri)}; {left}") from error
     if bad_line:
         raise Failure(f"{bad_line}; what stands before it is published (messages: {published})")
     remark(f"{counted(published, 'message')} persisted")

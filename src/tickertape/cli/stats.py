@@ -24,6 +24,7 @@ from tickertape.server.admin.report import (
     SlowClientsState,
     Stats,
     Syncs,
+    TransactionsState,
 )
 
 
@@ -122,6 +123,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
         ),
     )
     yield from _slow(report.slow_clients)
+    yield from _transactions(report.transactions)
     yield from _queues(report.queues)
     by_code = ("refused", totals.refused), ("ended", totals.ended), ("subs ended", totals.ended_subscriptions)
     for name, counts in by_code:
@@ -148,6 +150,16 @@ def _slow(slow: SlowClientsState) -> Iterator[tuple[str, str]]:
         behind = f"{counted(slow.waiting_connections, 'connection')} behind"
         where = f"{slow.memory_bytes:,} bytes in memory, {slow.disk_bytes:,} on disk"
         yield "slow", f"{behind}, {slow.offline_connections:,} of them offline; {where}"
+
+
+def _transactions(transactions: TransactionsState) -> Iterator[tuple[str, str]]:
+    if transactions.committed or transactions.staged_parts:
+        staged = f"{counted(transactions.staged_parts, 'part')} staged, {transactions.staged_bytes:,} bytes"
+        ends = f"{transactions.aborted:,} aborted, {transactions.expired:,} expired"
+        yield (
+            "transactions",
+            f"{transactions.committed:,} committed, {ends}; {staged}, {transactions.waiting:,} waiting",
+        )
 
 
 def _queues(queues: list[QueueState]) -> Iterator[tuple[str, str]]:

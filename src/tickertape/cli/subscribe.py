@@ -16,8 +16,9 @@ import click
 
 from tickertape.base.errors import TimedOut
 from tickertape.base.limits import client_timeout_seconds
-from tickertape.cli.options import client_name, filter_option, interval, server_option, start
+from tickertape.cli.options import client_name, filter_option, interval, start
 from tickertape.cli.printing import Written, output_option, print_batches
+from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.terminal import remark
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Print the messages of a topic: live, or from any point of the log.")
 @click.argument("topic")
-@server_option
+@server_options
 @click.option(
     "--bookmark",
     callback=start,
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
 )
 def subscribe(
     topic: str,
-    server: str,
+    server: Server,
     bookmark: str | None,
     pause: bool,
     resume_after: float | None,
@@ -148,13 +149,12 @@ def subscribe(
     _check(bookmark, until_caught_up=until_caught_up, consumes=ack or max_backlog is not None)
     paused = pause or resume_after is not None
     wanted = _wanted(replays=bookmark is not None, pause=paused, max_backlog=max_backlog, **asked)
-    from tickertape.client.blocking import Client
     from tickertape.client.publish_store import MemoryPublishStore
 
     waiting = client_timeout_seconds if timeout is None else timeout
     # With a store, acknowledgements can be waited for.
     store = MemoryPublishStore() if ack else None
-    with Client(client_name("subscribe"), server, publish_store=store, timeout=waiting) as client:
+    with server.client(client_name("subscribe"), publish_store=store, timeout=waiting) as client:
         stream = _open(client, topic, bookmark, wanted, until_caught_up=until_caught_up)
         if paused:
             _wait_to_resume(resume_after)

@@ -29,7 +29,9 @@ from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.subscribing import Handler, SubscribingClient
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
+from tickertape.client.ways import password_of, ways_of
 from tickertape.payload.bodies import encode
+from tickertape.security.contexts import TLS
 from tickertape.wire.commands import Resolve, Resolved
 
 EVERY_TASK: Final = 1
@@ -49,9 +51,11 @@ class AsyncClient(
     """A connection to one server for asyncio, on its own loop or on uvloop; the names are those of `Client`.
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
-    `uri`: `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
-    `user`, `password`: the logon's; they win over those in the URI. Servers of this version check neither,
-    and both travel in clear: the user only keeps another one from taking over the client name.
+    `uri`: `tls://host:port`, `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
+    `user`, `password`: the logon's; they win over those in the URI. A server without tokens checks neither:
+    the user only keeps another one from taking over the client name. `token`: a token of the server, instead
+    of a password; it does not go to another machine but with TLS. `tls`: certificates for a `tls://` address
+    (`TLS`); None (default): those that the system trusts.
     `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
     and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
     unknown outcome.
@@ -75,11 +79,13 @@ class AsyncClient(
         *,
         user: str | None = None,
         password: str | None = None,
+        token: str | None = None,
+        tls: TLS | None = None,
         publish_store: PublishStore | None = None,
         bookmark_store: BookmarkStore | None = None,
         timeout: float | str | None = client_timeout_seconds,
     ) -> None:
-        super().__init__(name, uri, user, password, timeout)
+        super().__init__(name, uri, user, password_of(password, token), timeout, ways_of(tls, token))
         self._begin_settling()
         if bookmark_store is not None:
             self.set_bookmark_store(bookmark_store)

@@ -13,7 +13,7 @@ from typing import Self
 from tickertape.base.errors import Disconnected
 from tickertape.batch import MessageBatch
 from tickertape.client.loop_driver import LoopDriver
-from tickertape.client.transaction import CommittedTransaction, Gathering, Make
+from tickertape.client.transaction import NOT_STAGED, CommittedTransaction, Gathering, Make, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed
 
@@ -59,11 +59,15 @@ class AsyncTransacting(LoopDriver):
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            steps, answer = gathered.committing(), None
+            steps = gathered.committing()
+            answer: object = None
             try:
                 while True:
-                    make, batch = steps.send(answer)
-                    answer = await self._ask(make, batch, left(deadline))
+                    make, batch = onward(steps, answer)
+                    try:
+                        answer = await self._ask(make, batch, left(deadline))
+                    except NOT_STAGED as error:
+                        answer = error
             except StopIteration as done:
                 committed: Committed = done.value
                 return gathered.committed(committed)

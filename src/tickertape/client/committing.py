@@ -14,7 +14,7 @@ from typing import Self
 from tickertape.base.errors import Disconnected
 from tickertape.batch import MessageBatch
 from tickertape.client.thread_driver import ThreadDriver
-from tickertape.client.transaction import CommittedTransaction, Gathering, Make, aborting
+from tickertape.client.transaction import NOT_STAGED, CommittedTransaction, Gathering, Make, aborting, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed, Transaction
 
@@ -74,11 +74,15 @@ class Transacting(ThreadDriver):
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            steps, answer = gathered.committing(), None
+            steps = gathered.committing()
+            answer: object = None
             try:
                 while True:
-                    make, batch = steps.send(answer)
-                    answer = self._ask(make, batch, left(deadline))
+                    make, batch = onward(steps, answer)
+                    try:
+                        answer = self._ask(make, batch, left(deadline))
+                    except NOT_STAGED as error:
+                        answer = error
             except StopIteration as done:
                 committed: Committed = done.value
                 return gathered.committed(committed)

@@ -29,6 +29,7 @@ from tickertape.client.subscription_manager import (
     SubscriptionManager,
 )
 from tickertape.client.subscriptions import DeliveryContext, Request
+from tickertape.client.ways import Ways
 
 
 class Counsel:
@@ -47,6 +48,7 @@ class Counsel:
         *,
         user: str | None,
         password: str | None,
+        ways: Ways,
         chance: Callable[[], float],
         tell: Callable[[BaseException], None],
     ) -> None:
@@ -60,6 +62,7 @@ class Counsel:
         self._manager = MemorySubscriptionManager() if manager is None else manager
         self._user = user
         self._password = password
+        self._ways = ways
         self._chance = chance
         self._tell = tell
         self._authenticator: Authenticator = DefaultAuthenticator()
@@ -108,6 +111,7 @@ class Counsel:
     def begin_attempt(self, uri: str) -> tuple[Address, str | None, PasswordGiven]:
         """The address, the user, and the password or what is to be awaited for it."""
         address = parse_uri(uri)
+        self._ways.check(address)
         user = address.user if self._user is None else self._user
         password = address.password if self._password is None else self._password
         authenticator = self._authenticator

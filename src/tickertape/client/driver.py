@@ -38,6 +38,7 @@ from tickertape.client.lane import CLOSED
 from tickertape.client.link import Address, parse_uri
 from tickertape.client.states import ConnectionState, StateListener, StateListeners
 from tickertape.client.waiting import DEFAULT, Timeout
+from tickertape.client.ways import DEFAULT_WAYS, Ways
 from tickertape.wire.commands import LoggedOn
 
 SOFTWARE: Final = f"tickertape-python {__version__}"
@@ -61,8 +62,15 @@ class Driver(ABC):
     _timeout: float | None
 
     def __init__(
-        self, name: str, uri: str, user: str | None, password: str | None, timeout: float | str | None
+        self,
+        name: str,
+        uri: str,
+        user: str | None,
+        password: str | None,
+        timeout: float | str | None,
+        ways: Ways = DEFAULT_WAYS,
     ) -> None:
+        self._ways = ways
         self._address = self._first_address(uri)
         self._core = ClientCore(
             name,
@@ -208,7 +216,9 @@ class Driver(ABC):
             )
 
     def _first_address(self, uri: str) -> Address:
-        return parse_uri(uri)
+        address = parse_uri(uri)
+        self._ways.check(address)
+        return address
 
     def _reconnects(self, seconds: float | None) -> bool:
         """Whether somebody is expected to connect again while a call waits for so long.

@@ -6,7 +6,6 @@ objects, connects or waits for a server.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from tickertape.client.counsel import as_failure, request_of, stored_of
 from tickertape.client.effects import Again, CaughtUp, Down, Effect, End, Notice, State
 from tickertape.client.keeping import Consulting, Keeping
 from tickertape.client.lane import NOBODY
+from tickertape.client.link import Link
 from tickertape.client.publish_store import PublishStore
 from tickertape.client.session import SessionEffect, Step
 from tickertape.client.streams import HandledStream, MessageStream
@@ -41,9 +41,10 @@ class HAClient(Keeping, Client):
     """A `Client` that gets itself a connection to one of several servers, and another one when it is lost.
 
     `servers`: one address or several, in the order of preference, or `server_chooser`: an object that says
-    where to connect (`ServerChooser`). `user`, `password`: as in `Client`; an authenticator of the chooser
-    may give another password. `publish_store`: `"memory"` (default), a store, or None: what is in flight when
-    a connection is lost has an unknown outcome then, and nothing can be published while there is none.
+    where to connect (`ServerChooser`). `user`, `password`, `token`, `tls`: as in `Client`; an authenticator
+    of the chooser may give another password. `publish_store`: `"memory"` (default), a store, or None: what is
+    in flight when a connection is lost has an unknown outcome then, and nothing can be published while there
+    is none.
     `bookmark_store`: for those who discard messages; None (default): what a handler was given is done with.
     `reconnect_delay`: seconds or text for the same wait each time, a `DelayStrategy`, or None (default) for
     an `ExponentialDelayStrategy` that never gives up. `heartbeat`: seconds or text; see `set_heartbeat`.
@@ -342,7 +343,7 @@ class HAClient(Keeping, Client):
             self._dialling = False
         return machine.LoggedOn(effect.attempt)
 
-    def _dial(self, seconds: float | None) -> socket.socket:
+    def _dial(self, seconds: float | None) -> Link:
         try:
             return super()._dial(seconds)
         finally:

@@ -36,6 +36,8 @@ from tickertape.client.session import (
 )
 from tickertape.client.subscription_manager import SubscriptionManager
 from tickertape.client.waiting import now
+from tickertape.client.ways import Ways, password_of, ways_of
+from tickertape.security.contexts import TLS
 
 Consulting = Refresh | AskChooser | AskDelay | ReportSuccess | ReportFailure
 """What the session has told to the application's objects, or asked of them."""
@@ -47,6 +49,7 @@ class Keeping(ABC):
     _core: ClientCore
     _handlers: Handlers
     _timeout: float | None
+    _ways: Ways
 
     def __init__(
         self,
@@ -56,6 +59,8 @@ class Keeping(ABC):
         server_chooser: ServerChooser | None = None,
         user: str | None = None,
         password: str | None = None,
+        token: str | None = None,
+        tls: TLS | None = None,
         publish_store: PublishStore | Literal["memory"] | None = "memory",
         bookmark_store: BookmarkStore | None = None,
         reconnect_delay: float | str | DelayStrategy | None = None,
@@ -66,7 +71,9 @@ class Keeping(ABC):
         chooser = chooser_of(servers, server_chooser)
         delays = delay_strategy(reconnect_delay)
         store = MemoryPublishStore() if publish_store == "memory" else publish_store
+        ways, password = ways_of(tls, token), password_of(password, token)
         self._make_front(name, store, bookmark_store, timeout)
+        self._ways = ways
         core = self._core
         core.step_by_step = core.keep_subscriptions = True
         core.standing.advice_first = "call connect_and_logon() first"
@@ -78,6 +85,7 @@ class Keeping(ABC):
             subscription_manager,
             user=user,
             password=password,
+            ways=ways,
             chance=random,
             tell=self._handlers.tell,
         )

@@ -40,14 +40,18 @@ class Address(NamedTuple):
     path: str
     user: str | None
     password: str | None
+    tls: bool = False
 
 
+_NETWORK: Final = ("tcp", "tls", "tcps")
+"""The last two are the same thing, with the reference's word for it."""
 NOWHERE: Final = Address("nowhere", "", 0, "", None, None)
 """The address of a client that was not told yet where to connect."""
 
 
 def parse_uri(uri: str) -> Address:
-    """Read `tcp://host:port`, `tcp://user:password@host:port` or `unix:///path`. Raises `BadOption`."""
+    """Read `tcp://host:port`, `tls://host:port`, either with `user:password@`, or `unix:///path`. Raises
+    `BadOption`."""
     if not isinstance(uri, str):
         raise BadOption(f"a server address is text such as tcp://host:port, not {type(uri).__name__}")
     parts = urlsplit(uri)
@@ -60,9 +64,11 @@ def parse_uri(uri: str) -> Address:
     password = None if parts.password is None else unquote(parts.password)
     if parts.scheme == "unix" and parts.path and not parts.netloc:
         return Address(shown, "", 0, unquote(parts.path), None, None)
-    if parts.scheme == "tcp" and parts.hostname and port and parts.path in ("", "/"):
-        return Address(shown, parts.hostname, port, "", user, password)
-    raise BadOption(f"{shown!r} is no server address: use tcp://host:port or unix:///path")
+    if parts.scheme in _NETWORK and parts.hostname and port and parts.path in ("", "/"):
+        if parts.query or parts.fragment:
+            raise BadOption(f"a server address has no query: leave out what follows {parts.hostname}:{port}")
+        return Address(shown, parts.hostname, port, "", user, password, parts.scheme != "tcp")
+    raise BadOption(f"{shown!r} is no server address: use tcp://host:port, tls://host:port or unix:///path")
 
 
 def dial(address: Address, timeout: float | None) -> socket.socket:
@@ -309,13 +315,15 @@ class Link:
             error.__cause__ = failure
             raise
         finally:
+            # Before the socket is closed, or whoever writes finds that out and names it as the reason.
+            self._why = self._why or error
             with self._reading:
                 self._gone = True
                 for end in (self._poller, self._socket, self._waker, self._wake_reader):
                     end.close()
             with self._room:
                 self._room.notify_all()
-            self._driven.lost(self._why or error)
+            self._driven.lost(self._why)
 
     def _receive(self) -> Disconnected:
         while True:

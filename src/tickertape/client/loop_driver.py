@@ -22,8 +22,10 @@ from tickertape.client.driver import DisconnectHandler, Driver
 from tickertape.client.effects import Down, Effect, Send
 from tickertape.client.loop_link import LoopLink
 from tickertape.client.loop_waiting import LoopCall, Waiters, left
+from tickertape.client.secure_loop_link import SecureLoopLink
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Timeout, now
+from tickertape.client.ways import DEFAULT_WAYS, Ways
 from tickertape.wire.commands import LoggedOn
 
 
@@ -31,9 +33,15 @@ class LoopDriver(Driver):
     """The half of `AsyncClient` that connects, waits and carries out. One event loop at a time may use it."""
 
     def __init__(
-        self, name: str, uri: str, user: str | None, password: str | None, timeout: float | str | None
+        self,
+        name: str,
+        uri: str,
+        user: str | None,
+        password: str | None,
+        timeout: float | str | None,
+        ways: Ways = DEFAULT_WAYS,
     ) -> None:
-        super().__init__(name, uri, user, password, timeout)
+        super().__init__(name, uri, user, password, timeout, ways)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: LoopLink | None = None
         self._logon: LoopCall | None = None
@@ -204,7 +212,7 @@ class LoopDriver(Driver):
 
     async def _log_on(self, seconds: float | None) -> LoggedOn:
         """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
-        link = LoopLink(self._address, self)
+        link = self._new_link()
         self._logon = LoopCall()
         try:
             async with asyncio.timeout(seconds):
@@ -224,6 +232,12 @@ class LoopDriver(Driver):
             raise
         assert isinstance(outcome, LoggedOn)
         return outcome
+
+    def _new_link(self) -> LoopLink:
+        address = self._address
+        if not address.tls:
+            return LoopLink(address, self)
+        return SecureLoopLink(address, self, self._ways.context(), self._ways.name_of(address))
 
     def _drive(self) -> None:
         """Carry out what the machine asks for: sends first, in the order in which frames were made."""

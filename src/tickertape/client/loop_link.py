@@ -123,7 +123,7 @@ class LoopLink(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=client_outbox_bytes_max)
         self._descriptor = transport.get_extra_info("socket").fileno()
-        self._driven.opened(self)
+        self._opened()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the machine knows how much it wants
         """Where to read the next bytes into."""
@@ -153,6 +153,10 @@ class LoopLink(asyncio.BufferedProtocol):
         """It takes more."""
         self._paused = False
         self.changed.wake()
+
+    def _opened(self) -> None:
+        """It can be used."""
+        self._driven.opened(self)
 
     def _lose(self, error: Disconnected) -> None:
         if self.gone:

@@ -7,6 +7,7 @@ Must never be asked about a name that was not checked: here it is only compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,10 @@ import numpy.typing as npt
 from tickertape.base.errors import BadCommand, BadTopic
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.publish_store.protocol import Stored
-from tickertape.filter.topic_set import TopicSet
 from tickertape.wire.settling import QUEUE_TOPIC
+
+if TYPE_CHECKING:
+    from tickertape.filter.topic_set import TopicSet
 
 Flags = npt.NDArray[np.bool_]
 """One for each message of a batch."""
@@ -33,10 +36,16 @@ class Recording:
     def told(self, recorded: Iterable[str] | None, validated: Iterable[str]) -> None:
         """What the server said: names and patterns that it records, None = all; names that it validates.
         Raises `BadCommand` for a pattern that is none: then nothing has changed."""
-        try:
-            self._recorded = None if recorded is None else TopicSet(recorded)
-        except BadTopic as error:
-            raise BadCommand(f"what the server records cannot be told: {error}") from None
+        topics: TopicSet | None = None
+        if recorded is not None:
+            # The language of filters takes longer to import than all the rest of a client.
+            from tickertape.filter.topic_set import TopicSet
+
+            try:
+                topics = TopicSet(recorded)
+            except BadTopic as error:
+                raise BadCommand(f"what the server records cannot be told: {error}") from None
+        self._recorded = topics
         self._validated = frozenset(validated)
 
     def __contains__(self, topic: str) -> bool:

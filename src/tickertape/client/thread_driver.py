@@ -6,7 +6,6 @@ asks for is carried out here: sends in order under the lock, everything else aft
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import deque
@@ -25,9 +24,12 @@ from tickertape.client.driver import DisconnectHandler, Driver
 from tickertape.client.effects import Down, Effect, Resolve, Send, State
 from tickertape.client.lane import NOBODY
 from tickertape.client.link import Link, dial
+from tickertape.client.secure_link import SecureLink, shake
 from tickertape.client.states import ConnectionState
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Call, Timeout, left, now
+from tickertape.client.ways import DEFAULT_WAYS, Ways
+from tickertape.security.channel import Channel
 from tickertape.wire.commands import LoggedOn
 
 
@@ -35,9 +37,15 @@ class ThreadDriver(Driver):
     """The half of `Client` that connects, waits and carries out. Any number of threads may call it."""
 
     def __init__(
-        self, name: str, uri: str, user: str | None, password: str | None, timeout: float | str | None
+        self,
+        name: str,
+        uri: str,
+        user: str | None,
+        password: str | None,
+        timeout: float | str | None,
+        ways: Ways = DEFAULT_WAYS,
     ) -> None:
-        super().__init__(name, uri, user, password, timeout)
+        super().__init__(name, uri, user, password, timeout, ways)
         self._lock = threading.RLock()
         # Python's own conditions ask a lock this way; there is no public name for it.
         self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
@@ -258,14 +266,27 @@ class ThreadDriver(Driver):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _dial(self, seconds: float | None) -> socket.socket:
-        return dial(self._address, seconds)
+    def _dial(self, seconds: float | None) -> Link:
+        """A connection to `_address`, and with TLS the handshake, within `seconds`."""
+        address = self._address
+        if not address.tls:
+            return Link(dial(address, seconds), address.uri, self)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        channel = Channel(self._ways.context(), server_name=self._ways.name_of(address))
+        connection = dial(address, seconds)
+        try:
+            shake(connection, channel, address.uri, deadline, seconds)
+            connection.setblocking(False)
+            return SecureLink(connection, address.uri, self, channel)
+        except BaseException:
+            connection.close()
+            raise
 
     def _log_on(self, seconds: float | None) -> LoggedOn:
         """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
         deadline = None if seconds is None else time.monotonic() + seconds
         call = Call()
-        link = Link(self._dial(seconds), self._address.uri, self)
+        link = self._dial(seconds)
         try:
             with self._lock:
                 if self._core.closed:

@@ -7,13 +7,20 @@ Must never commit a part of it, or publish anything before the commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from typing import Final, TypeAlias
 from uuid import uuid4
 
 import msgspec
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import BadOption, TransactionTooLarge, UsageError
+from tickertape.base.errors import (
+    BadOption,
+    StagingFailed,
+    TransactionTooLarge,
+    TransactionUnknown,
+    UsageError,
+)
 from tickertape.base.limits import publish_messages_max
 from tickertape.base.names import check_topic
 from tickertape.base.transaction_limits import client_transaction_bytes_max, stage_frame_bytes
@@ -24,11 +31,12 @@ from tickertape.client.driver import extras
 from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Abort, Command, Commit, Committed, Prepare, Stage, Transaction
 
-_PART: Final = "0"
+NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
+"""What says that a transaction can be committed only when all of it is staged once more."""
 Make: TypeAlias = Callable[[int], Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
-sent each answer."""
+sent each answer, see `onward`."""
 
 
 class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +66,8 @@ class Gathering:
         self.bytes_max = client_transaction_bytes_max if bytes_max is None else parse_size(bytes_max)
         self.result: CommittedTransaction | None = None
         self.aborted = False
+        self._asked: tuple[str, ...] | None = None
+        """The parts of which the server was asked to commit it, when it was."""
         self._builder = BatchBuilder()
         self._frames: list[MessageBatch] = []
         self._bytes = 0
@@ -131,13 +141,17 @@ class Gathering:
         """What is to be asked to commit it; may be done again from the beginning when it was cut short."""
         self._check_open()
         self._close_frame()
+        if self._asked is not None:
+            # It may be in the log, or on its way there, or still be staged.
+            with suppress(*NOT_STAGED):
+                return (yield from _commit(self.key, self._asked))
         parts: tuple[str, ...] = ()
         if self._frames:
-            parts = (_PART,)
-            yield from staging(self.key, _PART, self._frames)
-        answer = yield (lambda number: Commit(id=number, transaction=self.key, parts=parts)), None
-        assert isinstance(answer, Committed)
-        return answer
+            # Of a name of its own: what an earlier attempt staged on this connection must not be added to.
+            parts = (uuid4().hex,)
+            yield from staging(self.key, parts[0], self._frames)
+        self._asked = parts
+        return (yield from _commit(self.key, parts))
 
     def committed(self, answer: Committed) -> CommittedTransaction:
         """It is in the log."""
@@ -167,6 +181,18 @@ def staging(
     for frame in frames:
         yield (lambda number: Stage(id=number, transaction=key, part=part)), frame
     yield (lambda number: Prepare(id=number, transaction=key, part=part)), None
+
+
+def _commit(key: Transaction, parts: tuple[str, ...]) -> Steps:
+    answer = yield (lambda number: Commit(id=number, transaction=key, parts=parts)), None
+    assert isinstance(answer, Committed)
+    return answer
+
+
+def onward(steps: Steps, answer: object) -> tuple[Make, MessageBatch | None]:
+    """Tell the steps what the last one came to, an answer or one of `NOT_STAGED`; the next one. Raises
+    `StopIteration` with the outcome."""
+    return steps.throw(answer) if isinstance(answer, NOT_STAGED) else steps.send(answer)
 
 
 def aborting(key: Transaction) -> Make:

@@ -43,7 +43,7 @@ from tickertape.engine.queue.recovering import Recovered, beginnings
 from tickertape.engine.registry import Registry
 from tickertape.engine.retaining import Pin, Retaining
 from tickertape.engine.session import Session
-from tickertape.engine.sessions import Sessions
+from tickertape.engine.sessions import Sessions, claimed_user
 from tickertape.engine.staging import Staging, StagingLimits
 from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscribing import Subscribing
@@ -51,6 +51,7 @@ from tickertape.engine.transactions import Transactions
 from tickertape.engine.validation import Validation
 from tickertape.journal.jobs import Job, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import ArchiveAnswer
 from tickertape.journal.reading import Part
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (
@@ -77,9 +78,8 @@ from tickertape.wire.commands import (
 
 
 class Broker:
-    """The engine. Inputs: `connected`, `received`, `disconnected`, `writable`, `blocked`, `disk_done`,
-    `read_done`, `spill_done`, `staging_done`, `beats.looked`, `wake`, `close`; after each one drain
-    `effects()`; while `has_work`, call `work` between other inputs."""
+    """The engine. `user_of` says whose a logon is, or raises why not. After each input (`beats.looked` too)
+    drain `effects()`; while `has_work`, call `work` between other inputs."""
 
     def __init__(
         self,
@@ -95,8 +95,10 @@ class Broker:
         slow_clients: SlowLimits | None = None,
         queues: Sequence[QueueDefinition] = (),
         staging: StagingLimits | None = None,
+        user_of: Callable[[Logon, Now], str | None] = claimed_user,
     ) -> None:
         self.journal = journal
+        self._user_of = user_of
         self.statistics = Statistics()
         self._instance = instance
         self._software = software
@@ -131,27 +133,31 @@ class Broker:
         self._errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
         self._intake = self._make_intake(validation)
         self._asking = Asking(self.subscribing, self._answers, lambda: self.draining)
-        held = Staging(
-            journal.journal_id,
-            staging or StagingLimits(),
-            self._effects,
-            self._answers,
-            self._pauses,
-            self.subscribing.new_token,
-        )
-        self.transactions = Transactions(
-            journal, self._publishing, registry, self.subscribing, validation, held, self._answers, instance
-        )
-        self._pins: list[Callable[[], Pin | None]] = [
-            self.subscribing.oldest_needed,
-            self.queues.oldest_needed,
-        ]
+        self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
+        self._pins: list[Callable[[], Pin | None]] = [self.queues.oldest_needed]
+        self.pin(self.subscribing.oldest_needed)
         self.retaining = self._make_retaining(retention or RetentionPolicy())
         self._strangers: set[int] = set()
-        self._failed = False
-        self.draining = False
-        """A clean stop has begun."""
+        self._failed = self.draining = False
         self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
+
+    def _make_transactions(
+        self, registry: Registry, validation: Validation, limits: StagingLimits
+    ) -> Transactions:
+        journal, subscribing = self.journal, self.subscribing
+        staging = Staging(
+            journal.journal_id, limits, self._effects, self._answers, self._pauses, subscribing.new_token
+        )
+        return Transactions(
+            journal,
+            self._publishing,
+            registry,
+            subscribing,
+            validation,
+            staging,
+            self._answers,
+            self._instance,
+        )
 
     def _make_retaining(self, policy: RetentionPolicy) -> Retaining:
         return Retaining(
@@ -249,6 +255,13 @@ class Broker:
             self.subscribing.searches.read_done(token, data)
         self._journal_moved(now)
 
+    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
+        """The answer to an `ArchiveRead`."""
+        self._moment(now)
+        if not self._delivery.cursors.read_done(token, answer):
+            self.subscribing.searches.read_done(token, answer)
+        self._journal_moved(now)
+
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
         self._moment(now)
@@ -283,8 +296,8 @@ class Broker:
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop: nothing new is taken, nothing is held back; what was accepted is persisted,
-        then the log sealed."""
+        """Begin a clean stop (`draining`): nothing new is taken, nothing is held back; what was accepted is
+        persisted, then the log sealed."""
         self.draining = True
         self.subscribing.stop()
         self.journal.close(now)
@@ -387,21 +400,21 @@ class Broker:
 
     def _fail(self) -> None:
         self._failed = True
-        error = self.journal.failure
-        assert error is not None
+        assert self.journal.failure is not None
         for conn in self.connections:
-            self._goodbye(conn, error)
-        self._effects.append(Fatal(error))
+            self._goodbye(conn, self.journal.failure)
+        self._effects.append(Fatal(self.journal.failure))
 
     # -- commands -------------------------------------------------------------------------------------
 
     def _first(self, conn: int, command: Command, now: Now) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
+        user = self._user_of(command, now)  # before anything else of it is looked at
         if self.draining:
             raise NotReady("the server is stopping: connect again later")
         heartbeat_seconds(command.heartbeat_ms)
-        session, old = self._sessions.logon(conn, command)
+        session, old = self._sessions.logon(conn, command, user)
         if old is not None:
             self._goodbye(
                 old.conn,
@@ -425,15 +438,8 @@ class Broker:
                 validated=self._validated,
             )
 
-        if self.journal.highest.get(session.publisher) == self.journal.persisted_highest.get(
-            session.publisher
-        ):
+        if not self._publishing.owe_own(session, logged_on):
             self._answers.send(conn, logged_on())
-        else:
-            # What an earlier connection of this name sent is on its way to the disk: the number is told when
-            # it is
-            # there, so that a new store does not begin below it.
-            self._publishing.owe(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
         if session.turned_away and not isinstance(command, Credit | Credits | Heartbeat):

@@ -99,7 +99,7 @@ class Cohorts:
 
     def join(self, sub: Subscription) -> bool:
         """Whether one that reads by itself goes on with others from here."""
-        if not may_join(sub):
+        if not may_join(sub) or self._is_older(sub):
             return False
         cohort = self._near(sub) or self._with_another(sub)
         if cohort is None:
@@ -141,6 +141,10 @@ class Cohorts:
         self._hands.stand_up(other)
         cohort.dispatcher.join(other)
         return cohort
+
+    def _is_older(self, sub: Subscription) -> bool:
+        """Whether what it reads lies before the log: the archive is read by each by itself."""
+        return sub.position < self._journal.view.first_position
 
     def _begin(self, literal: str | None, position: int) -> Cohort:
         cohort = Cohort(self._hands.dispatcher(position), literal)

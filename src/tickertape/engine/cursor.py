@@ -15,6 +15,7 @@ from tickertape.engine.read_ahead import ReadAhead
 from tickertape.engine.selection import Selection
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Phase, Subscription
+from tickertape.journal.older import OlderReader
 from tickertape.journal.reader import LogReader
 
 
@@ -45,7 +46,7 @@ class Cursor:
     def __init__(self, subs: list[Subscription]) -> None:
         self.subs = subs
         self.session: Session = subs[0].session
-        self.reader: LogReader | None = None
+        self.reader: LogReader | OlderReader | None = None
         self.reading = False
         """An answer to a read is to come."""
         self.queued = False
@@ -70,6 +71,14 @@ class Cursor:
             if sub.cover.literal != literal:
                 return None
         return literal
+
+    @property
+    def topic(self) -> str | None:
+        """What the archive is asked for: the topic or the pattern that all of them cover, or None."""
+        topic = self.subs[0].cover.topic
+        if self.subs[0].cover.is_odd or any(sub.cover.topic != topic for sub in self.subs):
+            return None
+        return topic
 
     @property
     def cover(self) -> Cover | None:

@@ -23,14 +23,15 @@ from tickertape.engine.combined import together
 from tickertape.engine.conflated import conflated
 from tickertape.engine.cover import EVERYTHING
 from tickertape.engine.cursor import Cursor
-from tickertape.engine.effects import Effect, Read, Send
+from tickertape.engine.effects import Effect, Send, read_effect
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.rounds import Rounds
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading import ReadRequest
-from tickertape.journal.retired import expired
+from tickertape.journal.older import ArchiveAnswer, ArchivedParts, OlderReader, ReadArchive, gone
+from tickertape.journal.reader import LogReader
+from tickertape.journal.reading import Part, ReadRequest
 from tickertape.wire.frames import encode_frame
 
 _MICROS = 1_000_000
@@ -141,8 +142,8 @@ class Cursors:
         for cursor in self._full.pop(session.conn, ()):
             self._run(cursor)
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when the token is none of ours."""
+    def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError) -> bool:
+        """The answer to a read of the log or the archive; False when the token is none of ours."""
         cursor = self._reads.pop(token, None)
         if cursor is None:
             return False
@@ -154,7 +155,7 @@ class Cursors:
         try:
             if isinstance(data, TickertapeError):
                 raise data
-            cursor.ahead.fill(cursor.reader.answer(data), cursor.cover or EVERYTHING)
+            cursor.ahead.fill(_parts(cursor.reader, data), cursor.cover or EVERYTHING)
         except TickertapeError as error:
             for sub in list(cursor.subs):
                 self._hands.failed(sub, error)
@@ -299,18 +300,20 @@ class Cursors:
             return
         if cursor.cover is not None and self._hands.join(cursor.subs[0]):
             return
-        if cursor.reader is None:
-            if cursor.position < self._journal.view.first_position:
-                self._expire(cursor)
-                return
-            cursor.reader = self._journal.reader(cursor.position, cursor.literal)
-        step = cursor.reader.poll()
-        if isinstance(step, ReadRequest):
+        try:
+            if cursor.reader is None:
+                cursor.reader = self._reader(cursor)
+            step = cursor.reader.poll()
+        except TickertapeError as error:
+            for sub in list(cursor.subs):
+                self._hands.failed(sub, error)
+            return
+        if isinstance(step, ReadRequest | ReadArchive):
             if self.budget.reserve(cursor, step.size, lambda: self._run(cursor)):
                 token = self._new_token()
                 cursor.reading = True
                 self._reads[token] = cursor
-                self._effects.append(Read(token, step))
+                self._effects.append(read_effect(token, step))
             return
         self.budget.release(cursor)
         if step is None:
@@ -319,8 +322,8 @@ class Cursors:
             )
             for sub in cursor.subs:
                 sub.position = max(sub.position, reached)
-            if reached < cursor.reader.position:
-                # What it becomes may cover what was passed over for what it is.
+            if reached < cursor.reader.position or isinstance(cursor.reader, OlderReader):
+                # What it becomes may cover what was passed over for what it is; the log follows the archive.
                 cursor.let_go()
                 self._run(cursor)
                 return
@@ -328,11 +331,15 @@ class Cursors:
         else:
             cursor.ahead.fill(step, cursor.cover or EVERYTHING)
 
-    def _expire(self, cursor: Cursor) -> None:
-        """What it needs is gone, which its pin should have prevented: nothing is skipped silently."""
-        view = self._journal.view
-        for sub in list(cursor.subs):
-            self._hands.failed(sub, expired(f"position {sub.position}", view.retired, view.first))
+    def _reader(self, cursor: Cursor) -> LogReader | OlderReader:
+        """From where it is, in the log or before it. Raises `BookmarkExpired` when what it needs is gone,
+        which its pin should have prevented: nothing is skipped silently."""
+        view, position = self._journal.view, cursor.position
+        if position >= view.first_position:
+            return self._journal.reader(position, cursor.literal)
+        if view.older is None:
+            raise gone(f"position {position}", view)
+        return OlderReader(view, view.older, position, cursor.topic, self._new_token())
 
     def _join(self, cursor: Cursor, now: Now) -> None:
         """It has caught up."""
@@ -356,3 +363,13 @@ class Cursors:
             if at is not None and all_known:  # else the next commit wakes it
                 self._holding.put(cursor, at)
         self._at_tail[cursor] = None
+
+
+def _parts(reader: LogReader | OlderReader, data: Buffer | ArchiveAnswer) -> list[Part]:
+    """What the answer to a read holds."""
+    if isinstance(data, ArchivedParts):
+        assert isinstance(reader, OlderReader)
+        return reader.answer(data)
+    assert isinstance(reader, LogReader)
+    assert isinstance(data, Buffer)
+    return reader.answer(data)

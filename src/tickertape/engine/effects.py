@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.journal.jobs import Job
+from tickertape.journal.older import ArchiveRequest
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.staging import StagingTask
 
@@ -89,6 +90,13 @@ class Read(NamedTuple):
     request: ReadRequest
 
 
+class ArchiveRead(NamedTuple):
+    """Ask the archive; answer with `Broker.archive_done` under the same token."""
+
+    token: int
+    request: ArchiveRequest
+
+
 class Happened(NamedTuple):
     """Something that is no matter of one connection; for the driver's log: name of the event, its level, its
     fields."""
@@ -162,6 +170,7 @@ Effect = (
     | ResumeReading
     | DiskJob
     | Read
+    | ArchiveRead
     | Happened
     | SpillWrite
     | SpillRead
@@ -171,3 +180,8 @@ Effect = (
     | OfflineStop
     | Fatal
 )
+
+
+def read_effect(token: int, request: ReadRequest | ArchiveRequest) -> Read | ArchiveRead:
+    """Read what `request` asks for, of the log or of the archive."""
+    return Read(token, request) if isinstance(request, ReadRequest) else ArchiveRead(token, request)

@@ -26,8 +26,20 @@ from tickertape.base.ports import Buffer
 from tickertape.base.texts import shown
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark, find_time, last_before
-from tickertape.journal.reading import ReadRequest
-from tickertape.journal.retired import expired, is_expired
+from tickertape.journal.older import (
+    ArchiveAnswer,
+    ArchivedLast,
+    ArchivedPlace,
+    ArchiveRequest,
+    FindArchived,
+    LastArchived,
+    TimeArchived,
+    gone,
+    look,
+    oldest,
+)
+from tickertape.journal.reading import LogView, ReadRequest
+from tickertape.journal.retired import is_expired
 
 NOT_FOUND_POLICIES = ("now", "epoch", "fail")
 
@@ -49,8 +61,10 @@ class Extent(NamedTuple):
     """See `Ack.after`."""
 
 
-ExtentSearch = Generator[ReadRequest | None, Buffer, Extent]
-"""Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
+Asked = ReadRequest | ArchiveRequest | None
+ExtentSearch = Generator[Asked, Buffer | ArchiveAnswer, Extent]
+"""Asks for reads, of the log and of the archive; None lets others go first, and is answered with nothing
+(`b""`)."""
 
 _BOOKMARKS_AT_A_TIME: Final = 16
 """A list is looked up in steps of this many: the whole of it may take longer than others can wait."""
@@ -61,62 +75,99 @@ _BOOKMARKS_NAMED: Final = 20
 
 
 def resolve(
-    journal: Journal, point: StartPoint | Range, accepted_end: int, not_found: str, log_time: int
+    journal: Journal,
+    point: StartPoint | Range,
+    accepted_end: int,
+    not_found: str,
+    log_time: int,
+    topic: str | None = None,
 ) -> ExtentSearch:
     """Find the extent of `point` for a command that arrived when the log ended at `accepted_end`.
 
-    `not_found` is now, epoch or fail. Raises `BookmarkUnknown`, and whatever it is `BookmarkExpired`: who
-    names a message that retention has removed is given no other place."""
+    `topic`, a name or a pattern, is what is to be read: the archive is asked for what lies before the log;
+    None: it is not. `not_found` is now, epoch or fail. Raises `BookmarkUnknown`, and whatever it is
+    `BookmarkExpired`: who names a message that is gone is given no other place."""
     if not_found not in NOT_FOUND_POLICIES:
         raise BadOption(f"bookmark_not_found={not_found}: use now, epoch or fail")
+    begin = _Begin(journal, accepted_end, not_found, topic)
     if not isinstance(point, Range):
-        extent = yield from _begin(journal, point, False, accepted_end, not_found)
+        extent = yield from begin.find(point, False)
         if isinstance(point, AtTime) and point.micros >= log_time:
             # A plain timestamp past the end of the log acts as NOW; only a range holds delivery back.
             extent = Extent(accepted_end)
         return extent
-    extent = yield from _begin(journal, point.begin, point.begin_inclusive, accepted_end, not_found)
+    extent = yield from begin.find(point.begin, point.begin_inclusive)
     if isinstance(point.end, AtTime):
         stop_time = point.end.micros + (1 if point.end_inclusive else 0)
         if extent.not_before is not None and stop_time <= extent.not_before:
             # Nothing can lie between, though both may be yet to come: it is over at once.
             return Extent(extent.start, found=extent.found, stop=extent.start)
         return extent._replace(stop_time=stop_time)
-    positions = yield from _positions(journal, point.end.bookmarks, earliest=False)
+    positions = yield from _positions(journal.view, point.end.bookmarks, topic, earliest=False)
     if not positions:
         raise BookmarkUnknown(
             f"the bookmark at the end of the range is not in the log: {_named(point.end)}; "
             "where to stop is unknown"
         )
     view = journal.view
-    if extent.start < view.first_position:  # retention went on while the end was looked up
+    if extent.start < oldest(view, topic):  # retention went on while the end was looked up
         of_epoch = not_found == "epoch" and not extent.found
         if not (of_epoch or isinstance(point.begin, Epoch | AtTime)):
-            raise expired("the begin of the range", view.retired, view.first)
-        extent = extent._replace(start=view.first_position)
+            raise gone("the begin of the range", view)
+        extent = extent._replace(start=oldest(view, topic))
     return extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))
 
 
-def _begin(
-    journal: Journal, point: StartPoint, inclusive: bool, accepted_end: int, not_found: str
-) -> ExtentSearch:
-    if isinstance(point, Epoch):
-        return Extent(journal.view.first_position)
-    if isinstance(point, FromNow):
-        return Extent(accepted_end)
-    if isinstance(point, AtTime):
-        start = yield from find_time(journal.view, point.micros, inclusive=inclusive)
-        return Extent(start, not_before=point.micros if inclusive else point.micros + 1)
-    assert isinstance(point, AtBookmarks)
-    positions = yield from _positions(journal, point.bookmarks, earliest=True)
-    if positions:
-        return Extent(min(positions) + (0 if inclusive else 1))
-    if not_found == "fail":
-        raise BookmarkUnknown(
-            f"the log does not hold the bookmark: {_named(point)}; start from EPOCH or NOW, or let the "
-            "option bookmark_not_found of the client decide"
+class _Begin(NamedTuple):
+    """How the begin of what a command covers is found."""
+
+    journal: Journal
+    accepted_end: int
+    not_found: str
+    topic: str | None
+
+    def find(self, point: StartPoint, inclusive: bool) -> ExtentSearch:
+        """The extent from `point` on, or from right after it unless `inclusive`."""
+        view = self.journal.view
+        if isinstance(point, Epoch):
+            return Extent((yield from self._epoch()))
+        if isinstance(point, FromNow):
+            return Extent(self.accepted_end)
+        if isinstance(point, AtTime):
+            start = yield from _time(view, point.micros, self.topic, inclusive=inclusive)
+            return Extent(start, not_before=point.micros if inclusive else point.micros + 1)
+        assert isinstance(point, AtBookmarks)
+        positions = yield from _positions(view, point.bookmarks, self.topic, earliest=True)
+        if positions:
+            return Extent(min(positions) + (0 if inclusive else 1))
+        if self.not_found == "fail":
+            raise BookmarkUnknown(
+                f"the log does not hold the bookmark: {_named(point)}; start from EPOCH or NOW, or let the "
+                "option bookmark_not_found of the client decide"
+            )
+        return Extent(
+            self.accepted_end if self.not_found == "now" else (yield from self._epoch()), found=False
         )
-    return Extent(accepted_end if not_found == "now" else journal.view.first_position, found=False)
+
+    def _epoch(self) -> Generator[Asked, Buffer | ArchiveAnswer, int]:
+        """Where everything begins."""
+        older = yield from look(self.journal.view, self.topic)
+        return oldest(self.journal.view, None if older is None else self.topic)
+
+
+def _time(
+    view: LogView, micros: int, topic: str | None, *, inclusive: bool
+) -> Generator[Asked, Buffer | ArchiveAnswer, int]:
+    """As `find_time`, in archive and log."""
+    after = micros if inclusive else micros + 1
+    if view.retired is not None and after <= view.retired.last_time:
+        older = yield from look(view, topic)
+        if older is not None and older.covered.begin is not None:
+            place = yield TimeArchived(after, older.covered.begin, view.first_position)
+            assert isinstance(place, ArchivedPlace)
+            if place.position is not None:
+                return place.position
+    return (yield from find_time(view, micros, inclusive=inclusive))
 
 
 def _named(point: AtBookmarks) -> str:
@@ -127,34 +178,51 @@ def _named(point: AtBookmarks) -> str:
 
 
 def _positions(
-    journal: Journal, bookmarks: tuple[Bookmark, ...], *, earliest: bool
-) -> Generator[ReadRequest | None, Buffer, list[int]]:
-    """Where those are that the log has. With `earliest` (the first of them counts) none may have expired,
-    else not all."""
+    view: LogView, bookmarks: tuple[Bookmark, ...], topic: str | None, *, earliest: bool
+) -> Generator[Asked, Buffer | ArchiveAnswer, list[int]]:
+    """Where those are that archive and log have. With `earliest` (the first of them counts) none may have
+    expired, else not all."""
     found: dict[Bookmark, int] = {}
-    gone: list[Bookmark] = []
+    lost: list[Bookmark] = []
     for number, bookmark in enumerate(bookmarks, 1):
         if number % _BOOKMARKS_AT_A_TIME == 0:
             yield None
-        if is_expired(journal.view.retired, bookmark):
-            gone.append(bookmark)
-            continue
-        position = yield from find_bookmark(journal.view, bookmark.publisher, bookmark.sequence)
+        position = None
+        if not is_expired(view.retired, bookmark):
+            position = yield from find_bookmark(view, bookmark.publisher, bookmark.sequence)
+        if position is None and is_expired(view.retired, bookmark):
+            position = yield from _in_archive(view, bookmark, topic)
+            if position is None:
+                lost.append(bookmark)
         if position is not None:
             found[bookmark] = position
-        elif is_expired(journal.view.retired, bookmark):
-            gone.append(bookmark)
     # Retention may have gone on since an earlier one was found.
-    gone += [bookmark for bookmark, position in found.items() if position < journal.view.first_position]
-    positions = [position for position in found.values() if position >= journal.view.first_position]
-    if gone and (earliest or not positions):
-        what = f"the bookmark {_named(AtBookmarks(tuple(gone)))}"
-        raise expired(what, journal.view.retired, journal.view.first)
+    first = oldest(view, topic)
+    lost += [bookmark for bookmark, position in found.items() if position < first]
+    positions = [position for position in found.values() if position >= first]
+    if lost and (earliest or not positions):
+        raise gone(f"the bookmark {_named(AtBookmarks(tuple(lost)))}", view)
     return positions
 
 
+def _in_archive(
+    view: LogView, bookmark: Bookmark, topic: str | None
+) -> Generator[Asked, Buffer | ArchiveAnswer, int | None]:
+    """Position of a message that the log has no more; None: the archive has it neither."""
+    older = yield from look(view, topic)
+    if older is None:
+        return None
+    place = yield FindArchived(bookmark, view.first_position)
+    assert isinstance(place, ArchivedPlace)
+    return place.position
+
+
 def with_place(
-    journal: Journal, point: StartPoint | Range, search: ExtentSearch, log_time: int
+    journal: Journal,
+    point: StartPoint | Range,
+    search: ExtentSearch,
+    log_time: int,
+    topic: str | None = None,
 ) -> ExtentSearch:
     """Say after which message the extent of `point` begins, too. What cannot be read is not said: the
     subscription may well begin all the same. Of what is accepted and not yet persisted nothing is named: it
@@ -164,21 +232,36 @@ def with_place(
         return extent
     view = journal.view
     try:
-        last = yield from last_before(view, extent.start)
+        last = yield from _last_before(view, extent.start, topic)
     except TickertapeError:
         after = ""
     else:
         after = EPOCH if last is None else str(last)
-    if extent.start < view.first_position:
+    first = oldest(view, topic)
+    if extent.start < first:
         begin = point.begin if isinstance(point, Range) else point
         if extent.found and isinstance(begin, AtBookmarks):
-            raise expired("the begin", view.retired, view.first)
-        extent = extent._replace(start=view.first_position)
+            raise gone("the begin", view)
+        extent = extent._replace(start=first)
         after = EPOCH
     return extent._replace(after=after)
 
 
-def close_extent(journal: Journal, search: ExtentSearch) -> ExtentSearch:
+def _last_before(
+    view: LogView, position: int, topic: str | None
+) -> Generator[Asked, Buffer | ArchiveAnswer, Bookmark | None]:
+    """As `last_before`, in archive and log."""
+    last: Bookmark | None = None
+    if position > view.first_position:
+        last = yield from last_before(view, position)
+    if last is None and (older := (yield from look(view, topic))) is not None and older.known:
+        answer = yield LastArchived(min(position, view.first_position))
+        assert isinstance(answer, ArchivedLast)
+        last = answer.bookmark
+    return last
+
+
+def close_extent(journal: Journal, search: ExtentSearch, topic: str | None = None) -> ExtentSearch:
     """Turn an extent into plain positions of what is persisted now: a start and a stop, nothing left to the
     clock.
     """
@@ -186,5 +269,5 @@ def close_extent(journal: Journal, search: ExtentSearch) -> ExtentSearch:
     extent = yield from search
     stop = end if extent.stop is None else min(extent.stop, end)
     if extent.stop_time is not None:
-        stop = min(stop, (yield from find_time(journal.view, extent.stop_time, inclusive=True)))
+        stop = min(stop, (yield from _time(journal.view, extent.stop_time, topic, inclusive=True)))
     return Extent(min(extent.start, stop), stop=stop)

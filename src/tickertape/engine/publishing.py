@@ -201,6 +201,16 @@ class Publishing:
         """Send `answer()` once everything accepted so far is persisted."""
         self._owed.append(_Owed(self._journal.accepted_end, session, 0, 0, answer))
 
+    def owe_own(self, session: Session, answer: Callable[[], Command]) -> bool:
+        """Owe `answer()` until what an earlier connection of this name sent is persisted; False when it is.
+
+        The highest sequence is told then, so that a new store does not begin below it."""
+        journal, publisher = self._journal, session.publisher
+        if journal.highest.get(publisher) == journal.persisted_highest.get(publisher):
+            return False
+        self.owe(session, answer)
+        return True
+
     @property
     def crowded(self) -> bool:
         """More waits to be acknowledged than should: read nothing more from who asks."""

@@ -17,18 +17,22 @@ from tickertape.base.limits import index_block_bytes, reach_read_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.batch.format import I8, lengths_of
 from tickertape.engine.cover import Cover
-from tickertape.engine.points import Extent, ExtentSearch
+from tickertape.engine.points import Asked, Extent, ExtentSearch
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import next_block_with
+from tickertape.journal.older import ArchiveAnswer, ArchivedParts, OlderReader, gone, look, oldest
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import LogView, Part, ReadRequest
-from tickertape.journal.retired import expired
 
-Steps = Generator[ReadRequest | None, Buffer, int]
+Steps = Generator[Asked, Buffer | ArchiveAnswer, int]
 """As an `ExtentSearch`; returns a position."""
 
 _BLOCKS_AT_A_TIME: Final = 256
 """So many blocks are passed before others may go first."""
+_NO_SCAN: Final = 0
+"""What is read of the archive here has no reader that others go on with."""
+_BYTES_ANY: Final = 1 << 60
+"""As many bytes as there are."""
 
 
 class Bounds(NamedTuple):
@@ -69,21 +73,47 @@ class _Left:
         return None
 
 
-def reach(journal: Journal, cover: Cover, positions: tuple[int, int], bounds: Bounds) -> ExtentSearch:
+def reach(
+    journal: Journal, cover: Cover, topic: str, positions: tuple[int, int], bounds: Bounds
+) -> ExtentSearch:
     """Up to where a reading of `positions` (start, end) gets that takes no more than `bounds` of what `cover`
-    covers. Raises `BookmarkExpired` when retention removes the start meanwhile."""
+    (of `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive
+    has it neither."""
     start, view = positions[0], journal.view
     end = min(positions[1], journal.persisted_end)
     if start >= end:
         return Extent(end, stop=end)
+    if start < view.first_position:
+        return Extent(start, stop=(yield from _reach_older(view, cover, topic, start, end, bounds)))
     try:
         stop = yield from _reach(view, cover, start, end, _Left(bounds))
     except TickertapeError:
         if start >= view.first_position:
             raise
     if start < view.first_position:
-        raise expired(f"position {start}", view.retired, view.first)
+        raise gone(f"position {start}", view)
     return Extent(start, stop=stop)
+
+
+def _reach_older(view: LogView, cover: Cover, topic: str, start: int, end: int, bounds: Bounds) -> Steps:
+    """As `_reach`, from a position in the archive: not beyond where the log begins, unless that is enough."""
+    older = yield from look(view, topic)
+    if older is None or start < oldest(view, topic):
+        raise gone(f"position {start}", view)
+    if end - start <= bounds.messages and bounds.body_bytes >= _BYTES_ANY:
+        return end
+    reader = OlderReader(view, older, start, topic, _NO_SCAN)
+    left, at, read = _Left(bounds), start, 0
+    while at < end and read < reach_read_bytes_max and (request := reader.poll()) is not None:
+        answer = yield request
+        assert isinstance(answer, ArchivedParts)
+        for part in reader.answer(answer):
+            read += part.batch.nbytes
+            stop = left.take(part, cover, start, end)
+            if stop is not None:
+                return stop
+        at = min(max(at, reader.position), end)
+    return at
 
 
 def _reach(view: LogView, cover: Cover, start: int, end: int, left: _Left) -> Steps:
@@ -95,7 +125,9 @@ def _reach(view: LogView, cover: Cover, start: int, end: int, left: _Left) -> St
             return end
         if isinstance(step, ReadRequest):
             read += step.size
-            parts = reader.answer((yield step))
+            data = yield step
+            assert isinstance(data, Buffer)
+            parts = reader.answer(data)
         else:
             read += sum([part.batch.nbytes for part in step])
             parts = step

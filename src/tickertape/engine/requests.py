@@ -31,7 +31,7 @@ from tickertape.engine.publishing import Publishing
 from tickertape.engine.session import Session
 from tickertape.engine.subscribe_options import SubscribeOptions, subscribe_options
 from tickertape.journal.journal import Journal
-from tickertape.journal.retired import expired
+from tickertape.journal.older import gone, look, oldest
 from tickertape.wire.commands import Resolve, Subscribe
 
 
@@ -103,8 +103,8 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
     start, end = positions
     if start > end:
         raise BadOption(f"positions {start} to {end}: the end is below the start")
-    if start < journal.view.first_position:
-        raise expired(f"position {start}", journal.view.retired, journal.view.first)
+    if start < journal.view.first_position and journal.view.older is None:
+        raise gone(f"position {start}", journal.view)
 
 
 def extent_search(
@@ -112,17 +112,26 @@ def extent_search(
 ) -> ExtentSearch:
     """The search for what a checked command covers. Raises `BadBookmark` at once for what cannot be read."""
     if isinstance(command, Subscribe) and command.positions is not None:
-        return _known(Extent(command.positions[0], stop=command.positions[1]))
+        return _between(journal, command.topic, *command.positions)
     if command.bookmark is None:
         return _known(Extent(journal.accepted_end))
     point, log_time = parse_bookmark(command.bookmark), journal.log_time(now)
     if isinstance(point, FromNow):
         search = _known(Extent(journal.accepted_end))
     else:
-        search = resolve(journal, point, journal.accepted_end, options.not_found, log_time)
+        search = resolve(journal, point, journal.accepted_end, options.not_found, log_time, command.topic)
     if isinstance(command, Subscribe):
-        return with_place(journal, point, search, log_time)
+        return with_place(journal, point, search, log_time, command.topic)
     return search
+
+
+def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch:
+    """The extent of two positions that a client was told. Raises `BookmarkExpired`."""
+    if start < journal.view.first_position:
+        older = yield from look(journal.view, topic)
+        if start < oldest(journal.view, None if older is None else topic):
+            raise gone(f"position {start}", journal.view)
+    return Extent(start, stop=end)
 
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:

@@ -103,6 +103,11 @@ class Retaining:
         if self._at is not None and now.mono >= self._at:
             self._look(now)
 
+    def freed(self, now: Now) -> None:
+        """Less may be needed than before: look again."""
+        if self._policy.active:
+            self._at = now.mono
+
     def step(self, now: Now) -> None:
         """Go on after others went first."""
         if self._ready:

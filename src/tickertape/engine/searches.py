@@ -17,11 +17,12 @@ from tickertape.base.limits import (
     searches_per_connection_max,
 )
 from tickertape.base.ports import Buffer
-from tickertape.engine.effects import Effect, Read
+from tickertape.engine.effects import Effect, read_effect
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.points import Extent, ExtentSearch
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.session import Session
+from tickertape.journal.older import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.reading import ReadRequest
 
 
@@ -85,7 +86,7 @@ class Searches:
         if self._crowded(session.conn):
             self._pauses.pause(session.conn, "searches")
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> None:
+    def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError) -> None:
         """The answer to a read; ignored when its search, or whoever else asked for it, was dropped."""
         search = self._reading.pop(token, None)
         if search is None:
@@ -115,7 +116,7 @@ class Searches:
             if not search.dropped:
                 self._advance(search, b"")
 
-    def _advance(self, search: _Search, data: Buffer | TickertapeError | None) -> None:
+    def _advance(self, search: _Search, data: Buffer | ArchiveAnswer | TickertapeError | None) -> None:
         try:
             if isinstance(data, TickertapeError):
                 request = search.steps.throw(data)  # it knows whether it still needs what cannot be read
@@ -134,10 +135,10 @@ class Searches:
             elif self._budget.reserve(search, request.size, lambda: self._read(search, request)):
                 self._read(search, request)
 
-    def _read(self, search: _Search, request: ReadRequest) -> None:
+    def _read(self, search: _Search, request: ReadRequest | ArchiveRequest) -> None:
         token = self._new_token()
         self._reading[token] = search
-        self._effects.append(Read(token, request))
+        self._effects.append(read_effect(token, request))
 
     def _finished(self, search: _Search) -> None:
         conn = search.session.conn

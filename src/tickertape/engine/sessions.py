@@ -9,11 +9,17 @@ from __future__ import annotations
 from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCollision
 from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
 from tickertape.base.options import parse_options
+from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.engine.registry import Registry
 from tickertape.engine.session import Session
 from tickertape.engine.statistics import Statistics
 from tickertape.wire.commands import WIRE_VERSION, Logon
+
+
+def claimed_user(logon: Logon, now: Now) -> str | None:  # noqa: ARG001 - with tokens, time counts
+    """The user that a logon claims to be of: everybody may log on."""
+    return logon.user
 
 
 class Sessions:
@@ -29,9 +35,9 @@ class Sessions:
         self.by_conn: dict[int, Session] = {}
         self._by_name: dict[str, Session] = {}
 
-    def logon(self, conn: int, command: Logon) -> tuple[Session, Session | None]:
-        """The new session, and the one it replaces (same name and user, or no user on both sides), which is
-        to be closed.
+    def logon(self, conn: int, command: Logon, user: str | None) -> tuple[Session, Session | None]:
+        """The new session of `user`, and the one it replaces (same name and user, or no user on both sides),
+        which is to be closed.
 
         Raises `BadVersion`, `BadOption`, `BadName`, `NameInUse`, `PublisherCollision`."""
         if WIRE_VERSION not in command.versions:
@@ -49,11 +55,9 @@ class Sessions:
                 f"client name {shown(command.name)} has the publisher id of another: choose another name"
             )
         old = self._by_name.get(command.name) if self._exclusive else None
-        if old is not None and old.user != command.user:
+        if old is not None and old.user != user:
             raise NameInUse(f"name in use: client name {shown(command.name)} is in use by another user")
-        session = Session(
-            conn, command.name, command.user, publisher, derived, self._statistics, command.software
-        )
+        session = Session(conn, command.name, user, publisher, derived, self._statistics, command.software)
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old
 

@@ -6,7 +6,7 @@ or keep what an unprepared part of a lost connection was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tickertape.base.errors import (
     LimitReached,
@@ -26,7 +26,7 @@ from tickertape.base.transaction_limits import (
 )
 from tickertape.batch import MessageBatch
 from tickertape.engine.answers import Answers
-from tickertape.engine.effects import Effect, StagingJob
+from tickertape.engine.effects import Effect, Happened, StagingJob
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.session import Session
 from tickertape.journal.staging import (
@@ -91,7 +91,7 @@ class Staging:
         new_token: Callable[[], int],
     ) -> None:
         self._journal_id = journal_id
-        self._limits = limits
+        self.limits = limits
         self._effects = effects
         self._answers = answers
         self._pauses = pauses
@@ -106,7 +106,7 @@ class Staging:
         self.count = 0
         self._look_at: float | None = None
         self.expired = 0
-        """Parts dropped for their age since the start."""
+        """Transactions dropped for their age since the start."""
 
     def restore(self, found: Iterable[Prepared], now: Now) -> None:
         """Parts that a start found on disk; their age begins now."""
@@ -171,7 +171,7 @@ class Staging:
         self._submit(part, session.conn, Staged(id=id, messages=part.messages), 0, task)
 
     def _check_room(self, transaction: Transaction, size: int, *, beginning: bool) -> None:
-        limits = self._limits
+        limits = self.limits
         mine = sum([part.offset for part in self._parts.get(transaction, {}).values()])
         if mine + size > limits.transaction_bytes:
             raise TransactionTooLarge(
@@ -200,10 +200,13 @@ class Staging:
         self.unwritten_bytes -= size
         if self.unwritten_bytes <= staging_unwritten_bytes_max // 2:
             self._pauses.lift("staging")
-        if part.dropped:
-            return True  # nobody waits for it, or who does was told
+        if part.dropped and error is None:
+            # By somebody else's command perhaps: who staged it waits for an answer.
+            what = told(part.transaction, part.name)
+            error = TransactionUnknown(f"{what} was dropped, or begun again elsewhere, meanwhile")
         if error is not None:
-            self._drop(part)
+            if not part.dropped:
+                self._drop(part)
             self._answers.refuse_command(conn, answer.id, error)  # type: ignore[attr-defined]
             return True
         if isinstance(answer, Staged):
@@ -252,13 +255,14 @@ class Staging:
         kept = set(but)
         for transaction, parts in list(self._parts.items()):
             newest = max(part.touched for part in parts.values())
-            if transaction not in kept and now.mono >= newest + self._limits.age_seconds:
-                self.expired += len(parts)
+            if transaction not in kept and now.mono >= newest + self.limits.age_seconds:
+                self.expired += 1
+                self._effects.append(_expired(transaction, parts.values()))
                 self.drop_all(transaction)
         oldest = [max(part.touched for part in parts.values()) for parts in self._parts.values()]
         # What is kept though it is too old is looked at again a while later.
-        soonest = now.mono + self._limits.age_seconds / 16
-        self._look_at = max(min(oldest) + self._limits.age_seconds, soonest) if oldest else None
+        soonest = now.mono + self.limits.age_seconds / 16
+        self._look_at = max(min(oldest) + self.limits.age_seconds, soonest) if oldest else None
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which it is to be looked whether something is too old; None: nothing is
@@ -270,7 +274,7 @@ class Staging:
         self.count += 1
         self.bytes += part.offset
         if self._look_at is None:
-            self._look_at = part.touched + self._limits.age_seconds
+            self._look_at = part.touched + self.limits.age_seconds
 
     def _drop(self, part: Part) -> None:
         part.dropped = True
@@ -281,6 +285,14 @@ class Staging:
         self.count -= 1
         self.bytes -= part.offset
         self._effects.append(StagingJob(self._new_token(), StageDrop(part.file)))
+
+
+def _expired(transaction: Transaction, parts: Collection[Part]) -> Happened:
+    fields: dict[str, str | int] = {"publisher": transaction.publisher, "transaction": transaction.name}
+    if transaction.space:
+        fields["space"] = transaction.space
+    size = sum([part.offset for part in parts])
+    return Happened("transaction_expired", True, {**fields, "parts": len(parts), "bytes": size})
 
 
 def told(transaction: Transaction, part: str | None = None) -> str:

@@ -109,16 +109,24 @@ class Subscribing:
     def oldest_needed(self) -> Pin | None:
         """What of the log subscriptions still need: the one farthest behind."""
         oldest: Subscription | None = None
+        end = least = self.delivery.dispatcher.position
         for held in self._held.values():
             for sub in held.recorded.values():
-                behind = sub.phase in (Phase.BEHIND, Phase.TOGETHER)
-                if behind and (oldest is None or sub.reached < oldest.reached):
-                    oldest = sub
-        end = self.delivery.dispatcher.position
-        if oldest is None or oldest.reached > end:
+                if sub.phase in (Phase.BEHIND, Phase.TOGETHER):
+                    needed = self._needed(sub)
+                    if needed < least or (oldest is None and needed == least):
+                        oldest, least = sub, needed
+        if oldest is None:
             return Pin(end, "those at the end of the log", brief=True)
         who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
-        return Pin(oldest.reached, who)
+        return Pin(least, who)
+
+    def _needed(self, sub: Subscription) -> int:
+        """From where on a subscription needs the log: not what it reads from the archive."""
+        view = self._journal.view
+        if sub.reached >= view.first_position or view.older is None:
+            return sub.reached
+        return max(sub.reached, view.older.end)
 
     def owed(self, conn: int) -> bool:
         """Whether something is still to be sent to a connection, as far as is known."""
@@ -326,9 +334,10 @@ class Subscribing:
 
         if command.positions is not None:
             bounds = Bounds(command.messages_max or _ANY, command.bytes_max or _ANY)
-            search = reach(self._journal, cover, command.positions, bounds)
+            search = reach(self._journal, cover, command.topic, command.positions, bounds)
         else:
-            search = close_extent(self._journal, extent_search(self._journal, command, options, now))
+            search = extent_search(self._journal, command, options, now)
+            search = close_extent(self._journal, search, command.topic)
         self.searches.begin(session, search, found, failed, bookmarks_in(command))
 
     def credit(self, session: Session, sub_id: str, size: int) -> None:

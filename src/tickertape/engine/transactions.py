@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
 
 from tickertape.base.errors import (
     BadBatch,
     BadOption,
     BadTopic,
     JournalFull,
+    LimitReached,
     NotReady,
     PublisherCollision,
     StagingFailed,
@@ -25,7 +29,11 @@ from tickertape.base.errors import (
 from tickertape.base.names import check_client_name, derived_publisher_id
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
-from tickertape.base.transaction_limits import transaction_name_bytes_max, transaction_parts_max
+from tickertape.base.transaction_limits import (
+    commits_waiting_max,
+    transaction_name_bytes_max,
+    transaction_parts_max,
+)
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.engine.addressing import redirected, refuse_nowhere
 from tickertape.engine.answers import Answers
@@ -55,6 +63,9 @@ from tickertape.wire.commands import (
     Transaction,
 )
 from tickertape.wire.settling import QUEUE_TOPIC
+
+_BINDING_BYTES: Final = 1_024
+"""More than a commit takes that binds a publisher's id to a name."""
 
 
 class _Committing:
@@ -102,11 +113,20 @@ class Transactions:
         self._committed = CommittedTransactions(registry.latest.values())
         self._current: _Committing | None = None
         self._next: deque[_Committing] = deque()
+        self._asked = 0
+        """Commits that are not answered yet."""
+        self._advancing = False
         self.committed = 0
         """Transactions put into the log since the start."""
         self.repeated = 0
         """Commits of what was committed before, since the start."""
         self.aborted = 0
+        """Transactions with something staged that were aborted, since the start."""
+
+    @property
+    def waiting(self) -> int:
+        """Transactions on their way into the log."""
+        return len(self._next) + (self._current is not None)
 
     # -- commands ---------------------------------------------------------------------------------------
 
@@ -190,6 +210,8 @@ class Transactions:
             self.staging.drop_all(transaction)
             self._answers.send(session.conn, Committed(id=command.id, repeated=True))
             return
+        if self._asked >= commits_waiting_max:
+            raise LimitReached(f"{commits_waiting_max} commits wait for their answers: wait for some")
         committing = self._committing(transaction)
         if committing is None:
             self._check_prepared(transaction, command.parts)
@@ -198,6 +220,7 @@ class Transactions:
         elif committing.parts != command.parts:
             raise TransactionBusy(f"{told(transaction)} is being committed with other parts")
         committing.waiting.append((session.conn, command.id))
+        self._asked += 1
         self._advance(now)
 
     def _check_prepared(self, transaction: Transaction, names: Sequence[str]) -> None:
@@ -263,25 +286,41 @@ class Transactions:
 
     def _advance(self, now: Now) -> None:
         """Begin with the next one."""
-        while self._current is None and self._next:
-            self._current = current = self._next.popleft()
-            try:
-                self._check_prepared(current.transaction, current.parts)
-            except TransactionUnknown as error:
-                self._refuse(error, now)
-                continue
-            for name in current.parts:
-                part = self.staging.part(current.transaction, name)
-                assert part is not None
-                current.opening[self.staging.open(part)] = name
-            if not current.parts:
-                self._opened(current, now)
+        if self._advancing:
+            return  # one that was refused at once: the loop below goes on
+        self._advancing = True
+        try:
+            while self._current is None and self._next:
+                self._begin(self._next.popleft(), now)
+        finally:
+            self._advancing = False
+
+    def _begin(self, current: _Committing, now: Now) -> None:
+        self._current = current
+        if current.transaction in self._committed:
+            # Meanwhile a higher number of its space was.
+            self.repeated += 1
+            self.staging.drop_all(current.transaction)
+            self._answer(current, Committed(id=0, repeated=True))
+            return
+        try:
+            self._check_prepared(current.transaction, current.parts)
+        except TransactionUnknown as error:
+            self._refuse(error, now)
+            return
+        for name in current.parts:
+            part = self.staging.part(current.transaction, name)
+            assert part is not None
+            current.opening[self.staging.open(part)] = name
+        if not current.parts:
+            self._opened(current, now)
 
     def _opened(self, current: _Committing, now: Now) -> None:
         """Everything is at hand: how much room it takes is known."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
         record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
-        current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)])
+        # The record that binds the publisher's id may have to go before it.
+        current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + _BINDING_BYTES
         self._write(current, now)
 
     def _write(self, current: _Committing, now: Now) -> None:
@@ -333,21 +372,22 @@ class Transactions:
         self._committed.take(record)
         self.committed += 1
         self.staging.drop_all(current.transaction)
-        for conn, command in current.waiting:
-            self._answers.send(
-                conn,
-                Committed(
-                    id=command, messages=answer.messages, publisher=answer.publisher, sequence=answer.sequence
-                ),
-            )
-        self._current = None
+        self._answer(current, answer)
         self._advance(now)
+
+    def _answer(self, current: _Committing, answer: Committed) -> None:
+        """The current one is over."""
+        self._current = None
+        self._asked -= len(current.waiting)
+        for conn, command in current.waiting:
+            self._answers.send(conn, msgspec.structs.replace(answer, id=command))
 
     def _refuse(self, error: TickertapeError, now: Now) -> None:
         """The current one cannot be committed; what is staged stays."""
         current = self._current
         assert current is not None
         self._current = None
+        self._asked -= len(current.waiting)
         for conn, command in current.waiting:
             self._answers.refuse_command(conn, command, error)
         self._advance(now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -28,6 +28,9 @@ from tickertape.journal.persisted import Persisted
 from tickertape.journal.recovery import Segment
 from tickertape.journal.retired import FirstMessage, Retired
 from tickertape.journal.sealed import SealedIndexes
+
+if TYPE_CHECKING:
+    from tickertape.journal.older import Older
 
 
 class ReadRequest(NamedTuple):
@@ -116,6 +119,8 @@ class LogView:
         """What is left of the segments that retention removed, before the first of these."""
         self.first: FirstMessage | None = None
         """The first message that the log still has; None when that is not known, or there is none."""
+        self.older: Older | None = None
+        """The archive that has what lies before these segments, if there is one."""
         self.first_unknown = False
         """It could not be read."""
         self._by_number = {s.number: s for s in self.segments}

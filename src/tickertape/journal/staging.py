@@ -131,8 +131,11 @@ def decode_label(data: Buffer) -> tuple[Label, int]:
         label = msgspec.msgpack.decode(body, type=Label)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Damaged(f"its label cannot be read: {error}") from None
-    begin = _HEAD.size + size
-    return label, begin + -begin % 8
+    end = _HEAD.size + size
+    begin = end + -end % 8
+    if any(data[end:begin]):
+        raise Damaged("what fills up its label is not zero")
+    return label, begin
 
 
 def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
@@ -195,6 +198,11 @@ class Staging:
         else:
             return self._open(task.file)
         return []
+
+    def close(self) -> None:
+        """Close what is open; nothing is done afterwards."""
+        for file in list(self._handles):
+            self._close(file)
 
     def _write(self, task: StageWrite) -> None:
         crc = 0

@@ -12,8 +12,12 @@ from tickertape.base.errors import ConfigurationError
 from tickertape.base.texts import shown
 
 ADMIN_FORMS: Final = "http://127.0.0.1:9008, http://[::1]:9008 (port 0 takes a free one)"
-LISTEN_FORMS: Final = "tcp://127.0.0.1:9007, tcp://[::1]:9007 (port 0 takes a free one) or unix:///path"
-_NOT_BUILT: Final = ("tls", "tcps", "ws", "wss")
+LISTEN_FORMS: Final = (
+    "tcp://127.0.0.1:9007, tcp://[::1]:9007, tls://0.0.0.0:9007 (port 0 takes a free one) or unix:///path"
+)
+TLS_SCHEMES: Final = ("tls", "tcps")
+"""The same thing; the second is the word of the reference."""
+_NOT_BUILT: Final = ("ws", "wss")
 _UNIX_PATH_BYTES_MAX: Final = 107
 """What the system can bind, without the zero at its end."""
 
@@ -27,6 +31,7 @@ class ListenAddress(NamedTuple):
     host: str
     port: int
     path: str
+    tls: bool = False
 
     @property
     def loopback(self) -> bool:
@@ -35,15 +40,17 @@ class ListenAddress(NamedTuple):
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """Read `tcp://host:port` or `unix:///path`. Raises `ConfigurationError` with what is allowed."""
+    """Read `tcp://host:port`, `tls://host:port` or `unix:///path`. Raises `ConfigurationError` with what is
+    allowed."""
     scheme, colon, rest = text.partition("://")
     if colon and scheme in _NOT_BUILT:
         raise ConfigurationError(f"{scheme}:// is not built yet; listen on {LISTEN_FORMS}")
     if colon and scheme == "unix":
         return _unix(text, rest)
-    if not colon or scheme != "tcp":
+    tls = scheme in TLS_SCHEMES
+    if not colon or not (tls or scheme == "tcp"):
         raise ConfigurationError(f"{shown(text)} is no address to listen on; use {LISTEN_FORMS}")
-    return _host_and_port(text, rest, LISTEN_FORMS)
+    return _host_and_port(text, rest, LISTEN_FORMS)._replace(tls=tls)
 
 
 def parse_admin(text: str) -> ListenAddress:

@@ -15,21 +15,25 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NoReturn
 
 import uvloop
 
-from tickertape.base.errors import JournalError, TickertapeError, WrongJournal
+from tickertape.base.errors import ConfigurationError, JournalError, TickertapeError, WrongJournal
 from tickertape.base.limits import connections_max, drain_idle_seconds
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
 from tickertape.journal.reached import END_FILE
 from tickertape.server.admin.server import AdminServer, admin_server
+from tickertape.server.admission import Admission
 from tickertape.server.config import Config
 from tickertape.server.events import event, logging_to
 from tickertape.server.instance import Instance
-from tickertape.server.listener import listen
+from tickertape.server.listener import Peer, listen
 from tickertape.server.opening import Opened, open_instance, record_end
+from tickertape.server.secure_peer import SecurePeer
+from tickertape.server.user_watch import UserWatch
 
 EXIT_STOPPED: Final = 0
 EXIT_ERROR: Final = 1
@@ -52,11 +56,13 @@ def run_server(config: Config, ready: Ready) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
     0 after a clean stop, 1 when an address cannot be listened on, 4 when the disk failed, 5 when the start
-    was refused because of the data directory. A second signal ends the process at once."""
+    was refused because of the data directory. A second signal ends the process at once. SIGHUP has the files
+    of certificates and tokens read again. Raises `ConfigurationError` when those cannot be used."""
+    admission = Admission(config)
     with logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
-            opened = open_instance(config)
+            opened = open_instance(config, admission.user_of)
         except (JournalError, WrongJournal) as error:
             data = config.instance.data
             event("start_refused", logging.CRITICAL, code=error.code, data=data, text=str(error))
@@ -70,7 +76,7 @@ def run_server(config: Config, ready: Ready) -> int:
         gc.collect()
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            code = runner.run(_serve(opened, config, ready, connections, time.monotonic() - began))
+            code = runner.run(_serve(opened, config, admission, ready, connections, time.monotonic() - began))
         opened.executor.close()
         try:
             record_end(opened)
@@ -101,7 +107,12 @@ def _raise_open_files() -> int:
 
 
 async def _serve(
-    opened: Opened, config: Config, ready: Ready, connections: int, recovery_seconds: float
+    opened: Opened,
+    config: Config,
+    admission: Admission,
+    ready: Ready,
+    connections: int,
+    recovery_seconds: float,
 ) -> int:
     loop = asyncio.get_running_loop()
     instance = Instance(opened, loop, connections=connections)
@@ -110,9 +121,9 @@ async def _serve(
     uris: list[str] = []
     address = ""
     try:
-        for transport in config.transports:
+        for number, transport in enumerate(config.transports):
             address = transport.listen
-            server, uri = await listen(instance, address)
+            server, uri = await listen(address, partial(_peer, instance, admission, number))
             servers.append(server)
             uris.append(uri)
         address = config.admin.listen or ""
@@ -124,6 +135,10 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, stop, instance, signal.Signals(number).name)
+    watch = UserWatch(instance, admission)
+    if admission.has_files:  # without any, a terminal that is closed ends its server
+        loop.add_signal_handler(signal.SIGHUP, _reload, admission, watch)
+    watch.start()
     instance.flush()
     _tell_start(config, connections)
     _tell_ready(opened, config, uris, admin, recovery_seconds)
@@ -142,6 +157,7 @@ async def _serve(
         event("drain", connections=len(instance.peers))
         ended_by = await _end(instance, servers, config)
     finally:
+        watch.stop()
         if admin is not None:
             await asyncio.to_thread(admin.stop)
     code = EXIT_STOPPED if ended_by is None else EXIT_ERROR
@@ -149,6 +165,23 @@ async def _serve(
         code = EXIT_DISK_FAILED
     event("stop", exit_code=code)
     return code
+
+
+def _peer(instance: Instance, admission: Admission, number: int) -> Peer:
+    """What takes a connection to the transport with this number."""
+    context = admission.context_of(number)
+    return Peer(instance) if context is None else SecurePeer(instance, context)
+
+
+def _reload(admission: Admission, watch: UserWatch) -> None:
+    """Read certificates and tokens again; connections that there are keep their certificates."""
+    try:
+        admission.reload()
+    except ConfigurationError as error:
+        event("reload_failed", logging.ERROR, code=error.code, text=f"{error}; what was read before goes on")
+        return
+    event("reloaded")
+    watch.look()
 
 
 def _tell_start(config: Config, connections: int) -> None:

@@ -28,7 +28,8 @@ from tickertape.base.texts import shown
 from tickertape.base.units import parse_size
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
-from tickertape.server.address import parse_admin, parse_listen
+from tickertape.server.address import parse_admin
+from tickertape.server.archive_config import ArchiveConfig, read_archive
 from tickertape.server.document import Node, Place, Problem, Problems, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
 from tickertape.server.plain_values import check_choice, flag_of, seconds_of
@@ -36,10 +37,17 @@ from tickertape.server.queues_config import read_queues
 from tickertape.server.section import MISSING, Section, kind_of, text_of
 from tickertape.server.slow_clients import SlowClientsConfig, read_slow_clients
 from tickertape.server.topic_names import read_name, read_recorded
+from tickertape.server.transactions_config import TransactionsConfig, read_transactions
+from tickertape.server.transports_config import (
+    BEYOND_LOOPBACK,
+    Authentication,
+    Transport,
+    read_authentication,
+    read_transports,
+)
 
 SyncName = Literal["always", "interval", "never"]
 
-LISTEN_DEFAULT: Final = "tcp://127.0.0.1:9007"
 ADMIN_DEFAULT: Final = "http://127.0.0.1:9008"
 ADMIN_OFF: Final = "off"
 NAME_DEFAULT: Final = "tickertape"
@@ -53,10 +61,9 @@ MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
 # What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
 SECTIONS_LATER: Final = (
-    "action", "archive", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
+    "action", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
 )  # fmt: skip
 INSTANCE_LATER: Final = ("group", "user")
-TRANSPORT_LATER: Final = ("name", "certificate", "key", "client_certificates", "slow_client", "tls")
 JOURNAL_LATER: Final = ("archive", "compression", "replication")
 
 _NAME_OVERHEAD_BYTES: Final = 3
@@ -64,10 +71,7 @@ _NAME_OVERHEAD_BYTES: Final = 3
 COMMAND_LINE: Final = "command line"
 """What stands for the file of a value that was given as an argument."""
 _GIVEN: Final = Place(COMMAND_LINE, 0)
-_BEYOND_LOOPBACK: Final = (
-    "can be reached from other machines and is not encrypted; "
-    "listen on 127.0.0.1, or write insecure = true beside it in a file"
-)
+_WAYS: Final = "listen on 127.0.0.1, or write insecure = true beside it in a file"
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +82,6 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """The data directory; relative to the working directory."""
     drain_seconds: float = msgspec.field(default=drain_seconds_default, name="drain_timeout")
     """How long subscribers are given at a stop to receive what is persisted."""
-
-
-class Transport(msgspec.Struct, frozen=True, kw_only=True):
-    """An address to listen on (`address.parse_listen` reads it)."""
-
-    listen: str = LISTEN_DEFAULT
-    insecure: bool = False
-    """Listening beyond loopback without encryption was allowed in so many words."""
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,10 +132,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     instance: Instance = Instance()
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
+    authentication: Authentication | None = None
+    """Who may log on; None: everybody."""
     journal: JournalConfig = JournalConfig()
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
     slow_clients: SlowClientsConfig = SlowClientsConfig()
+    transactions: TransactionsConfig = TransactionsConfig()
+    archive: ArchiveConfig | None = None
     admin: Admin = Admin()
     logging: LoggingConfig = LoggingConfig()
 
@@ -218,12 +218,15 @@ def _override(root: dict[str, Node], table: str, key: str, value: str) -> None:
 def _config(root: Section, file: str) -> Config:
     root.not_built(*SECTIONS_LATER)
     instance = _instance(root.table("instance"), file)
-    transports = _transports(root)
+    transports = read_transports(root)
+    authentication = read_authentication(root)
     journal = _journal(root.table("journal"))
     topics = _topics(root)
     types = {topic.name: topic.message_type for topic in topics}
     queues = read_queues(root.tables("queue") or [], journal.topics, types)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
+    transactions = read_transactions(root.table("transactions"))
+    archive = read_archive(root.table("archive"), file) if root.has("archive") else None
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
@@ -240,10 +243,13 @@ def _config(root: Section, file: str) -> Config:
     return Config(
         instance=instance,
         transports=transports,
+        authentication=authentication,
         journal=journal,
         topics=topics,
         queues=queues,
         slow_clients=slow_clients,
+        transactions=transactions,
+        archive=archive,
         admin=admin,
         logging=logging,
     )
@@ -259,31 +265,6 @@ def _instance(section: Section, file: str) -> Instance:
     home = file if not section.has("data") else place.file if place.line else ""
     section.finish()
     return Instance(name=name, data=str(Path(home).parent / data) if home else data, drain_seconds=drain)
-
-
-def _transports(root: Section) -> list[Transport]:
-    sections = root.tables("transport")
-    if sections is None:
-        return [Transport()]
-    if not sections:
-        root.problem("transport", "a server listens somewhere; leave it out for the default")
-    transports: list[Transport] = []
-    taken: set[str] = set()
-    for section in sections:
-        section.not_built(*TRANSPORT_LATER)
-        listen = section.required("listen", _listen, "")
-        insecure = section.value("insecure", flag_of, section.has("insecure"))
-        section.finish()
-        if not listen:
-            continue
-        address = parse_listen(listen)
-        if not insecure and not address.loopback:
-            section.problem("listen", f"{listen} {_BEYOND_LOOPBACK}")
-        if listen in taken and (address.path or address.port):
-            section.problem("listen", f"{listen} is given twice")
-        taken.add(listen)
-        transports.append(Transport(listen=listen, insecure=insecure))
-    return transports
 
 
 def _journal(section: Section) -> JournalConfig:
@@ -322,7 +303,7 @@ def _admin(section: Section) -> Admin:
     insecure = section.value("insecure", flag_of, section.has("insecure"))
     section.finish()
     if listen not in (None, ADMIN_OFF) and not insecure and not parse_admin(listen).loopback:
-        section.problem("listen", f"{listen} {_BEYOND_LOOPBACK}")
+        section.problem("listen", f"{listen} {BEYOND_LOOPBACK}{_WAYS}")
     return Admin(listen=listen, insecure=insecure)
 
 
@@ -362,11 +343,6 @@ def _directory(value: Any) -> str:
     if not path or "\0" in path:
         raise ConfigurationError(f"is the path of a directory, not {shown(path)}")
     return path
-
-
-def _listen(value: Any) -> str:
-    parse_listen(text_of(value))
-    return cast("str", value)
 
 
 def _admin_listen(value: Any) -> str | None:

@@ -18,7 +18,6 @@ from tickertape.base.errors import (
     JournalError,
     LogonTimeout,
     NotReady,
-    SlowClient,
     TickertapeError,
 )
 from tickertape.base.limits import (
@@ -30,26 +29,22 @@ from tickertape.base.limits import (
 )
 from tickertape.base.ports import Buffer, Now
 from tickertape.engine.effects import (
+    ArchiveRead,
     Close,
     DiskJob,
     Effect,
     Fatal,
-    Happened,
     LoggedOnNow,
     Look,
-    OfflineStart,
-    OfflineStop,
     PauseReading,
     PauseReason,
     Read,
-    Refused,
     ResumeReading,
     Send,
     SpillRead,
     SpillTrim,
     SpillWrite,
     StagingJob,
-    SubscriptionEnded,
 )
 from tickertape.journal.jobs import Job, RetireSegments, WriteCommit
 from tickertape.journal.persisted import SyncPolicy
@@ -62,6 +57,7 @@ from tickertape.server.listener import Peer
 from tickertape.server.opening import Opened, clock
 from tickertape.server.readers import Readers
 from tickertape.server.staging_files import StagingFiles
+from tickertape.server.telling import tell, tell_end
 from tickertape.wire.commands import Publish
 from tickertape.wire.connection import Received, Violation
 
@@ -73,8 +69,6 @@ _STALLED: Final = (
 )
 _OF_THE_ENGINE: Final[tuple[str, ...]] = (*get_args(PauseReason), "turns")
 """Reasons of the engine not to read from a connection: then it is not the peer that stands still."""
-_TOLD_LOUDLY: Final = (SlowClient.code, FrameStalled.code, HeartbeatMissed.code)
-"""Ends of connections that are a warning."""
 _LATE_SECONDS_MAX: Final = 1.0
 """A timer that fires later than this says that the server itself stood still."""
 
@@ -105,6 +99,8 @@ class Instance:
         self._next_conn = 1
         self.scratch = memoryview(bytearray(receive_buffer_bytes))
         """Where every connection reads to: what one read brings is taken over before the next read begins."""
+        self.cipher_scratch = memoryview(bytearray(receive_buffer_bytes))
+        """The same for what comes encrypted."""
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
@@ -116,6 +112,9 @@ class Instance:
         if self._spill is not None:
             self._spill.start(self._spill_answers)
         self._staging = StagingFiles(opened.disk, self._staging_answers)
+        self._archive = opened.archive
+        if self._archive is not None:
+            self._archive.start(loop, self)
         self._outgoing: dict[int, list[Buffer]] = {}
         """What the effects of one flush want written, by connection."""
         self._turns = CommandTurns(self._take, lambda: self.broker.contents.compiled, self._read_for_turns)
@@ -182,7 +181,7 @@ class Instance:
             if isinstance(incoming, Received) and isinstance(incoming.command, Publish):
                 self._take(conn, incoming, clock())  # it came: whoever hung up may count on it
         self.broker.disconnected(conn)
-        _tell_end(conn, peer)
+        tell_end(conn, peer)
         self.large_frame_ended(conn)
         self.flush()
 
@@ -303,30 +302,24 @@ class Instance:
             self._run_job(effect.job)
         elif isinstance(effect, Read):
             return self._read(effect, budget)
+        elif isinstance(effect, ArchiveRead):
+            assert self._archive is not None
+            self._archive.submit(effect)
         elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
             assert self._spill is not None
             self._spill.submit(effect)
         elif isinstance(effect, StagingJob):
             self._staging.submit(effect)
-        elif isinstance(effect, OfflineStart | OfflineStop):
-            self._tell_offline(effect)
         elif isinstance(effect, LoggedOnNow):
             self._logged_on(effect.conn)
         elif isinstance(effect, Close):
             self._close(effect)
-        elif isinstance(effect, Refused):
-            peer = self._peers.get(effect.conn)
-            client = peer.client if peer is not None else None
-            event("refused", conn=effect.conn, client=client, code=effect.error.code, text=str(effect.error))
-        elif isinstance(effect, SubscriptionEnded):
-            self._tell_subscription(effect)
-        elif isinstance(effect, Happened):
-            event(effect.name, logging.WARNING if effect.warning else logging.INFO, **effect.fields)
         elif isinstance(effect, PauseReading | ResumeReading | Look):
             self._turn_to_peer(effect)
-        elif isinstance(effect, Fatal):
-            event("failure", logging.CRITICAL, code=effect.error.code, text=str(effect.error))
-            self._finish(effect.error)
+        else:
+            tell(effect, self._peers)
+            if isinstance(effect, Fatal):
+                self._finish(effect.error)
         return 0
 
     def _turn_to_peer(self, effect: PauseReading | ResumeReading | Look) -> None:
@@ -372,27 +365,6 @@ class Instance:
         peer.logged_on()
         peer.client = self.broker.sessions[conn].name
         event("logon", conn=conn, client=peer.client)
-
-    def _tell_subscription(self, effect: SubscriptionEnded) -> None:
-        peer = self._peers.get(effect.conn)
-        event(
-            "subscription_ended",
-            logging.WARNING,
-            conn=effect.conn,
-            client=peer.client if peer is not None else None,
-            sub=effect.sub_id,
-            topic=effect.topic,
-            code=effect.error.code,
-            text=str(effect.error),
-        )
-
-    def _tell_offline(self, effect: OfflineStart | OfflineStop) -> None:
-        peer = self._peers.get(effect.conn)
-        client = peer.client if peer is not None else None
-        if isinstance(effect, OfflineStart):
-            event("offline_start", logging.WARNING, conn=effect.conn, client=client, bytes=effect.bytes)
-        else:
-            event("offline_stop", conn=effect.conn, client=client, seconds=round(effect.seconds, 3))
 
     def _close(self, effect: Close) -> None:
         self._write()  # the goodbye goes out before the close
@@ -477,29 +449,14 @@ class Instance:
         self.disk.stop()
         self._readers.stop()
         self._staging.stop()
-        if self._spill is not None:
-            self._spill.stop()
+        for files in (self._spill, self._archive):
+            if files is not None:
+                files.stop()
 
     @property
     def peers(self) -> Mapping[int, Peer]:
         """Open connections by their number."""
         return self._peers
-
-
-def _tell_end(conn: int, peer: Peer) -> None:
-    code, text = peer.ended
-    level = logging.WARNING if code in _TOLD_LOUDLY else logging.INFO
-    seconds = round(time.monotonic() - peer.since, 3)
-    event(
-        "connection_close",
-        level,
-        conn=conn,
-        client=peer.client or None,
-        address=peer.address or None,
-        reason=code or "closed_by_peer",
-        text=text or None,
-        seconds=seconds,
-    )
 
 
 def _read_outcome(data: Buffer | OSError) -> Buffer | TickertapeError:

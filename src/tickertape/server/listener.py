@@ -13,6 +13,7 @@ import stat
 import sys
 import termios
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from tickertape.base.limits import outbox_bytes_max
@@ -73,6 +74,10 @@ class Peer(asyncio.BufferedProtocol):
             return
         self._heard_at = time.monotonic()
         self._read_bytes += nbytes
+        self._took(nbytes)
+
+    def _took(self, nbytes: int) -> None:
+        """So much of what the client said is where the wire machine wanted it."""
         events = self._wire.received(nbytes)
         large = self._wire.large_frame
         if large is not None:
@@ -115,11 +120,17 @@ class Peer(asyncio.BufferedProtocol):
         """Stop reading from the socket for a reason, or end that reason; without any it is read again."""
         assert self._transport is not None
         (self._unread_for.discard if enabled else self._unread_for.add)(why)
+        if not self._unread_for or self._parting:
+            self._read_on()
+            return
         with contextlib.suppress(RuntimeError):  # closing already
-            if not self._unread_for or self._parting:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Read from the socket again."""
+        assert self._transport is not None
+        with contextlib.suppress(RuntimeError):  # closing already
+            self._transport.resume_reading()
 
     def unread_for(self, why: str) -> bool:
         """Whether it is not read from for this reason."""
@@ -181,19 +192,20 @@ def _address(peer: object) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def listen(instance: Instance, uri: str) -> tuple[asyncio.Server, str]:
-    """Listen on a `tcp://host:port` or `unix:///path` address; returns the server and the address it really
-    has.
+async def listen(uri: str, make_peer: Callable[[], Peer]) -> tuple[asyncio.Server, str]:
+    """Listen on a `tcp://host:port`, `tls://host:port` or `unix:///path` address; returns the server and the
+    address it really has. `make_peer` makes what takes a connection.
     """
     loop = asyncio.get_running_loop()
     address = parse_listen(uri)
     if address.path:
         _remove_stale(address.path)
-        server = await loop.create_unix_server(lambda: Peer(instance), address.path, backlog=_BACKLOG)
+        server = await loop.create_unix_server(make_peer, address.path, backlog=_BACKLOG)
         return server, uri
-    server = await loop.create_server(lambda: Peer(instance), address.host, address.port, backlog=_BACKLOG)
+    server = await loop.create_server(make_peer, address.host, address.port, backlog=_BACKLOG)
+    scheme = "tls" if address.tls else "tcp"
     host, port = server.sockets[0].getsockname()[:2]
-    return server, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+    return server, f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _remove_stale(path: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,11 +18,14 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
+from tickertape.engine.retaining import Pin
+from tickertape.engine.sessions import claimed_user
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.jobs import Executor
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import Older
 from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.queue_files import read_queues, remove_queues, write_queues
 from tickertape.journal.reached import write_reached
@@ -30,8 +33,11 @@ from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.journal.staging import find_staged
+from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.archive_reads import ArchiveReads
 from tickertape.server.config import Config
 from tickertape.server.spill_files import SpillFiles
+from tickertape.wire.commands import Logon
 
 T = TypeVar("T")
 
@@ -51,6 +57,8 @@ class Opened(NamedTuple):
     """What recovery found, a line each."""
     spill: SpillFiles | None
     """Where waits what slow clients do not take; None: nowhere."""
+    archive: ArchiveReads | None = None
+    """What lies before the log; None: nothing is archived."""
 
 
 def clock() -> Now:
@@ -63,20 +71,12 @@ def salt() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-def open_instance(config: Config) -> Opened:
-    """Open the data directory of `config`. Raises `JournalError`s, `WrongJournal`, `OSError`; nothing is
-    served.
+def open_instance(config: Config, user_of: Callable[[Logon, Now], str | None] = claimed_user) -> Opened:
+    """Open the data directory of `config`; `user_of` says whose a logon is (see `Broker`). Raises
+    `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
     """
     settings = config.journal
-    disk = SystemDisk(config.instance.data)
-    if not disk.root.is_dir():
-        if os.path.lexists(disk.root):
-            raise NotAJournal(
-                f"{disk.where} is no directory: point to the directory of a journal, or a new one"
-            )
-        if not settings.create:
-            raise NotAJournal(f"{disk.where} does not exist and `create` is false: is the disk mounted?")
-        disk.make_directory("")
+    disk = _data_directory(config)
     owner = f"instance {config.instance.name}, process {os.getpid()}"
     fresh = IDENTITY_FILE not in disk.names(".")
     identity = open_identity(
@@ -113,18 +113,31 @@ def open_instance(config: Config) -> Opened:
         retention=RetentionPolicy(settings.retain, settings.retain_size),
         slow_clients=config.slow_clients.limits,
         queues=config.queues,
+        staging=config.transactions.limits,
+        user_of=user_of,
     )
-    queue_report = open_queues(broker, disk, registry.others)
-    staged, staged_report = find_staged(disk, identity.journal_id)
-    broker.transactions.restore(staged, clock())
+    archive = None if config.archive is None else _archive(config.archive, broker)
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
     report.extend(f"{error}; everything else is served" for error in registry.damage)
-    report.extend(queue_report)
-    report.extend(staged_report)
+    report.extend(open_queues(broker, disk, registry.others))
+    report.extend(open_staged(broker, disk))
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
-    return Opened(broker, disk, executor, report, spill)
+    return Opened(broker, disk, executor, report, spill, archive)
+
+
+def _data_directory(config: Config) -> SystemDisk:
+    """The directory, made when it is missing and may be."""
+    disk = SystemDisk(config.instance.data)
+    if disk.root.is_dir():
+        return disk
+    if os.path.lexists(disk.root):
+        raise NotAJournal(f"{disk.where} is no directory: point to the directory of a journal, or a new one")
+    if not config.journal.create:
+        raise NotAJournal(f"{disk.where} does not exist and `create` is false: is the disk mounted?")
+    disk.make_directory("")
+    return disk
 
 
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
@@ -150,6 +163,29 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
         remove_queues(disk)
     broker.begin_queues(recovered, now)
     return report + recovered.report
+
+
+def open_staged(broker: Broker, disk: Disk) -> list[str]:
+    """Take over what was staged for transactions and prepared; a line for each thing to tell. Raises
+    `OSError`."""
+    staged, report = find_staged(disk, broker.journal.journal_id)
+    broker.transactions.restore(staged, clock())
+    staging = broker.transactions.staging
+    if staging.count:
+        report.append(
+            f"{staging.bytes} bytes that were staged for transactions and not committed are kept, in "
+            f"{staging.count} files"
+        )
+    return report
+
+
+def _archive(settings: ArchiveConfig, broker: Broker) -> ArchiveReads:
+    """Let the engine know of the archive; nothing is read of it yet."""
+    journal = broker.journal
+    older = journal.view.older = Older(settings.location)
+    if settings.require:
+        broker.pin(lambda: Pin(older.end, "archive", brief=not older.known))
+    return ArchiveReads(settings, journal.identity, older)
 
 
 def _spill_files(config: Config, owner: str) -> SpillFiles | None:

@@ -32,9 +32,12 @@ class StagingFiles:
         self._writes: SimpleQueue[StagingJob | None] = SimpleQueue()
         self._opens: SimpleQueue[StagingJob | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._stopped = False
 
     def submit(self, job: StagingJob) -> None:
         """Queue a job. A file is opened only after it was prepared, and dropped when nobody opens it."""
+        if self._stopped:
+            return  # what is left of unprepared parts goes at the next start
         if not self._threads:
             for queue, name in ((self._writes, "staging-write"), (self._opens, "staging-open")):
                 thread = threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
@@ -43,12 +46,14 @@ class StagingFiles:
         (self._opens if isinstance(job.task, StageOpen) else self._writes).put(job)
 
     def stop(self) -> None:
-        """Finish what is queued and end the threads."""
+        """Finish what is queued, end the threads and close the files."""
+        self._stopped = True
         for queue in (self._writes, self._opens):
             queue.put(None)
         for thread in self._threads:
             thread.join()
         self._threads = []
+        self._staging.close()
 
     def _run(self, queue: SimpleQueue[StagingJob | None]) -> None:
         while (job := queue.get()) is not None:

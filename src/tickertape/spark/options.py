@@ -16,8 +16,8 @@ import msgspec
 from tickertape.base.errors import BadOption, BadTopic
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.units import parse_interval, parse_size
-from tickertape.client.link import parse_uri
 from tickertape.spark.ranges import ENDS, STARTS, Asked, asked_range, asked_start
+from tickertape.spark.servers import ACCESS, server_text
 
 OF_BOTH: Final = (
     "servers",
@@ -31,6 +31,7 @@ OF_BOTH: Final = (
     "mode",
     "journal",
     "timeout",
+    *ACCESS,
 )
 """The options of batch and streaming queries."""
 OF_BATCH: Final = ENDS
@@ -53,7 +54,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asked to read."""
 
     servers: tuple[str, ...]
-    """URIs, tried in this order."""
+    """As `server_text` gives them, tried in this order."""
     topic: str
     """A name, or a pattern of names, as the server takes it."""
     filter: str | None
@@ -83,7 +84,7 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted
     options = _named(given, query)
     bytes_max = options.get("maxBytesPerTrigger")
     return Wanted(
-        servers=read_servers(options.get("servers")),
+        servers=read_servers(options),
         topic=_topic(options),
         filter=_filter(options.get("filter")),
         asked=asked_start(options) if query is Query.STREAM else asked_range(options),
@@ -114,15 +115,14 @@ def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
     return found
 
 
-def read_servers(value: str | None) -> tuple[str, ...]:
-    servers = tuple(uri for uri in map(str.strip, (value or "").split(",")) if uri)
+def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The servers that options name, each with how it is reached. Raises `BadOption`."""
+    servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
     if not servers:
         raise BadOption(
             "option servers is missing: give one or more, such as tcp://127.0.0.1:9007, comma-separated"
         )
-    for uri in servers:
-        parse_uri(uri)
-    return servers
+    return tuple(server_text(uri, options) for uri in servers)
 
 
 def _topic(options: Mapping[str, str]) -> str:

@@ -21,10 +21,9 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.names import is_pattern
-from tickertape.journal.disk import SystemDisk
-from tickertape.journal.outside import first_outside, read_outside
 from tickertape.spark.partitions import LogPart
 from tickertape.spark.pieces import Piece, piece_of_batch
+from tickertape.spark.servers import client_of
 
 if TYPE_CHECKING:
     from tickertape.client.blocking import Client
@@ -87,7 +86,9 @@ def lost(start: int, end: int) -> None:
 
 
 def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
-    # The language of filters is not imported where the server is asked.
+    # None of this is imported where the server is asked.
+    from tickertape.journal.disk import SystemDisk
+    from tickertape.journal.outside import first_outside, read_outside
     from tickertape.spark.sieve import Sieve
 
     disk = SystemDisk(directory)
@@ -128,16 +129,13 @@ def connect(
     All are asked once more until `patience_seconds` are over. Raises `Disconnected` with the reason of each
     when none answers.
     """
-    # Spark starts a Python process for each step of planning; the first of them needs no client.
-    from tickertape.client.blocking import Client
-
     name = f"spark-{uuid4().hex}"
     until = time.monotonic() + patience_seconds
     while True:
         reasons = []
         for uri in servers:
             try:
-                return Client(name, uri, timeout=timeout_seconds), uri
+                return client_of(uri, name, timeout_seconds), uri
             except TickertapeError as error:
                 reasons.append(str(error))
         if time.monotonic() >= until:

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -27,17 +26,8 @@ from pyspark.sql.types import (
 from tickertape.base.errors import UsageError
 from tickertape.batch.format import I4, I8, Labels, lengths_of
 from tickertape.spark.json_fields import JsonColumns, json_field
+from tickertape.spark.names import ALL_SCHEMA, NULLABLE, POSITION
 from tickertape.spark.pieces import Gathered, Piece
-
-DEFAULT_SCHEMA: Final = (
-    "topic string, bookmark string, publisher string, sequence long, timestamp timestamp, data binary"
-)
-"""The columns when the user gives no schema."""
-FURTHER_SCHEMA: Final = "position long, date date, key string, correlation_id string, expiration_ms long"
-"""The columns that there are only in a schema that names them."""
-ALL_SCHEMA: Final = f"{DEFAULT_SCHEMA}, {FURTHER_SCHEMA}"
-POSITION: Final = "position"
-NULLABLE: Final = ("key", "correlation_id", "expiration_ms")
 
 ROWS_TARGET: Final = 65_536
 BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
@@ -175,6 +165,8 @@ def _bookmark(rows: Gathered) -> Array:
     lowest, highest = str(sequences.min()), str(sequences.max())
     if len(lowest) == len(highest) and (publishers == publishers[0]).all():
         return _bookmarks_of_one(f"{publishers[0]}|".encode(), sequences, len(highest))
+    import pyarrow.compute as pc  # 0.1 s in every worker, for what is rare
+
     texts = _plain(pa.uint64(), sequences).cast(pa.string())
     return pc.binary_join_element_wise(_publisher(rows), texts, _EMPTY, _BAR)
 

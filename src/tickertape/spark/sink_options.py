@@ -16,8 +16,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.names import check_client_name, check_topic
 from tickertape.spark.options import read_servers, read_timeout
+from tickertape.spark.servers import ACCESS
 
-OF_BOTH: Final = ("servers", "publisher", "topic", "timeout")
+OF_BOTH: Final = ("servers", "publisher", "topic", "timeout", *ACCESS)
 OF_BATCH: Final = ("transactionId",)
 OF_STREAM: Final = ("checkpointLocation", "path", "queryName")
 """Those that Spark itself reads, and hands on."""
@@ -61,7 +62,7 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
     if topic is not None:
         check_topic(topic)
     _check_columns(schema, topic)
-    servers = read_servers(options.get("servers"))
+    servers = read_servers(options)
     if len(servers) > 1:
         raise BadOption(
             "option servers of a sink is one server: another one's log does not know which batches are in "

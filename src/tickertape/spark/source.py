@@ -1,30 +1,28 @@
-"""Owns the batch source "tickertape" of Spark: planning on the driver, reading on the executors.
+"""Owns the source "tickertape" of Spark: what it is called, who reads and who writes.
 
-Must never publish, nor read anything twice or not at all: the driver asks one log for the positions of the
-range and cuts them into parts, and each part is read by position from that log only.
+Must never import what reads or writes before somebody does: Spark starts a Python process to ask for the
+schema, and another one for each plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from tickertape.base.errors import BookmarkExpired, UsageError
-from tickertape.spark.options import Query, Wanted, read_options
-from tickertape.spark.partitions import LogPart
-from tickertape.spark.planning import Found, parts_of
-from tickertape.spark.reading import LOSS_HINT, connect, log, pieces
-from tickertape.spark.schema import DEFAULT_SCHEMA, Columns, columns_of, record_batches
-from tickertape.spark.sink import TickertapeStreamWriter, TickertapeWriter
-from tickertape.spark.sink_options import sink_options
-from tickertape.spark.stream import TickertapeStreamReader
+from tickertape.base.errors import UsageError
+from tickertape.spark.names import DEFAULT_SCHEMA
+from tickertape.spark.options import Query, read_options
+
+if TYPE_CHECKING:
+    from tickertape.spark.batch import TickertapeReader
+    from tickertape.spark.sink import TickertapeStreamWriter, TickertapeWriter
+    from tickertape.spark.stream import TickertapeStreamReader
 
 
 class TickertapeSource(DataSource):
-    """`spark.read.format("tickertape")`: a range of a topic's log as a table (docs/howto/spark.md)."""
+    """`format("tickertape")`: the log of a topic as a table, or as a stream (docs/howto/spark.md)."""
 
     @classmethod
     def name(cls) -> str:
@@ -38,63 +36,35 @@ class TickertapeSource(DataSource):
 
     def reader(self, schema: StructType) -> TickertapeReader:
         """A reader of the columns of `schema`. Raises what `read_options` and `columns_of` raise."""
+        from tickertape.spark.batch import TickertapeReader
+        from tickertape.spark.schema import columns_of
+
         wanted = read_options(self.options)
         return TickertapeReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def streamReader(self, schema: StructType) -> TickertapeStreamReader:
         """A reader of what comes, of the columns of `schema`. Raises as `reader`."""
+        from tickertape.spark.schema import columns_of
+        from tickertape.spark.stream import TickertapeStreamReader
+
         wanted = read_options(self.options, Query.STREAM)
         return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
         """A writer of rows of `schema`. Raises what `sink_options` raises, and `UsageError` for a mode that
         would have to remove something."""
+        from tickertape.spark.sink import TickertapeWriter
+        from tickertape.spark.sink_options import sink_options
+
         if overwrite:
             raise UsageError('a log is added to: write with .mode("append")')
         return TickertapeWriter(sink_options(self.options, schema, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
         """A writer of the batches of a query. Raises as `writer`."""
+        from tickertape.spark.sink import TickertapeStreamWriter
+        from tickertape.spark.sink_options import sink_options
+
         if overwrite:
             raise UsageError('a log is added to: write with .outputMode("append")')
         return TickertapeStreamWriter(sink_options(self.options, schema, stream=True))
-
-
-class TickertapeReader(DataSourceReader):
-    """One read: planned once on the driver, then sent to the executors.
-
-    It has no `pushFilters`: Spark 4.3.0 keeps the read that a filter narrowed for every later query of the
-    same frame, whatever that one asks for, and rows would be missing without a word.
-    """
-
-    def __init__(self, wanted: Wanted, columns: Columns) -> None:
-        self._wanted = wanted
-        self._columns = columns
-
-    def partitions(self) -> list[InputPartition]:
-        """The parts of the range as the log stands now.
-
-        Raises `Disconnected` (no server answers), `TopicNotRecorded`, `BookmarkUnknown`, `BookmarkExpired`,
-        `TimedOut`, `BadOption`.
-        """
-        wanted = self._wanted
-        client, uri = connect(wanted.servers, wanted.timeout_seconds)
-        with client:
-            try:
-                answer = client.locate(wanted.topic, wanted.asked.whole, filter=wanted.filter)
-            except BookmarkExpired as error:
-                if wanted.fail_on_data_loss:
-                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
-                log.warning("%s; the query goes on with the first message there is", error)
-                answer = client.locate(wanted.topic, wanted.asked.rest, filter=wanted.filter)
-        return [*parts_of(wanted, Found(uri, answer), answer.start, answer.end, self._columns)]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The record batches of a part.
-
-        Raises what `pieces` raises.
-        """
-        assert isinstance(partition, LogPart)
-        if partition.start == partition.end:
-            return
-        yield from record_batches(pieces(partition), self._columns)

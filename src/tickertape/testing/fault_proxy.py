@@ -82,7 +82,8 @@ class FaultProxy:
         """Connections since the start."""
         self._target = parse_uri(target)
         self._port = ReservedPort()
-        self.uri = f"tcp://127.0.0.1:{self._port.number}"
+        scheme = "tls" if self._target.tls else "tcp"
+        self.uri = f"{scheme}://127.0.0.1:{self._port.number}"
         """Where clients connect."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)

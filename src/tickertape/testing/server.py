@@ -34,13 +34,13 @@ class RunningServer:
     over HTTP about itself; both stay the same over `restart()`, and stay its own while it is down.
     """
 
-    def __init__(self, data: Path, config: Path | None = None, *, listen: str = "") -> None:
+    def __init__(self, data: Path, config: Path | None = None, *, listen: str | None = "") -> None:
         self.data = data
         self.config = config
         self.uri = ""
         self.admin_url = ""
         self._ports = ReservedPort(), ReservedPort()
-        self._listen = listen or f"tcp://127.0.0.1:{self._ports[0].number}"
+        self._listen = f"tcp://127.0.0.1:{self._ports[0].number}" if listen == "" else listen
         self._process: subprocess.Popen[str] | None = None
         self._errors = data.parent / f"{data.name}.stderr"
 
@@ -55,7 +55,9 @@ class RunningServer:
         command = [sys.executable, "-m", "tickertape", "serve"]
         if self.config is not None:
             command.append(str(self.config))
-        command += ["--data", str(self.data), "--listen", self.uri or self._listen]
+        command += ["--data", str(self.data)]
+        if self._listen is not None:
+            command += ["--listen", self.uri or self._listen]
         command += ["--admin", self.admin_url or f"http://127.0.0.1:{self._ports[1].number}"]
         with open(self._errors, "a") as errors:
             self._process = subprocess.Popen(
@@ -138,12 +140,13 @@ class RunningServer:
 
 @contextlib.contextmanager
 def running_server(
-    data: str | Path | None = None, config: str | Path | None = None, *, listen: str = ""
+    data: str | Path | None = None, config: str | Path | None = None, *, listen: str | None = ""
 ) -> Iterator[RunningServer]:
     """A running server, stopped at the end; with no `data` in a directory of its own that is removed
     afterwards, and with no `listen` on a port of 127.0.0.1 that is its own.
 
-    `config` is the path of a configuration file, or the text of one. Raises `ServerNotReady`."""
+    `config` is the path of a configuration file, or the text of one; with `listen=None` its addresses are
+    those of the server, and `uri` is the first of them. Raises `ServerNotReady`."""
     with tempfile.TemporaryDirectory(prefix="tickertape-") as scratch:
         directory = Path(data) if data is not None else Path(scratch) / "data"
         file = _config_file(config, Path(scratch))

@@ -39,6 +39,9 @@ class Logon(Command, tag="logon", frozen=True, kw_only=True):
     options: str = ""
     heartbeat_ms: Count = 0
 
+    def __repr__(self) -> str:
+        return f"Logon(name={self.name!r})"  # a password is shown nowhere
+
 
 class Publish(Command, tag="p", frozen=True, kw_only=True):
     """A batch of one run. `frame` numbers the publish frames of the connection from 1, without gaps.

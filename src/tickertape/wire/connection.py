@@ -63,6 +63,7 @@ _FROM_CLIENT: Final = msgspec.msgpack.Decoder[ClientCommand](ClientCommand)
 _FROM_SERVER: Final = msgspec.msgpack.Decoder[ServerCommand](ServerCommand)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _VERSION_DIGITS: Final = b"0123456789"
+_TLS_BEGINS: Final = b"\x16\x03"
 _BEFORE_LOGGED_ON: Final = (LoggedOn, Goodbye, Heartbeat)
 """What a server may send to a client that is not logged on."""
 
@@ -180,6 +181,8 @@ class Connection:
         error: PeerError
         if found[:-1] == PREFACE[:-1] and found[-1] in _VERSION_DIGITS:
             error = BadVersion(f"the peer speaks version {chr(found[-1])}, we speak version {WIRE_VERSION}")
+        elif found.startswith(_TLS_BEGINS):
+            error = NotTickertape("this address takes connections without TLS: connect to tcp://")
         else:
             error = NotTickertape(f"the connection began with {found!r}, not with {PREFACE!r}")
         return [self._violation(error)]

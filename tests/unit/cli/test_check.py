@@ -46,6 +46,7 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
         "  records   orders, ^fx/, synced every 1 s, in segments of 268,435,456 bytes\n"
         "  slow      67,108,864 bytes in memory, 16,777,216 a connection, "
         f"then 1,073,741,824 on disk in {tmp_path}/data/spill\n"
+        "  stages    17,179,869,184 bytes for transactions, 4,294,967,296 each, for 3600 s\n"
         "  validates orders (json)\n"
         "  queue     orders, at-most-once, round-robin\n"
         "  queue     work over ^fx/, at-least-once, proportional, leased for 30 s, dead letters to orders\n"
@@ -116,3 +117,14 @@ def test_bad_usage_is_2_and_a_name_that_is_no_text_is_told_all_the_same(tmp_path
     odd = os.fsdecode(bytes(tmp_path) + b"/\xff.toml")
     result = run("check", odd)
     assert (result.exit_code, "cannot be read: No such file" in result.stdout) == (1, True)
+
+
+def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
+    file, tokens = tmp_path / "c.toml", tmp_path / "tokens.toml"
+    file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
+    result = run("check", str(file))
+    assert result.exit_code == 1
+    assert result.stdout == f"{file}: tokens_file {tokens} cannot be read: No such file or directory\n"
+    assert json.loads(run("check", str(file), "--json").stdout)["in_order"] is False
+    tokens.touch(mode=0o600)
+    assert run("check", str(file)).exit_code == 0

@@ -16,7 +16,8 @@ from tickertape.base.version import __version__
 from tickertape.cli.group import LazyGroup, cli
 
 COMMANDS = [
-    "serve", "check", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "stats", "topics",
+    "serve", "check", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token", "stats",
+    "topics",
     "filter",
 ]  # fmt: skip
 
@@ -77,6 +78,7 @@ def test_the_commands_are_those_of_the_public_face() -> None:
         "find",
         "grep",
         "ls",
+        "prune",
         "verify",
     ]
 

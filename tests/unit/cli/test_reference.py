@@ -63,11 +63,13 @@ def test_every_option_is_documented_and_exists(path: tuple[str, ...]) -> None:
     [
         ("`[instance]`", "[instance]\nzzz = 1"),
         ("`[[transport]]`", "[[transport]]\nzzz = 1"),
+        ("`[authentication]`", "[authentication]\nzzz = 1"),
         ("`[journal]`", "[journal]\nzzz = 1"),
         ("`[[journal.topic]]`", "[[journal.topic]]\nzzz = 1"),
         ("`[[topic]]`", "[[topic]]\nzzz = 1"),
         ("`[[queue]]`", "[[queue]]\nzzz = 1"),
         ("`[slow_clients]`", "[slow_clients]\nzzz = 1"),
+        ("`[transactions]`", "[transactions]\nzzz = 1"),
         ("`[admin]`", "[admin]\nzzz = 1"),
         ("`[logging]`", "[logging]\nzzz = 1"),
     ],
@@ -102,7 +104,7 @@ def test_examples_of_the_help_parse() -> None:
         help_text = CliRunner().invoke(cli, [*path, "--help"]).stdout
         for line in re.findall(r"^  .*?\btickertape ((?:[a-z]+ ?)+.*)$", help_text, re.MULTILINE):
             words = re.split(r"\s{2,}| [|>] ", line)[0].split()
-            depth = 2 if words[0] in {"journal", "filter", "queue", "pipeline"} else 1
+            depth = 2 if words[0] in {"journal", "filter", "queue", "pipeline", "token"} else 1
             options = {o for p in command_at(tuple(words[:depth])).params for o in p.opts}
             assert {word for word in words if word.startswith("--")} <= options, line
             shown += 1

@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 
 from tickertape.cli.group import cli
 from tickertape.server import app
-from tickertape.server.config import Admin, Config, Instance, JournalConfig, Transport
+from tickertape.server.config import Admin, Config, Instance, JournalConfig
+from tickertape.server.transports_config import Transport
 
 
 @pytest.fixture

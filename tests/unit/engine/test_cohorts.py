@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import JournalError, TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.engine import cohorts, delivery, dispatcher

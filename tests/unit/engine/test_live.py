@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from tests.helpers.tiers import parts
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import outbox_bytes_max
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.wire.commands import Ack

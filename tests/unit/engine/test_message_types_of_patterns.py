@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.wire.commands import Ack
 
 TYPES = {"b": "binary", "f": "fix", "n": "nvfix", "j2": "json"}

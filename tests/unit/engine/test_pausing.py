@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tests.simulation.engine_peer import Heard, Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s

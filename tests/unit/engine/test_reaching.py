@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tests.simulation.engine_peer import Heard, Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.engine import reaching
 from tickertape.wire.commands import Ack, Command, Resolve, Resolved
 

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import message_cost_bytes, replaces_waiting_max
 from tickertape.wire.commands import Ack
 

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.wire.commands import Ack
 
 COVERS = ("^[ac]$", "^[bc]$", "^[abc]$", "c")

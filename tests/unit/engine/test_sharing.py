@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import message_cost_bytes, outbox_bytes_max
 from tickertape.batch import BatchBuilder
 from tickertape.engine import sharing

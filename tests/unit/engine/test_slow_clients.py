@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base import limits
 from tickertape.engine.backlogs import Backlogs, SlowLimits
 from tickertape.engine.effects import OfflineStart, OfflineStop, SpillRead, SpillWrite

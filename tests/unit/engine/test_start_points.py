@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.helpers.start_points import MESSAGES, POINTS, RANGES, Row, written
-from tests.simulation.engine_world import EngineWorld, Heard
+from tests.simulation.engine_peer import Heard
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.bookmarks import parse_bookmark
 from tickertape.base.errors import BookmarkExpired, JournalError
 from tickertape.base.timestamps import format_timestamp

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base import limits
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine import publishing

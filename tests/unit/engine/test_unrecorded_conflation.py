@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Peer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import conflation_piece_messages_max
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.conflation import Conflater

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.simulation.engine_world import EngineWorld, Heard, Peer
+from tests.simulation.engine_peer import Heard, Peer
+from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import refused_per_command_messages_max
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine.validation import Validation

@@ -61,19 +61,19 @@ def log() -> Log:
     return made
 
 
-def read(disk: Disk, start: int, end: int, topic: str, journal: str = NAME) -> list[tuple[int, bytes]]:
-    """Position and body of the messages of `topic`, as a caller that cuts and selects."""
+def read(disk: Disk, start: int, end: int, topic: str | None, journal: str = NAME) -> list[tuple[int, bytes]]:
+    """Position and body of the messages of `topic`, or of any, as a caller that cuts and selects."""
     return [
         (position, message.data)
         for commit in read_outside(disk, journal, start, end, topic)
         for position, message in enumerate(commit.batch(), commit.header.first_position)
-        if message.topic == topic and start <= position < end
+        if topic in (None, message.topic) and start <= position < end
     ]
 
 
-def expected(log: Log, start: int, end: int, topic: str) -> list[tuple[int, bytes]]:
+def expected(log: Log, start: int, end: int, topic: str | None) -> list[tuple[int, bytes]]:
     some = enumerate(log.written[start:end], start)
-    return [(position, message.body) for position, message in some if message.topic == topic]
+    return [(position, message.body) for position, message in some if topic in (None, message.topic)]
 
 
 @pytest.mark.parametrize("read_bytes", [outside.READ_BYTES, 700])
@@ -85,7 +85,7 @@ def test_every_range_is_read_exactly_over_sealed_segments_and_the_one_begun(
     ranges = [(0, log.end), (0, 0), (log.end, log.end), (log.end - 1, log.end)]
     ranges += [(low, rng.randint(low, log.end)) for low in (rng.randrange(log.end) for _ in range(40))]
     for start, end in ranges:
-        for topic in (*TOPICS, "absent"):
+        for topic in (*TOPICS, "absent", None):
             assert read(log.disk, start, end, topic) == expected(log, start, end, topic)
 
 

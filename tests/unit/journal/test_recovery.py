@@ -218,8 +218,9 @@ ELSEWHERE = {
     "`retired.bin` of another journal; of a newer format",
     "the first segment does not begin as `retired.bin` says",
     "segments up to `through` of `retired.bin`",
+    "last segment unsealed, and the last valid commits are a chain without its end",
 }
-"""Rows with tests of their own, below, in test_identity.py and in test_retired.py."""
+"""Rows with tests of their own, below, in test_identity.py, test_retired.py and test_chains.py."""
 
 
 def _stopped() -> tuple[Files, Reached]:

@@ -9,9 +9,10 @@ from random import Random
 
 from tests.simulation.journal_world import drive
 from tickertape.base.ports import Now
-from tickertape.batch import Stamp, batch_from_bodies
+from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
+from tickertape.journal.active import commit_bytes_of
 from tickertape.journal.identity import open_identity
-from tickertape.journal.jobs import Executor, RetireSegments
+from tickertape.journal.jobs import Executor, RetireSegments, WriteCommit
 from tickertape.journal.journal import Journal
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import gather
@@ -54,6 +55,30 @@ class Written:
         journal.append(batch, Stamp(publisher, first, journal.log_time(now)), first + count - 1, now)
         self.messages += count
         self.work()
+
+    def transact(self, *counts: int, size: int = 100, jobs: int | None = None) -> int:
+        """A chain with a commit of each count; only so many of its `jobs` are carried out. Returns how many
+        messages are left out."""
+        journal = self.journal
+        parts: list[tuple[MessageBatch, Stamp]] = []
+        first = journal.highest.get(9, 0) + 1
+        for count in counts:
+            batch = batch_from_bodies("orders", [self.rng.randbytes(size) for _ in range(count)])
+            parts.append((batch, Stamp(9, first, journal.log_time(self._now()))))
+            first += count
+        room = sum([commit_bytes_of(batch) for batch, _ in parts])
+        journal.want_room(room, self._now())
+        self.work()
+        assert journal.has_room(room)
+        journal.append_chain(parts, self._now())
+        if jobs is None:
+            self.messages += sum(counts)
+            self.work()
+            return 0
+        for _ in range(jobs):
+            (job,) = [job for job in journal.jobs() if isinstance(job, WriteCommit)]
+            journal.done(job, None, self._executor.run(job), self._now())
+        return sum(counts)
 
     def rest(self) -> None:
         """Let the idle time pass after which a mark is written."""

@@ -45,7 +45,8 @@ def test_the_first_filter_is_prepared_beside_the_event_loop(tmp_path: Path) -> N
     program = """if True:
         import os, signal, sys
         from tickertape.server import app
-        from tickertape.server.config import Admin, Config, Instance, Transport
+        from tickertape.server.config import Admin, Config, Instance
+        from tickertape.server.transports_config import Transport
         def ready(uris, admin):
             assert not {"lark", "re2"} & sys.modules.keys(), "the start waits for it"
             os.kill(os.getpid(), signal.SIGTERM)

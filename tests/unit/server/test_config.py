@@ -18,10 +18,10 @@ from tickertape.server.config import (
     Instance,
     JournalConfig,
     TopicConfig,
-    Transport,
     examine,
     load_config,
 )
+from tickertape.server.transports_config import Transport
 
 VALUES = "text is written in quotes; other values are numbers, true, false, times and [lists]"
 FULL = """
@@ -307,7 +307,10 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
 
 # -- bad ones -----------------------------------------------------------------------------------------
 
-TAKES = "instance, transport, journal, topic, queue, slow_clients, admin, logging, include"
+TAKES = (
+    "instance, transport, authentication, journal, topic, queue, slow_clients, transactions, admin, logging, "
+    "include"
+)
 
 
 @pytest.mark.parametrize(
@@ -330,10 +333,6 @@ TAKES = "instance, transport, journal, topic, queue, slow_clients, admin, loggin
         (
             "[instance]\nname = 'a'\nDATA = 'b'\n",
             ["3: instance.DATA: unknown; did you mean 'data'? [instance] takes name, data, drain_timeout"],
-        ),
-        (
-            "[[transport]]\nlisten = 'unix:///a'\ninsecur = true\n",
-            ["3: transport.insecur: unknown; did you mean 'insecure'? [transport] takes listen, insecure"],
         ),
         (
             "[journal]\nsync-interval = 1\n",
@@ -446,15 +445,6 @@ TAKES = "instance, transport, journal, topic, queue, slow_clients, admin, loggin
         ),
         # transports
         ("\n[[transport]]\n", ["2: transport.listen: is missing here"]),
-        (
-            "[[transport]]\nlisten = 'tcp://0.0.0.0:9007'\n",
-            [
-                (
-                    "2: transport.listen: tcp://0.0.0.0:9007 can be reached from other machines and is not "
-                    "encrypted; listen on 127.0.0.1, or write insecure = true beside it in a file"
-                )
-            ],
-        ),
         (
             "[[transport]]\nlisten = 'unix:///a'\n[[transport]]\nlisten = 'unix:///a'\n",
             ["4: transport.listen: unix:///a is given twice"],

@@ -171,7 +171,9 @@ def test_every_event_is_documented_and_exists() -> None:
     calls = re.findall(r"\b(?:event|_record)\(\s*([^,)]*)", source)
     logged = {name for call in calls for name in re.findall(r'"(\w+)"', call)} | {"log"}
     for path in (SRC / "engine").rglob("*.py"):  # whose events the server passes on by name
-        logged |= set(re.findall(r'"((?:retention|segments|queue)_(?!of_)\w+)", True', path.read_text()))
+        logged |= set(
+            re.findall(r'"((?:retention|segments|queue|transaction)_(?!of_)\w+)", True', path.read_text())
+        )
         logged |= set(re.findall(r'"((?:retention|segments)_\w+)"', path.read_text()))
     section = PAGE.read_text(encoding="utf-8").partition("### Events")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]

@@ -17,6 +17,7 @@ import uvloop
 from tests.helpers.peer import PEER_SECONDS, Peer, frame
 from tickertape.base.limits import KIB
 from tickertape.batch import batch_from_bodies
+from tickertape.server import listener
 from tickertape.server.config import Config
 from tickertape.server.config import Instance as InstanceConfig
 from tickertape.server.inbound import Inbound
@@ -60,7 +61,7 @@ def running(data: Path, inbound: Inbound) -> Iterator[Running]:
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         instance = Instance(opened, loop, inbound)
-        server, uri = await listen(instance, "tcp://127.0.0.1:0")
+        server, uri = await listen("tcp://127.0.0.1:0", lambda: listener.Peer(instance))
         instance.flush()
         made.append(Running(instance, uri))
         stop.append(lambda: loop.call_soon_threadsafe(instance.close))

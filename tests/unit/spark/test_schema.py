@@ -17,8 +17,9 @@ from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadBatch, UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.spark import schema as columns
+from tickertape.spark.names import DEFAULT_SCHEMA, FURTHER_SCHEMA
 from tickertape.spark.pieces import piece_of_batch
-from tickertape.spark.schema import DEFAULT_SCHEMA, FURTHER_SCHEMA, columns_of, record_batch, record_batches
+from tickertape.spark.schema import columns_of, record_batch, record_batches
 
 FIRST = 1_760_000_000_000_000_000
 PUBLISHER = 2**64 - 3

@@ -1,6 +1,6 @@
-"""Owns the group `journal`: the commands that look into a data directory.
+"""Owns the group `journal`: the commands that look into a data directory, and the one that prunes it.
 
-Must never lock or change the directory: a server may be running on it.
+Must never lock or change the directory, but for `prune`: a server may be running on it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from tickertape.cli.journal.dumping import dump
 from tickertape.cli.journal.finding import find
 from tickertape.cli.journal.grepping import grep
 from tickertape.cli.journal.listing import list_segments, verify_directory
+from tickertape.cli.journal.prune import prune
 
 
 @click.group(short_help="Look into a data directory, also beside a running server.")
 def journal() -> None:
-    """Look into a data directory, whether a server runs on it or not. Nothing is locked or changed.
+    """Look into a data directory, whether a server runs on it or not. Nothing is locked or changed, but by
+    prune.
 
     \b
     tickertape journal ls data                                    the segments
@@ -23,10 +25,11 @@ def journal() -> None:
     tickertape journal grep data 'AAPL|MSFT' --count              how many messages match
     tickertape journal find data '4031722713208431|17|'           where a message lies
     tickertape journal verify data                                is everything whole?
+    tickertape journal prune data --archived /srv/archive         remove what the archive has
 
     Of the segment that is being written, dump, grep and find show what is known to be on the disk.
     """
 
 
-for _command in (list_segments, dump, grep, find, verify_directory):
+for _command in (list_segments, dump, grep, find, verify_directory, prune):
     journal.add_command(_command)

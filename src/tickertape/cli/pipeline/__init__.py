@@ -12,7 +12,12 @@ from tickertape.cli.group import LazyGroup
 
 @click.group(
     cls=LazyGroup,
-    modules={"audit": "tickertape.cli.pipeline.audit", "init": "tickertape.cli.pipeline.init"},
+    modules={
+        "archive": "tickertape.cli.pipeline.archive",
+        "audit": "tickertape.cli.pipeline.audit",
+        "compact": "tickertape.cli.pipeline.archive",
+        "init": "tickertape.cli.pipeline.init",
+    },
     short_help="Run Spark jobs over the log.",
 )
 def pipeline() -> None:
@@ -21,6 +26,8 @@ def pipeline() -> None:
     They need Java 17 or later and: pip install 'tickertape[spark]'
 
     \b
+    tickertape pipeline archive --to /srv/archive            the log into a Delta table, exactly once
     tickertape pipeline audit tcp://127.0.0.1:9007           is every message there, once, in order?
+    tickertape pipeline compact /srv/archive                 an archive's small files into few
     tickertape pipeline init last-flights                    a declarative pipeline project
     """

@@ -12,7 +12,7 @@ import click
 
 import tickertape
 from tickertape.cli.group import Failure
-from tickertape.cli.options import server_option
+from tickertape.cli.reaching import SERVER_DEFAULT
 
 EXAMPLES: Final = ("state", "delays", "weather")
 _PROJECT: Final = Path(tickertape.__file__).parent / "spark" / "project"
@@ -29,7 +29,13 @@ _SUFFIX: Final = ".template"
     help="state: the last value of each key, as of any bookmark. delays: means of each hour, published back. "
     "weather: two streams joined.",
 )
-@server_option
+@click.option(
+    "--server",
+    metavar="URI",
+    default=SERVER_DEFAULT,
+    show_default=True,
+    help="The server that the project reads from.",
+)
 def init(directory: Path, example: str, server: str) -> None:
     """Make a project for Spark's declarative pipelines in DIR, a new or empty directory.
 

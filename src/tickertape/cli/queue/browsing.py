@@ -14,20 +14,20 @@ from tickertape.cli.options import (
     client_name,
     filter_option,
     queue_name,
-    server_option,
 )
 from tickertape.cli.printing import output_option, print_batches
+from tickertape.cli.reaching import Server, server_options
 
 
 @click.command(short_help="Print what waits in a queue, taking nothing.")
 @click.argument("name", callback=queue_name)
-@server_option
+@server_options
 @filter_option
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @output_option
 @answer_timeout_option
 def browse(
-    name: str, server: str, filter: str | None, count: int | None, output: str, timeout: float
+    name: str, server: Server, filter: str | None, count: int | None, output: str, timeout: float
 ) -> None:
     """Print the messages that wait in the queue NAME: those that nobody has leased, and then stop.
 
@@ -37,9 +37,8 @@ def browse(
     tickertape queue browse work --count 10 --output json
     tickertape queue browse work-dead --output json | jq '.correlation_id | fromjson | .reason'
     """
-    from tickertape.client.blocking import Client
 
-    with Client(client_name("browse"), server, timeout=timeout) as client:
+    with server.client(client_name("browse"), timeout=timeout) as client:
         stream = client.subscribe(name, filter=filter, browse=True, options="timestamp")
         batches = stream.batches(timeout)
         whole = print_batches(batches, count, sys.stdout.buffer, as_json=output == "json")

@@ -15,8 +15,8 @@ from tickertape.cli.options import (
     client_name,
     filter_option,
     queue_name,
-    server_option,
 )
+from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.tables import counted
 from tickertape.cli.terminal import confirmed
 
@@ -26,7 +26,7 @@ _ALL = "TRUE"
 
 @click.command(short_help="Empty a queue: acknowledge all messages, or those that pass a filter.")
 @click.argument("name", callback=queue_name)
-@server_option
+@server_options
 @filter_option
 @click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal.")
 @click.option(
@@ -36,11 +36,14 @@ _ALL = "TRUE"
     help="Admin address of the server: how many messages left is asked there.",
 )
 @answer_timeout_option
-def purge(name: str, server: str, filter: str | None, yes: bool, admin: str | None, timeout: float) -> None:
+def purge(
+    name: str, server: Server, filter: str | None, yes: bool, admin: str | None, timeout: float
+) -> None:
     """Acknowledge the messages that are in the queue NAME, which leave it for good.
 
     They are no dead letters, and stay in the log like any message. In a queue with strict leasing only what
-    the caller has leased can be acknowledged, so nothing leaves it this way. With --admin it is told how many
+    the caller has leased can be acknowledged, in one that delivers at most once only what was delivered:
+    nothing leaves these this way. With --admin it is told how many
     left; what consumers acknowledge meanwhile is counted too.
 
     \b
@@ -55,10 +58,9 @@ def purge(name: str, server: str, filter: str | None, yes: bool, admin: str | No
             raise click.UsageError("there is no terminal to ask at: say --yes")
         if not answer:
             raise Failure("nothing was purged")
-    from tickertape.client.blocking import Client
     from tickertape.client.publish_store import MemoryPublishStore
 
-    with Client(client_name("purge"), server, publish_store=MemoryPublishStore(), timeout=timeout) as client:
+    with server.client(client_name("purge"), publish_store=MemoryPublishStore(), timeout=timeout) as client:
         client.sow_delete(name, filter=_ALL if filter is None else filter)
         client.publish_flush(timeout)
     if admin is None or before is None:

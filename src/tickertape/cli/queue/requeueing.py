@@ -15,7 +15,8 @@ from tickertape.base.errors import BadTopic, TimedOut
 from tickertape.base.names import check_topic
 from tickertape.base.texts import shown
 from tickertape.cli.group import Failure
-from tickertape.cli.options import answer_timeout_option, client_name, interval, queue_name, server_option
+from tickertape.cli.options import answer_timeout_option, client_name, interval, queue_name
+from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.tables import counted
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 @click.command(short_help="Publish dead letters again to the topics they came from.")
 @click.argument("name", callback=queue_name)
-@server_option
+@server_options
 @click.option(
     "--to", callback=_target, metavar="TOPIC", help="Publish all of them to TOPIC. Default: each to its own."
 )
@@ -61,7 +62,9 @@ def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     help="Stop when no message comes for that long, because somebody else has them.",
 )
 @answer_timeout_option
-def requeue(name: str, server: str, to: str | None, count: int | None, idle: float, timeout: float) -> None:
+def requeue(
+    name: str, server: Server, to: str | None, count: int | None, idle: float, timeout: float
+) -> None:
     """Consume the queue NAME, whose topic is the dead_letter of others: each message is published again to
     the topic that its label names, or to TOPIC, and acknowledged when that is persisted.
 
@@ -76,12 +79,10 @@ def requeue(name: str, server: str, to: str | None, count: int | None, idle: flo
     tickertape queue requeue work-dead
     tickertape queue requeue work-dead --to orders --count 100
     """
-    from tickertape.client.blocking import Client
     from tickertape.client.publish_store import MemoryPublishStore
 
-    with Client(
-        client_name("requeue"), server, publish_store=MemoryPublishStore(), timeout=timeout
-    ) as client:
+    store = MemoryPublishStore()
+    with server.client(client_name("requeue"), publish_store=store, timeout=timeout) as client:
         wanted = _waiting(client, name, count)
         moved = _move(client, name, to, wanted, idle) if wanted else Moved(0, 0)
     click.echo(f"{counted(moved.published, 'message')} requeued")

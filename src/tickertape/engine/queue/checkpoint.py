@@ -96,6 +96,16 @@ def covered_of(queue: Queue, mark: bytes, accepted_end: int) -> Covered:
     return Covered(queue.name, mark, needed, needed)
 
 
+def needed_from(covered: Covered) -> int:
+    """Below which position a queue needs nothing of the log, for who has no queue: no less than it does."""
+    lowest = [covered.messages, covered.records]
+    if covered.state is not None:
+        held = [BitMap64.deserialize(covered.state.ready), BitMap64.deserialize(covered.state.inactive)]
+        lowest += [positions.min() for positions in held if positions]
+        lowest += [doomed[0] for doomed in covered.state.doomed]
+    return min(lowest)
+
+
 def restore(queue: Queue, stored: StoredState) -> None:
     """Bring a queue to a stored state. Raises `ValueError` for what is none."""
     state = QueueState(queue.definition.target_queue_depth)

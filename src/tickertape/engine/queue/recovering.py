@@ -160,6 +160,7 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
     try:
         request = next(search)
         while True:
+            assert request is None or isinstance(request, ReadRequest)  # the archive is not asked
             request = search.send(b"" if request is None else (yield request))
     except StopIteration as done:
         extent = done.value

@@ -39,6 +39,7 @@ from tickertape.server.admin.report import (
     Syncs,
     TopicState,
     Totals,
+    TransactionsState,
 )
 from tickertape.server.instance import Instance
 from tickertape.server.opening import clock
@@ -140,6 +141,7 @@ class Look:
                 inbound_bytes=instance.inbound.bytes,
             ),
             slow_clients=self._slow_clients(),
+            transactions=self._transactions(),
             queues=queue_states(instance.broker.queues.looks_of_run(clock())),
         )
         return Seen(stats, self._topics(count))
@@ -215,6 +217,20 @@ class Look:
             read_bytes=spill.read_bytes,
             failures=spill.failures,
             live_fallbacks=subscribing.delivery.live.fallbacks,
+        )
+
+    def _transactions(self) -> TransactionsState:
+        transactions = self._instance.broker.transactions
+        staging = transactions.staging
+        return TransactionsState(
+            committed=transactions.committed,
+            repeated=transactions.repeated,
+            aborted=transactions.aborted,
+            expired=staging.expired,
+            staged_parts=staging.count,
+            staged_bytes=staging.bytes,
+            staged_limit_bytes=staging.limits.disk_bytes,
+            waiting=transactions.waiting,
         )
 
     # -- sessions -------------------------------------------------------------------------------------

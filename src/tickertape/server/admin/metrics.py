@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from tickertape.base.timestamps import parse_timestamp
 from tickertape.server.admin.queue_metrics import queue_metrics
-from tickertape.server.admin.report import SlowClientsState, Stats, Totals
+from tickertape.server.admin.report import SlowClientsState, Stats, Totals, TransactionsState
 
 _P: Final = "tickertape_"
 
@@ -69,6 +69,9 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (
     ("slow_clients_disk_bytes", "Waits on disk for them.", lambda s: s.slow_clients.disk_bytes),
     ("slow_clients_waiting", "Connections behind.", lambda s: s.slow_clients.waiting_connections),
     ("slow_clients_offline", "Those written to disk for.", lambda s: s.slow_clients.offline_connections),
+    ("transactions_staged_parts", "Parts staged and not committed.", lambda s: s.transactions.staged_parts),
+    ("transactions_staged_bytes", "What these take on disk.", lambda s: s.transactions.staged_bytes),
+    ("transactions_waiting", "On their way into the log.", lambda s: s.transactions.waiting),
     (
         "subscription_lag_messages_max",
         "Positions that the listed subscription farthest behind is behind the persisted end.",
@@ -83,6 +86,14 @@ _SLOW_TOTALS: Final[tuple[tuple[str, str, Callable[[SlowClientsState], int]], ..
     ("slow_clients_read_bytes", "Bytes read back.", lambda s: s.read_bytes),
     ("slow_clients_failures", "Writes and reads that failed.", lambda s: s.failures),
     ("slow_clients_live_fallbacks", "Live subscriptions sent back to the log.", lambda s: s.live_fallbacks),
+)
+
+
+_TRANSACTION_TOTALS: Final[tuple[tuple[str, str, Callable[[TransactionsState], int]], ...]] = (
+    ("transactions_committed", "Transactions put into the log.", lambda t: t.committed),
+    ("transactions_repeated", "Commits of what was committed before.", lambda t: t.repeated),
+    ("transactions_aborted", "Transactions aborted.", lambda t: t.aborted),
+    ("transactions_expired", "Transactions dropped for their age.", lambda t: t.expired),
 )
 
 
@@ -119,6 +130,8 @@ class _Report(Collector):
         yield _by_code("ended_subscriptions", text, stats.totals.ended_subscriptions)
         for name, text, slow_of in _SLOW_TOTALS:
             yield CounterMetricFamily(_P + name, text, value=slow_of(stats.slow_clients))
+        for name, text, transactions_of in _TRANSACTION_TOTALS:
+            yield CounterMetricFamily(_P + name, text, value=transactions_of(stats.transactions))
         yield from self._topics()
         yield from queue_metrics(stats.queues, _P)
 

@@ -223,6 +223,25 @@ class SlowClientsState(msgspec.Struct, kw_only=True):
     """How often a `live` subscription could not take what was accepted, and went back to the log."""
 
 
+class TransactionsState(msgspec.Struct, kw_only=True):
+    """Transactions: what is staged, and what became of them."""
+
+    committed: int
+    """Put into the log, since the start, as the next three."""
+    repeated: int
+    """Commits of what was committed before: nothing was done."""
+    aborted: int
+    expired: int
+    """Dropped because nobody had touched them for `expire_after`."""
+    staged_parts: int
+    """Staged now and not committed."""
+    staged_bytes: int
+    """What these take on disk."""
+    staged_limit_bytes: int
+    waiting: int
+    """Commits that were asked for and are not answered yet, each transaction once."""
+
+
 class Stats(msgspec.Struct, kw_only=True):
     """What `/stats` answers."""
 
@@ -250,4 +269,5 @@ class Stats(msgspec.Struct, kw_only=True):
     topics: list[TopicState]
     memory: Memory
     slow_clients: SlowClientsState
+    transactions: TransactionsState
     queues: list[QueueState] = msgspec.field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.queue_engine import QueueEngine
-from tests.simulation.engine_world import Peer
+from tests.simulation.engine_peer import Peer
 from tickertape.engine.queue.definition import FAIRNESS, Fairness, QueueDefinition
 from tickertape.wire.commands import Ack
 

@@ -1,0 +1,191 @@
+"""Owns adding to an archive: creating its table, and one commit for a batch of files together with the
+position to which it reaches.
+
+Must never add a batch twice, or one that does not begin where the archive ends: a commit is made on top of
+the very version in which that was seen, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tickertape.archive.place import Place, make_directory, sync
+from tickertape.archive.table import (
+    PARTITION_COLUMNS,
+    Coverage,
+    app_id,
+    arrow_schema,
+    coverage_of,
+    table_properties,
+)
+from tickertape.archive.writing import Added
+from tickertape.base.archive_limits import commit_attempts_max
+from tickertape.base.errors import ArchiveFailed
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_GUARD: Final = {"delta.appendOnly": "true"}
+"""No tool deletes or changes rows; files may still be rewritten with the same rows."""
+
+
+class Archive:
+    """The table at a place as of one version, and what may be done to it by who writes.
+
+    Raises `ArchiveFailed` for what is no archive or cannot be reached, `WrongJournal` when it is of another
+    journal."""
+
+    def __init__(self, place: Place, journal: str | None = None) -> None:
+        self.place = place
+        self.table: DeltaTable = _loaded(place)
+        self._journal = journal
+        self.coverage: Coverage = coverage_of(self.table, journal)
+
+    @classmethod
+    def exists(cls, place: Place) -> bool:
+        """Whether there is a Delta table. Raises `ArchiveFailed`."""
+        from deltalake import DeltaTable
+
+        try:
+            return DeltaTable.is_deltatable(place.location, place.options)
+        except Exception as error:
+            raise _failed(place, error) from error
+
+    @classmethod
+    def create(cls, place: Place, journal: str, begin: int, topics: str) -> Archive:
+        """A new archive, empty, or the one that somebody has created meanwhile."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        if cls.exists(place):
+            return cls(place, journal)
+        if place.is_directory:
+            make_directory(place.location)
+            if others := sorted(os.listdir(place.location)):
+                raise ArchiveFailed(
+                    f"{place.location} is not empty and no Delta table (found {', '.join(others[:3])}): "
+                    "name a new directory; nothing was written"
+                )
+        try:
+            DeltaTable.create(
+                place.location,
+                arrow_schema(),
+                mode="error",
+                partition_by=list(PARTITION_COLUMNS),
+                configuration={**table_properties(journal, begin, topics), **_GUARD},
+                storage_options=place.options or None,
+                raise_if_key_not_exists=False,
+            )
+        except (DeltaError, OSError) as error:
+            if not cls.exists(place):
+                raise _failed(place, error) from error
+        archive = cls(place, journal)
+        archive._sync_log(0)
+        return archive
+
+    def reload(self) -> None:
+        """See what others have done meanwhile."""
+        try:
+            self.table.update_incremental()
+        except Exception as error:
+            raise _failed(self.place, error) from error
+        self.coverage = coverage_of(self.table, self._journal)
+
+    def add(self, begin: int, end: int, files: Sequence[Added]) -> bool:
+        """Add what the log has at the positions `begin` to `end` (not included); False when it is there
+        already. Raises `ArchiveFailed` when it does not begin where the archive ends."""
+        from deltalake import Transaction
+
+        for _ in range(commit_attempts_max):
+            if self.coverage.end >= end:
+                return False
+            self._check_begin(begin, end)
+            if self.commit(
+                [add_action(file, data_change=True) for file in files],
+                {"tickertape.positions": f"{begin}-{end}"},
+                [Transaction(app_id(self.coverage.journal), end)],
+            ):
+                return True
+        raise ArchiveFailed(
+            f"{self.place.location}: others change the table all the time; it is not added to"
+        )
+
+    def _check_begin(self, begin: int, end: int) -> None:
+        covered = self.coverage.end
+        if begin != covered:
+            what = f"{self.place.location} ends at position {covered}, to be added is {begin} to {end}"
+            if begin > covered:
+                raise ArchiveFailed(
+                    f"{what}: positions {covered} to {begin} would be missing; archive them first, or begin "
+                    "a new archive at another place"
+                )
+            raise ArchiveFailed(f"{what}: somebody else archives this journal to it; nothing was added")
+
+    def commit(self, actions: list[Any], metadata: dict[str, str], transactions: list[Any]) -> bool:
+        """One commit on top of the version that was loaded; False when there is another one by now. Either
+        way the latest version is loaded then. Raises `ArchiveFailed`."""
+        from deltalake import CommitProperties
+        from deltalake.exceptions import CommitFailedError
+
+        # Without retries: delta-rs would put it on top of any later version without looking whether that one
+        # has taken away the same files.
+        properties = CommitProperties(
+            custom_metadata=metadata, max_commit_retries=0, app_transactions=transactions or None
+        )
+        try:
+            self.table.create_write_transaction(
+                actions,
+                "append",
+                arrow_schema(),
+                list(PARTITION_COLUMNS),
+                commit_properties=properties,
+            )
+        except CommitFailedError:
+            self.reload()
+            return False
+        except Exception as error:
+            raise _failed(self.place, error) from error
+        self._sync_log(self.table.version() + 1)
+        self.reload()
+        return True
+
+    def _sync_log(self, version: int) -> None:
+        """What was committed outlives a power cut: delta-rs itself syncs nothing, and stores need no such."""
+        if not self.place.is_directory:
+            return
+        log = Path(self.place.path("_delta_log"))
+        for file in (*log.glob(f"{version:020}.*"), log / "_last_checkpoint"):
+            if file.exists():
+                sync(str(file))
+        sync(str(log))
+        sync(self.place.location)
+
+
+def add_action(file: Added, *, data_change: bool) -> Any:
+    """What Delta's log says of a file that is added."""
+    from deltalake.transaction import AddAction
+
+    values = {"date": file.day, "topic": file.topic}
+    return AddAction(file.path, file.bytes, values, int(time.time() * 1000), data_change, file.statistics)
+
+
+def _loaded(place: Place) -> DeltaTable:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return DeltaTable(place.location, storage_options=place.options or None)
+    except TableNotFoundError as error:
+        raise ArchiveFailed(
+            f"{place.location} has no Delta table: `tickertape pipeline archive` makes one there"
+        ) from error
+    except Exception as error:
+        raise _failed(place, error) from error
+
+
+def _failed(place: Place, error: Exception) -> ArchiveFailed:
+    return ArchiveFailed(f"{place.location}: {' '.join(str(error).split())}")

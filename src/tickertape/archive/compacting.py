@@ -1,0 +1,201 @@
+"""Owns making few large files of many small ones, and removing files that are no part of the archive any
+more.
+
+Must never change a row or its place, and never take away a file whose rows are not in another one of the
+same commit: delta-rs lets two commits remove the same file, so each is made on top of the version that was
+looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from tickertape.archive.committing import Archive, add_action
+from tickertape.archive.place import Place
+from tickertape.archive.table import FILE_COLUMNS
+from tickertape.archive.writing import Added, write_files
+from tickertape.base.archive_limits import (
+    commit_attempts_max,
+    compact_files_min,
+    file_bytes_target,
+    keep_seconds_min,
+)
+from tickertape.base.errors import ArchiveFailed, BadOption
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Wrote = Callable[[int], object]
+"""Told how many more rows were written."""
+
+_READ_ROWS: Final = 64 * 1024
+
+
+class StoredFile(NamedTuple):
+    """A file of the archive, as Delta's log tells of it."""
+
+    day: str
+    topic: str
+    first: int
+    """Its lowest position."""
+    last: int
+    path: str
+    bytes: int
+    rows: int
+
+
+class Compacted(msgspec.Struct):
+    """What a compaction did."""
+
+    files_before: int = 0
+    files_after: int = 0
+    rows: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+def stored_files(archive: Archive) -> list[StoredFile]:
+    """The files of the version that is loaded, by day, topic and position. Files that do not say where their
+    rows lie are left out."""
+    import pyarrow as pa
+
+    table = pa.table(archive.table.get_add_actions(flatten=True))
+    if not table.num_rows or "min.position" not in table.column_names:
+        return []
+    days = [str(day) for day in table.column("partition.date").to_pylist()]
+    rest = [
+        table.column(name).to_pylist()
+        for name in (
+            "partition.topic", "min.position", "max.position", "path", "size_bytes", "num_records",
+        )
+    ]  # fmt: skip
+    found = [StoredFile(*row) for row in zip(days, *rest, strict=True)]
+    return sorted(file for file in found if None not in (file.first, file.last, file.rows))
+
+
+def plan(
+    files: Iterable[StoredFile], *, meanwhile: bool = False, target: int = file_bytes_target
+) -> list[list[StoredFile]]:
+    """Which files are merged into one each: neighbours of a day and topic that together have about `target`
+    bytes at most. Those that overlap, which ours never do, stay as they are.
+
+    `meanwhile`: the archive is being written. Then `compact_files_min` or more are merged, and none that is
+    larger than the others together: a row is rewritten a few times, however many files come."""
+    plans: list[list[StoredFile]] = []
+    for _, group in groupby(sorted(files), key=attrgetter("day", "topic")):
+        run: list[StoredFile] = []
+        size = 0
+        for file in group:
+            apart = run and file.first <= run[-1].last
+            if run and (apart or size + file.bytes > target):
+                plans.append(run)
+                run, size = [], 0
+            run.append(file)
+            size += file.bytes
+        plans.append(run)
+    if meanwhile:
+        plans = [_alike(run) for run in plans]
+    return [run for run in plans if len(run) >= (compact_files_min if meanwhile else 2)]
+
+
+def _alike(run: list[StoredFile]) -> list[StoredFile]:
+    """The end of `run` in which no file is larger than the others together."""
+    while run:
+        largest = max(range(len(run)), key=lambda at: run[at].bytes)
+        if 2 * run[largest].bytes <= sum(file.bytes for file in run):
+            return run
+        run = run[largest + 1 :]
+    return run
+
+
+def compact(archive: Archive, *, meanwhile: bool = False, wrote: Wrote | None = None) -> Compacted:
+    """Merge small files of `archive`, day by day and topic by topic, a commit for each; others may add and
+    read. `meanwhile` as in `plan`. Raises `ArchiveFailed`, `OSError`."""
+    done = Compacted()
+    archive.reload()
+    for run in plan(stored_files(archive), meanwhile=meanwhile):
+        added = write_files(archive.place, _rows_of(archive.place, run), wrote)
+        rows = sum(file.rows for file in run)
+        if sum(file.rows for file in added) != rows:
+            raise ArchiveFailed(
+                f"{archive.place.location}: {run[0].path} and the {len(run) - 1} files behind it do not hold "
+                f"the {rows:,} rows that the table says; nothing was changed"
+            )
+        if _replace(archive, run, added):
+            done.files_before += len(run)
+            done.files_after += len(added)
+            done.rows += rows
+            done.bytes_before += sum(file.bytes for file in run)
+            done.bytes_after += sum(file.bytes for file in added)
+    return done
+
+
+def vacuum(archive: Archive, keep_seconds: float) -> int:
+    """Remove files that have been no part of the archive for `keep_seconds`: compacted ones, and those of
+    attempts that failed. Returns how many. Raises `BadOption` below an hour, `ArchiveFailed`."""
+    if keep_seconds < keep_seconds_min:
+        raise BadOption(
+            f"files are kept for an hour at least, not {keep_seconds:g} s: those of a batch that is being "
+            "written are no part of the archive yet"
+        )
+    hours = -int(-keep_seconds // 3600)
+    try:
+        removed = archive.table.vacuum(
+            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
+        )
+    except Exception as error:
+        raise ArchiveFailed(f"{archive.place.location}: {' '.join(str(error).split())}") from error
+    archive.reload()
+    return len(set(removed))
+
+
+def _rows_of(place: Place, run: Sequence[StoredFile]) -> Iterator[pa.RecordBatch]:
+    """The rows of files one after the other, with the topic as a column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = place.file_system()
+    for stored in run:
+        with files.open_input_file(stored.path) as opened:
+            file = pq.ParquetFile(opened, page_checksum_verification=True)
+            for batch in file.iter_batches(_READ_ROWS, columns=list(FILE_COLUMNS), use_threads=False):
+                topics = pa.array([stored.topic], pa.string()).take(_zeros(batch.num_rows))
+                yield batch.select(FILE_COLUMNS).append_column("topic", topics)
+
+
+def _zeros(count: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
+
+
+def _replace(archive: Archive, run: Sequence[StoredFile], added: Sequence[Added]) -> bool:
+    """Put the new files in the place of the old ones; False when somebody else has replaced one of these."""
+    from deltalake.transaction import RemoveAction
+
+    for _ in range(commit_attempts_max):
+        if not set(run) <= set(stored_files(archive)):
+            return False  # the new files are left to vacuum
+        moment = int(time.time() * 1000)
+        actions: list[Any] = [add_action(file, data_change=False) for file in added]
+        actions += [
+            RemoveAction(
+                path=file.path,
+                data_change=False,
+                deletion_timestamp=moment,
+                size=file.bytes,
+                partition_values={"date": file.day, "topic": file.topic},
+            )
+            for file in run
+        ]
+        if archive.commit(actions, {"tickertape.compacted": str(len(run))}, []):
+            return True
+    raise ArchiveFailed(
+        f"{archive.place.location}: others change the table all the time; it is not compacted"
+    )

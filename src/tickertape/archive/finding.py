@@ -1,0 +1,147 @@
+"""Owns finding a position in the archive: by bookmark, by time, and the last message before a position.
+
+What cannot hold the answer is passed by the statistics of files and row groups; of the rest only the columns
+that decide are read. Must never guess: what is not there is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tickertape.archive.manifest import ArchiveFile, Int64s, Manifest
+from tickertape.archive.scan import groups_between, outside
+from tickertape.archive.store import Store
+from tickertape.base.bookmarks import Bookmark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_ROWS_MAX: Final = 1 << 16
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+_SIGN: Final = 1 << 63
+
+
+def find_bookmark(store: Store, manifest: Manifest, bookmark: Bookmark, end: int) -> int | None:
+    """Position, below `end`, of the message of a bookmark; None when the archive has none."""
+    publisher, bits = str(bookmark.publisher), _signed(bookmark.sequence)
+
+    def may_hold(file: pq.ParquetFile, group: int) -> bool:
+        return not (
+            outside(file, group, "sequence", bits, bits)
+            or outside(file, group, "publisher", publisher, publisher)
+        )
+
+    for found in manifest.with_sequence(bits, end):
+        for batch in _columns(store, found, ("position", "sequence", "publisher"), may_hold):
+            rows = (_integers(batch, "sequence") == bits).nonzero()[0]
+            for row in rows.tolist():
+                if _publisher(batch, row) == publisher:
+                    position = int(_integers(batch, "position")[row])
+                    return position if position < end else None
+    return None
+
+
+def find_time(store: Store, manifest: Manifest, micros: int, begin: int, end: int) -> int | None:
+    """The least position in `[begin, end)` of a message stamped at `micros` or later; None: there is none.
+
+    Log time never goes back, so within a file the rest is later too."""
+    best: int | None = None
+    since = _moment(micros)
+    wanted = (manifest.until >= micros) & (manifest.low < end) & (manifest.high >= begin)
+    for found in manifest.files(wanted):
+        stop = end if best is None else best
+        if found.low >= stop:
+            break  # they come by their least positions
+
+        def may_hold(file: pq.ParquetFile, group: int, stop: int = stop) -> bool:
+            return not (
+                outside(file, group, "timestamp", since, _LATEST)
+                or outside(file, group, "position", begin, stop - 1)
+            )
+
+        for batch in _columns(store, found, ("position", "timestamp"), may_hold):
+            positions = _integers(batch, "position")
+            later = (_integers(batch, "timestamp") >= micros) & (positions >= begin) & (positions < stop)
+            if later.any():
+                best = int(positions[later.argmax()])
+                break
+    return best
+
+
+def last_before(store: Store, manifest: Manifest, position: int) -> Bookmark | None:
+    """The bookmark of the last message before `position`; None when the archive has none there."""
+    best, found = -1, None
+    candidates = manifest.files(manifest.low < position)
+    for file in sorted(candidates, key=lambda file: file.high, reverse=True):
+        if min(file.high, position - 1) <= best:
+            break
+
+        opened = store.open_file(file.path)
+        for group in reversed(groups_between(opened, best + 1, position)):
+            last = _last_row(store, opened, file.path, group, position)
+            if last is not None:
+                if last[0] > best:
+                    best, found = last
+                break
+    return found
+
+
+def _last_row(
+    store: Store, opened: pq.ParquetFile, path: str, group: int, position: int
+) -> tuple[int, Bookmark] | None:
+    """Position and bookmark of the last row of a row group below `position`."""
+    found = None
+    for batch in store.rows(opened, path, group, ("position", "publisher", "sequence"), _ROWS_MAX):
+        positions = _integers(batch, "position")
+        row = int(positions.searchsorted(position)) - 1
+        if row >= 0:
+            sequence = int(_integers(batch, "sequence")[row]) % (2 * _SIGN)
+            found = int(positions[row]), Bookmark(int(_publisher(batch, row)), sequence)
+    return found
+
+
+def _columns(
+    store: Store,
+    file: ArchiveFile,
+    columns: tuple[str, ...],
+    may_hold: Callable[[pq.ParquetFile, int], bool],
+) -> Iterator[pa.RecordBatch]:
+    """Columns of the row groups of a file that may hold what is sought. Raises `ArchiveFailed`."""
+    opened = store.open_file(file.path)
+    for group in range(opened.metadata.num_row_groups):
+        if may_hold(opened, group):
+            yield from store.rows(opened, file.path, group, columns, _ROWS_MAX)
+
+
+def _publisher(batch: pa.RecordBatch, row: int) -> str:
+    """The publisher of a row, as the table has it."""
+    value = batch.column("publisher")[row].as_py()
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _integers(batch: pa.RecordBatch, name: str) -> Int64s:
+    """A column of whole numbers or of times, as numbers of 64 bits."""
+    import pyarrow as pa
+
+    column = batch.column(name)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", "UTC"))
+    values: Any = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return np.asarray(values, np.int64)
+
+
+def _moment(micros: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return _LATEST
+
+
+def _signed(sequence: int) -> int:
+    return sequence - 2 * _SIGN if sequence >= _SIGN else sequence

@@ -1,0 +1,214 @@
+"""Owns reading the archive of a journal: how far it reaches, its messages in the order of the log, positions.
+
+Everything blocks: it is called on threads that may wait. Must never pass over a message that it covers: what
+cannot be read is `ArchiveFailed`, naming the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from tickertape.archive import finding
+from tickertape.archive.manifest import Int64s, Manifest
+from tickertape.archive.rows import Rows
+from tickertape.archive.scan import Scan
+from tickertape.archive.store import Store
+from tickertape.archive.table import Coverage, coverage_of
+from tickertape.base.archive_limits import archive_answer_bytes_max
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import ArchiveFailed
+from tickertape.base.names import is_pattern
+from tickertape.batch import MessageBatch
+from tickertape.filter import Filter, compile_topic_pattern
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+T = TypeVar("T")
+
+
+class Archived(NamedTuple):
+    """Messages that follow one another in the archive."""
+
+    batch: MessageBatch | None
+    """None: nothing of what was asked for lies below `end`."""
+    positions: Int64s
+    """Of each message."""
+    end: int
+    """Everything that was asked for below this position was given."""
+
+
+class Archive:
+    """The archive at `location`, a path or the URI of an object store; `options` are delta-rs's for it.
+
+    `journal` is the id of the journal that it must be of (None: any). May be used by several threads."""
+
+    def __init__(
+        self, location: str, journal: str | None = None, options: Mapping[str, str] | None = None
+    ) -> None:
+        self.store = Store(location, options)
+        self._journal = journal
+        self._table: DeltaTable | None = None
+        self._manifest: Manifest | None = None
+        self._lock = Lock()
+
+    def refresh(self) -> Coverage | None:
+        """Look at the newest version of the table: what it covers; None when there is no table yet.
+
+        Raises `ArchiveFailed`, `WrongJournal`."""
+        with self._lock:
+            table = self._newest()
+            if table is None:
+                return None
+            version = table.version()
+            if self._manifest is None or self._manifest.version != version:
+                with self.store.failing("the table"):
+                    coverage = coverage_of(table, self._journal)
+                    self._manifest = Manifest(coverage, version, table)
+            self._table = table
+            return self._manifest.coverage
+
+    def _newest(self) -> DeltaTable | None:
+        """The table in its newest version; None when there never was one."""
+        if not self.store.has_table():
+            if self._manifest is None:
+                return None
+            raise ArchiveFailed(f"{self.store.location}: the table is gone; it had {self._manifest.coverage}")
+        if self._table is not None:
+            try:
+                with self.store.failing("the table"):
+                    self._table.update_incremental()
+            except ArchiveFailed:
+                pass  # what it goes on from may be cleaned up by now
+            else:
+                return self._table
+        return self.store.open_table()
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """What it covered when it was looked at last; None before that, and while there is no table."""
+        manifest = self._manifest
+        return None if manifest is None else manifest.coverage
+
+    def scan(self, begin: int, end: int, topic: str | None = None) -> Scan:
+        """The rows with positions in `[begin, end)` of a topic, of the topics that a pattern fits, or (None)
+        of all. Raises `ArchiveFailed` when it does not cover them."""
+        manifest = self._covering(begin, end)
+        files = manifest.overlapping(begin, end, None if topic is None else fits(topic))
+        return Scan(self.store, files, begin, end)
+
+    def messages(
+        self,
+        begin: int,
+        end: int,
+        topic: str | None = None,
+        *,
+        filter: Filter | None = None,
+        bytes_max: int = archive_answer_bytes_max,
+    ) -> Iterator[Archived]:
+        """The messages with positions in `[begin, end)`, as they were published, in the order of the log.
+
+        `topic` is a name, a pattern, or None for all; with `filter`, one that needs no context, only those
+        that pass. A batch has bodies of `bytes_max` at most, or one message. The last one ends at `end`.
+        Raises `ArchiveFailed`; when the table was compacted meanwhile it goes on in the newer version."""
+        at = begin
+        while True:
+            scan = self.scan(at, end, topic)
+            try:
+                for piece in scan:
+                    for rows, reached in pieces(piece.rows, piece.end, bytes_max):
+                        yield _archived(rows, reached, filter)
+                        at = reached
+                return
+            except ArchiveFailed as error:
+                if not self.moved(error):
+                    raise
+            finally:
+                scan.close()
+
+    def find_bookmark(self, bookmark: Bookmark, end: int) -> int | None:
+        """Position, below `end`, of the message of a bookmark; None: it has none. Raises `ArchiveFailed`."""
+        return self._again(lambda manifest: finding.find_bookmark(self.store, manifest, bookmark, end))
+
+    def find_time(self, micros: int, begin: int, end: int) -> int | None:
+        """The least position in `[begin, end)` of a message stamped at `micros` (microseconds since 1970) or
+        later; None when there is none. Raises `ArchiveFailed`."""
+        return self._again(lambda manifest: finding.find_time(self.store, manifest, micros, begin, end))
+
+    def last_before(self, position: int) -> Bookmark | None:
+        """The bookmark of the last message before `position`; None: it has none. Raises `ArchiveFailed`."""
+        return self._again(lambda manifest: finding.last_before(self.store, manifest, position))
+
+    def moved(self, error: ArchiveFailed) -> bool:
+        """Whether the error may be over with the newest version of the table: a file is gone, because others
+        took its place. Raises what `refresh` raises."""
+        before = self._manifest
+        if not error.missing:
+            return False
+        self.refresh()
+        return self._manifest is not before
+
+    def _again(self, find: Callable[[Manifest], T]) -> T:
+        while True:
+            manifest = self._manifest
+            if manifest is None:
+                self.refresh()
+                manifest = self._known()
+            try:
+                return find(manifest)
+            except ArchiveFailed as error:
+                if not self.moved(error):
+                    raise
+
+    def _known(self) -> Manifest:
+        manifest = self._manifest
+        if manifest is None:
+            raise ArchiveFailed(f"{self.store.location}: there is no table yet")
+        return manifest
+
+    def _covering(self, begin: int, end: int) -> Manifest:
+        """A version that covers `[begin, end)`."""
+        if self._manifest is None or self._manifest.coverage.end < end:
+            self.refresh()
+        manifest = self._known()
+        coverage = manifest.coverage
+        if not coverage.begin <= begin <= end <= coverage.end:
+            raise ArchiveFailed(
+                f"{self.store.location} has {coverage}; positions {begin} to below {end} were asked for"
+            )
+        return manifest
+
+
+def fits(topic: str) -> Callable[[str], bool]:
+    """Whether a topic is `topic`, or fits it when that is a pattern."""
+    if is_pattern(topic):
+        return compile_topic_pattern(topic).search
+    return topic.__eq__
+
+
+def pieces(rows: Rows | None, end: int, bytes_max: int) -> Iterator[tuple[Rows | None, int]]:
+    """Rows in pieces with bodies of `bytes_max` at most, or of one row, and the positions that they reach."""
+    if rows is None:
+        yield None, end
+        return
+    offsets = rows.offsets
+    count, low = len(rows.positions), 0
+    while low < count:
+        high = int(offsets.searchsorted(int(offsets[low]) + bytes_max, "right")) - 1
+        high = min(max(high, low + 1), count)
+        reached = end if high == count else int(rows.positions[high - 1]) + 1
+        yield rows.slice(low, high), reached
+        low = high
+
+
+def _archived(rows: Rows | None, end: int, filter: Filter | None) -> Archived:
+    if rows is not None and filter is not None:
+        passed = np.array(filter.select(rows.bodies()), np.int64)
+        rows = rows.take(passed) if len(passed) else None
+    if rows is None:
+        return Archived(None, np.empty(0, np.int64), end)
+    return Archived(rows.batch(), rows.positions, end)

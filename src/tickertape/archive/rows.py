@@ -1,0 +1,192 @@
+"""Owns turning rows of the archive into batches of messages, as they were published.
+
+Must never do anything for each row, or hand out a row that a message cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from tickertape.archive.table import FILE_COLUMNS
+from tickertape.base.errors import ArchiveFailed
+from tickertape.base.limits import message_bytes_max
+from tickertape.batch import Labels, MessageBatch
+from tickertape.batch.format import I4, I8, U8, Int32s, Int64s, lengths_of
+from tickertape.batch.rows import batch_from_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OUT_OF_ORDER: Final = "its rows do not rise by position: it was not written as an archive is"
+_NEVER_NULL: Final = ("position", "publisher", "sequence", "timestamp", "data")
+
+
+class Rows(NamedTuple):
+    """Some rows, by position."""
+
+    table: pa.RecordBatch
+    """The columns of a file; `publisher` as a number."""
+    positions: Int64s
+    topics: tuple[str, ...]
+    topic_index: Int32s | None
+    """Of each row; None when there is one topic."""
+
+    @property
+    def offsets(self) -> Int32s:
+        """Of the bodies in their buffer: one more than there are rows, the first not always 0."""
+        return body_offsets(self.table)
+
+    def bodies(self) -> list[bytes]:
+        """All bodies."""
+        bodies: list[bytes] = self.table.column("data").to_pylist()
+        return bodies
+
+    def slice(self, low: int, high: int) -> Rows:
+        """The rows `[low, high)`, not copied."""
+        if high - low == len(self.positions):
+            return self
+        index = None if self.topic_index is None else self.topic_index[low:high]
+        return Rows(self.table.slice(low, high - low), self.positions[low:high], self.topics, index)
+
+    def take(self, indices: Int64s) -> Rows:
+        """The rows `indices`, in their order."""
+        index = None if self.topic_index is None else self.topic_index[indices]
+        return Rows(self.table.take(_arrow(indices)), self.positions[indices], self.topics, index)
+
+    def batch(self) -> MessageBatch:
+        """The messages; there must be one."""
+        column = self.table.column
+        data = column("data")
+        offsets = body_offsets(self.table)
+        begin = int(offsets[0])
+        body_buffer = data.buffers()[2]
+        bodies = memoryview(b"" if body_buffer is None else body_buffer)[begin : int(offsets[-1])].cast("B")
+        topics, index = _used(self.topics, self.topic_index)
+        expirations = column("expiration_ms")
+        return batch_from_columns(
+            _numbers(column("publisher")).view(U8),
+            _numbers(column("sequence")).view(U8),
+            _numbers(column("timestamp")),
+            topics,
+            index,
+            offsets - offsets[0],
+            bodies,
+            None if expirations.null_count == len(expirations) else _numbers(expirations.fill_null(0)),
+            _labels(column("correlation_id")),
+            _labels(column("key")),
+        )
+
+
+def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
+    """What was read of a file of a topic, with the columns of `FILE_COLUMNS`. Raises `ArchiveFailed` when
+    values are missing, too large, or out of order."""
+    import pyarrow as pa
+
+    missing = [name for name in FILE_COLUMNS if name not in batch.schema.names]
+    if missing:
+        raise ArchiveFailed(f"there is no column {missing[0]}")
+    for name in _NEVER_NULL:
+        if batch.column(name).null_count:
+            raise ArchiveFailed(f"column {name} has no value in some rows")
+    columns = [_typed(batch.column(name), name) for name in FILE_COLUMNS]
+    table = pa.RecordBatch.from_arrays(columns, list(FILE_COLUMNS))
+    positions = _numbers(table.column("position"))
+    if (positions[1:] <= positions[:-1]).any():
+        raise ArchiveFailed(OUT_OF_ORDER)
+    if int(lengths_of(body_offsets(table)).max(initial=0)) > message_bytes_max:
+        raise ArchiveFailed(f"a body is larger than {message_bytes_max} bytes")
+    return Rows(table, positions, (topic,), None)
+
+
+def merged(pieces: Sequence[Rows]) -> Rows:
+    """All rows of `pieces`, by position."""
+    import pyarrow as pa
+
+    if len(pieces) == 1:
+        return pieces[0]
+    names: dict[str, int] = {}
+    for piece in pieces:
+        for topic in piece.topics:
+            names.setdefault(topic, len(names))
+    numbers = [
+        np.full(len(piece.positions), names[piece.topics[0]], I4)
+        if piece.topic_index is None
+        else np.array([names[topic] for topic in piece.topics], I4)[piece.topic_index]
+        for piece in pieces
+    ]
+    positions = np.concatenate([piece.positions for piece in pieces])
+    order = np.argsort(positions, kind="stable")
+    positions = positions[order]
+    if (positions[1:] == positions[:-1]).any():
+        twice = int(positions[1:][positions[1:] == positions[:-1]][0])
+        raise ArchiveFailed(f"position {twice} is in two files: the table has messages twice")
+    table = pa.concat_batches([piece.table for piece in pieces]).take(_arrow(order))
+    index = np.concatenate(numbers)[order] if len(names) > 1 else None
+    return Rows(table, positions, tuple(names), index)
+
+
+def body_offsets(table: pa.RecordBatch) -> Int32s:
+    """The offsets of the bodies in their buffer, one more than there are rows."""
+    data = table.column("data")
+    offsets = np.frombuffer(data.buffers()[1], I4)
+    return offsets[data.offset : data.offset + len(data) + 1]
+
+
+def _typed(array: pa.Array, name: str) -> pa.Array:
+    """A column with the type that the rest of this module expects."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if name == "publisher":
+        if isinstance(array, pa.DictionaryArray):  # few publishers: few texts become numbers
+            return pc.take(array.dictionary.cast(pa.uint64()), array.indices)
+        return array.cast(pa.uint64())
+    wanted = {
+        "timestamp": pa.timestamp("us", "UTC"),
+        "data": pa.binary(),
+        "correlation_id": pa.string(),
+        "key": pa.string(),
+    }.get(name, pa.int64())
+    return array if array.type == wanted else array.cast(wanted)
+
+
+def _arrow(indices: Int64s) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(indices)
+
+
+def _numbers(array: pa.Array) -> Any:
+    """A column of 64 bits without nulls, as it lies."""
+    return np.frombuffer(array.buffers()[1], I8)[array.offset : array.offset + len(array)]
+
+
+def _labels(array: pa.Array) -> Labels | None:
+    if array.null_count == len(array):
+        return None
+    if array.null_count:
+        array = array.fill_null("")
+    places, text = array.buffers()[1:]
+    offsets = np.frombuffer(places, I4)[array.offset : array.offset + len(array) + 1]
+    begin, end = int(offsets[0]), int(offsets[-1])
+    if begin == end:
+        return None
+    return Labels(offsets - offsets[0], memoryview(text)[begin:end].cast("B"))
+
+
+def _used(topics: tuple[str, ...], index: Int32s | None) -> tuple[tuple[str, ...], Int32s | None]:
+    """The topics that some row has, and the index into them."""
+    if index is None:
+        return topics, None
+    counts = np.bincount(index, minlength=len(topics))
+    used = counts.nonzero()[0]
+    if len(used) == 1:
+        return (topics[int(used[0])],), None
+    if len(used) == len(topics):
+        return topics, index
+    places = np.zeros(len(topics), I4)
+    places[used] = np.arange(len(used), dtype=I4)
+    return tuple([topics[number] for number in used.tolist()]), places[index]

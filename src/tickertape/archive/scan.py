@@ -1,0 +1,231 @@
+"""Owns reading files of the archive side by side, in the order of the log.
+
+Files overlap where several topics were recorded at the same time. Each is read a chunk at a time, and rows
+are given up to where the next chunk of one of them could begin. Must never hold more than
+`archive_scan_bytes_max`, or pass over a row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tickertape.archive.manifest import ArchiveFile
+from tickertape.archive.rows import OUT_OF_ORDER, Rows, merged, rows_of
+from tickertape.archive.store import Store
+from tickertape.archive.table import FILE_COLUMNS
+from tickertape.base.archive_limits import (
+    archive_chunk_bytes_max,
+    archive_files_open_max,
+    archive_scan_bytes_max,
+)
+from tickertape.base.errors import ArchiveFailed
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_END: Final = (1 << 63) - 1
+_NOTHING: Final = -1
+_CHUNK_ROWS_MAX: Final = 1 << 16
+
+
+class Piece(NamedTuple):
+    """What was read next."""
+
+    rows: Rows | None
+    """None: nothing of what is wanted lies below `end`."""
+    end: int
+    """Everything that is wanted below this position was given."""
+
+
+class Scan:
+    """The rows of `files`, which are in the order of their least positions, with positions in
+    `[begin, end)`."""
+
+    def __init__(
+        self,
+        store: Store,
+        files: list[ArchiveFile],
+        begin: int,
+        end: int,
+        *,
+        memory_bytes: int = archive_scan_bytes_max,
+    ) -> None:
+        self._store = store
+        self._waiting = deque(files)
+        self._begin = begin
+        self._end = end
+        self._memory = memory_bytes
+        self._open: list[_Stream] = []
+
+    def __iter__(self) -> Iterator[Piece]:
+        """All pieces, in order; the last one ends at the end. Raises `ArchiveFailed`."""
+        while (piece := self._next()) is not None:
+            yield piece
+        yield Piece(None, self._end)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._waiting.clear()
+        for stream in self._open:
+            stream.close()
+        self._open = []
+
+    def _next(self) -> Piece | None:
+        """The rows below the position up to which all of them are known; None at the end."""
+        self._begin_files()
+        if not self._open:
+            return None
+        reach = min(stream.reach for stream in self._open)
+        if self._waiting:
+            reach = min(reach, self._waiting[0].low)
+        reach = min(reach, self._end)
+        found = [rows for stream in self._open if (rows := stream.take_below(reach)) is not None]
+        self._fill()
+        return Piece(merged(found) if found else None, reach)
+
+    def _begin_files(self) -> None:
+        """Open those that may have what comes next."""
+        while self._waiting:
+            first = min((stream.first for stream in self._open), default=None)
+            if first is not None and self._waiting[0].low > first:
+                return
+            low = self._waiting[0].low if first is None else first
+            while self._waiting and self._waiting[0].low <= max(low, self._begin):
+                file = self._waiting.popleft()
+                self._open.append(_Stream(self._store, file, self._begin, self._end))
+            self._fill()
+
+    def _fill(self) -> None:
+        """Read on where all that was read is given; drop what is read to its end."""
+        chunk = min(archive_chunk_bytes_max, self._memory // max(len(self._open), 1))
+        for stream in self._open:
+            if not stream.waits:
+                stream.fill(chunk)
+                if len(self._open) > archive_files_open_max:
+                    stream.close()  # and opened again, when more of it is wanted
+        self._open = [stream for stream in self._open if stream.waits]
+
+
+class _Stream:
+    """One file: a chunk of it that waits to be given, and what comes after it."""
+
+    def __init__(self, store: Store, file: ArchiveFile, begin: int, end: int) -> None:
+        self._store = store
+        self._file = file
+        self._begin = begin
+        """What lies below is given, or not wanted."""
+        self._end = end
+        self._rows: Rows | None = None
+        self._at = 0
+        self._left: int | None = None
+        """Rows that are still to be read of it, at most; None before it was opened."""
+        self._chunks: Iterator[Rows] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows wait to be given."""
+        return self._rows is not None
+
+    @property
+    def first(self) -> int:
+        """Position of the first row that waits."""
+        assert self._rows is not None
+        return int(self._rows.positions[self._at])
+
+    @property
+    def reach(self) -> int:
+        """Below which all of its rows are known."""
+        assert self._rows is not None
+        return int(self._rows.positions[-1]) + 1 if self._left else _END
+
+    def take_below(self, position: int) -> Rows | None:
+        """The rows below `position`, which do not wait any more."""
+        rows = self._rows
+        assert rows is not None
+        upto = int(rows.positions.searchsorted(position))
+        if upto <= self._at:
+            return None
+        taken = rows.slice(self._at, upto)
+        self._at = upto
+        if upto == len(rows.positions):
+            self._rows = None
+        return taken
+
+    def fill(self, chunk_bytes: int) -> None:
+        """Read the next chunk, if there is one. Raises `ArchiveFailed`."""
+        if self._left == 0:
+            self.close()
+            return
+        with self._store.failing(self._file.path):
+            if self._chunks is None:
+                self._chunks = self._read(chunk_bytes)
+            try:
+                rows = next(self._chunks, None)
+            except ArchiveFailed as error:
+                if self._file.path in str(error):
+                    raise
+                raise ArchiveFailed(
+                    f"{self._store.location}: {self._file.path} cannot be used: {error}"
+                ) from error
+        if rows is None:
+            self._left = 0
+            self.close()
+            return
+        self._rows, self._at = rows, 0
+        self._begin = int(rows.positions[-1]) + 1
+
+    def close(self) -> None:
+        """Close the file; it is opened again for what is still to be read."""
+        self._chunks = None
+
+    def _read(self, chunk_bytes: int) -> Iterator[Rows]:
+        """The rows in `[begin, end)`, in chunks of about so many bytes."""
+        file = self._store.open_file(self._file.path)
+        expected = self._file.rows
+        if expected not in (None, file.metadata.num_rows):
+            raise ArchiveFailed(f"it has {file.metadata.num_rows} rows, the table says {expected}")
+        groups = groups_between(file, self._begin, self._end)
+        self._left = sum(file.metadata.row_group(group).num_rows for group in groups)
+        before = _NOTHING
+        for group in groups:
+            about = file.metadata.row_group(group)
+            row_bytes = max(about.total_byte_size // max(about.num_rows, 1), 1)
+            count = min(max(chunk_bytes // row_bytes, 1), _CHUNK_ROWS_MAX)
+            for batch in self._store.rows(file, self._file.path, group, FILE_COLUMNS, count):
+                self._left -= batch.num_rows
+                rows = rows_of(batch, self._file.topic)
+                if int(rows.positions[0]) <= before:
+                    raise ArchiveFailed(OUT_OF_ORDER)
+                before = int(rows.positions[-1])
+                low, high = np.searchsorted(rows.positions, (self._begin, self._end)).tolist()
+                if low < high:
+                    yield rows.slice(low, high)
+        self._left = 0
+
+
+def groups_between(file: pq.ParquetFile, begin: int, end: int) -> list[int]:
+    """The row groups that may hold positions of `[begin, end)`."""
+    return [
+        group
+        for group in range(file.metadata.num_row_groups)
+        if not outside(file, group, "position", begin, end - 1)
+    ]
+
+
+def outside(file: pq.ParquetFile, group: int, column: str, low: object, high: object) -> bool:
+    """Whether nothing of a column of a row group lies in `[low, high]`, as its statistics say; False when
+    they say nothing."""
+    number = file.schema_arrow.get_field_index(column)
+    if number < 0:
+        raise ArchiveFailed(f"there is no column {column}")
+    statistics = file.metadata.row_group(group).column(number).statistics
+    if statistics is None or not statistics.has_min_max:
+        return False
+    try:
+        return bool(statistics.max < low or statistics.min > high)
+    except TypeError:  # whoever wrote it says it in another type
+        return False

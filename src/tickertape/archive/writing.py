@@ -1,0 +1,286 @@
+"""Owns writing rows into Parquet files of the archive: by day and topic, in the order of the log, in row
+groups of a size that readers can prune by.
+
+Must never hold more rows than `buffer_bytes_max`, or write a row before one of a lower position into
+a file. What it wrote is no part of the archive before somebody commits it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tickertape.archive.place import Place, new_file
+from tickertape.archive.table import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
+from tickertape.base.archive_limits import (
+    archive_row_group_bytes_max,
+    buffer_bytes_max,
+    file_bytes_target,
+    files_open_max,
+    row_group_rows_max,
+)
+from tickertape.base.errors import ArchiveFailed
+from tickertape.base.limits import message_cost_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SETTINGS: Final[dict[str, Any]] = {
+    # Level 1 writes twice as fast as level 3, which takes as much room.
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": ["publisher", "correlation_id", "key"],
+    "column_encoding": dict.fromkeys(("position", "sequence", "timestamp"), "DELTA_BINARY_PACKED"),
+    "write_statistics": ["position", "publisher", "sequence", "timestamp"],
+    "write_page_checksum": True,
+}
+"""How files are written."""
+
+_DAY: Final = 86_400_000_000
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Added(msgspec.Struct, frozen=True):
+    """A file that was written, as Delta's log is told of it."""
+
+    path: str
+    bytes: int
+    rows: int
+    day: str
+    topic: str
+    statistics: str
+
+
+class _Group(NamedTuple):
+    """A day and a topic: what a file is of."""
+
+    day: int
+    """Days since 1970."""
+    topic: str
+
+
+class PartitionFile:
+    """One file of a day and a topic, from its first row group to its end. Rows come in log order."""
+
+    def __init__(self, place: Place, day: int, topic: str) -> None:
+        import pyarrow.parquet as pq
+
+        self._date, self._topic = day_of(day * _DAY), topic
+        self.path = file_path(self._date, uuid4().hex)
+        self._stack = contextlib.ExitStack()
+        self._file = self._stack.enter_context(new_file(place, self.path))
+        self._writer = pq.ParquetWriter(self._file, file_schema(), **SETTINGS)
+        self._bounds: list[tuple[int, int]] = []
+        self._last = -1
+        self.rows = 0
+
+    @property
+    def bytes(self) -> int:
+        """What was written so far."""
+        return int(self._file.tell())
+
+    def write(self, table: pa.Table) -> None:
+        """One row group. Raises `ArchiveFailed` for a position that does not rise."""
+        columns = {name: numbers(table.column(name)) for name in ("position", "timestamp", "sequence")}
+        positions = columns["position"]
+        if positions[0] <= self._last or (positions[1:] <= positions[:-1]).any():
+            raise ArchiveFailed(f"{self.path}: positions do not rise behind {self._last}; it is not added")
+        self._last = int(positions[-1])
+        found = [(int(values.min()), int(values.max())) for values in columns.values()]
+        if self._bounds:
+            found = [(min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(self._bounds, found, strict=True)]
+        self._bounds = found
+        self.rows += table.num_rows
+        self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def close(self) -> Added:
+        """The end of the file: it is durable now. Raises `OSError`."""
+        self._writer.close()
+        size = self.bytes
+        self._stack.close()
+        positions, timestamps, sequences = self._bounds
+        statistics = file_statistics(self.rows, positions, timestamps, sequences)
+        return Added(self.path, size, self.rows, self._date.isoformat(), self._topic, statistics)
+
+    def abandon(self, error: BaseException) -> None:
+        """It will not be used: it is taken away where that is possible."""
+        with contextlib.suppress(OSError):
+            self._writer.close()
+        with contextlib.suppress(type(error)):
+            self._stack.__exit__(type(error), error, error.__traceback__)
+
+
+class _Waiting:
+    """Rows of a day and a topic that are not written yet."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+        self.rows = 0
+        self.body_bytes = 0
+
+    @property
+    def cost(self) -> int:
+        """What they take in memory, about."""
+        return self.body_bytes + self.rows * message_cost_bytes
+
+    def fits(self, rows: int, body_bytes: int) -> bool:
+        """Whether so much more makes one row group with what is there."""
+        return (
+            self.rows + rows <= row_group_rows_max
+            and self.body_bytes + body_bytes <= archive_row_group_bytes_max
+        )
+
+    def take(self) -> pa.Table:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(self.parts, file_schema()).combine_chunks()
+        self.parts, self.rows, self.body_bytes = [], 0, 0
+        return table
+
+
+class FileWriter:
+    """Writes rows that come in the order of the log. `finish` gives the files; `abandon` takes them away."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._waiting: dict[_Group, _Waiting] = {}
+        self._open: dict[_Group, PartitionFile] = {}
+        """The one written to last is the last."""
+        self._cost = 0
+        self._added: list[Added] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Rows of all columns of the table but `date`. Raises `OSError`, `ArchiveFailed`."""
+        for group, rows in _groups(batch):
+            for part in _row_groups(rows):
+                self._add(group, *part)
+
+    def finish(self) -> list[Added]:
+        """Write what waits, close all files. Raises `OSError`, `ArchiveFailed`."""
+        for group in sorted(self._waiting):
+            self._flush(group)
+            self._close(group)
+        for group in list(self._open):
+            self._close(group)
+        return self._added
+
+    def abandon(self, error: BaseException) -> None:
+        """The files that are open are not finished; those that are, are left to vacuum."""
+        for file in self._open.values():
+            file.abandon(error)
+        self._open.clear()
+
+    def _add(self, group: _Group, batch: pa.RecordBatch, body_bytes: int) -> None:
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            waiting = self._waiting[group] = _Waiting()
+        if waiting.rows and not waiting.fits(batch.num_rows, body_bytes):
+            self._flush(group)
+        before = waiting.cost
+        waiting.parts.append(batch)
+        waiting.rows += batch.num_rows
+        waiting.body_bytes += body_bytes
+        self._cost += waiting.cost - before
+        while self._cost > buffer_bytes_max:
+            self._flush(max(self._waiting, key=lambda one: self._waiting[one].cost))
+
+    def _flush(self, group: _Group) -> None:
+        """Write what waits as a row group."""
+        waiting = self._waiting[group]
+        if not waiting.rows:
+            return
+        self._cost -= waiting.cost
+        file = self._open.pop(group, None)
+        if file is None:
+            if len(self._open) >= files_open_max:
+                self._close(next(iter(self._open)))
+            file = PartitionFile(self._place, *group)
+        self._open[group] = file
+        file.write(waiting.take())
+        if file.bytes >= file_bytes_target:
+            self._close(group)
+
+    def _close(self, group: _Group) -> None:
+        file = self._open.pop(group, None)
+        if file is not None:
+            self._added.append(file.close())
+
+
+def write_files(
+    place: Place, batches: Iterable[pa.RecordBatch], wrote: Callable[[int], object] | None = None
+) -> list[Added]:
+    """Write all of `batches`, of all columns of the table but `date`, whose rows rise by position; `wrote` is
+    told of rows as they go. Raises `OSError`, `ArchiveFailed`, and what `batches` raises: then nothing of it
+    is of use."""
+    writer = FileWriter(place)
+    try:
+        for batch in batches:
+            writer.write(batch)
+            if wrote is not None:
+                wrote(batch.num_rows)
+        return writer.finish()
+    except BaseException as error:
+        writer.abandon(error)
+        raise
+
+
+# -- rows ---------------------------------------------------------------------------------------------
+
+
+def numbers(column: pa.Array) -> Int64s:
+    """A column of 64-bit values without nulls, times as microseconds, as they lie."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    found: Int64s = column.view(pa.int64()).to_numpy(zero_copy_only=True)
+    return found
+
+
+def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
+    """The rows of each day and topic, in the columns of a file. Those of one group alone are not copied; else
+    each is a copy of its own, so that a rare one does not hold the whole batch."""
+    if not batch.num_rows:
+        return
+    topics = batch.column("topic").dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    columns = batch.select(FILE_COLUMNS)
+    days = numbers(batch.column("timestamp")) // _DAY
+    if len(names) == 1 and days.min() == days.max():
+        yield _Group(int(days[0]), names[0]), columns
+        return
+    key = (days - days.min()) * len(names) + topics.indices.to_numpy()
+    order = np.argsort(key, kind="stable")
+    edges = np.flatnonzero(np.diff(key[order], prepend=-1, append=-1))
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        first = int(order[low])
+        group = _Group(int(days[first]), names[topics.indices[first].as_py()])
+        yield group, columns.take(_indices(order[low:high]))
+
+
+def _indices(values: Int64s) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _row_groups(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """`batch` in pieces that fit a row group, or of one row, each with the bytes of its bodies."""
+    data = batch.column("data")
+    offsets = np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data) + 1]
+    low = 0
+    while low < len(data):
+        high = (
+            int(np.searchsorted(offsets, int(offsets[low]) + archive_row_group_bytes_max, side="right")) - 1
+        )
+        high = min(max(high, low + 1), low + row_group_rows_max, len(data))
+        whole = low == 0 and high == len(data)
+        yield batch if whole else batch.slice(low, high - low), int(offsets[high]) - int(offsets[low])
+        low = high

@@ -1,0 +1,49 @@
+"""Owns every bound of the archive, by name, with its unit last.
+
+Must never be repeated elsewhere as a number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.limits import MIB
+
+archive_row_group_bytes_max: Final = 16 * MIB
+"""Bodies in a row group of its files, or one message."""
+archive_scan_bytes_max: Final = 64 * MIB
+"""What a reader has read and not given, or a row of each file."""
+archive_chunk_bytes_max: Final = 4 * MIB
+"""What is read of one file at a time, or one message."""
+archive_files_open_max: Final = 256
+"""Files that a reader keeps open; more are opened again and again."""
+archive_scans_max: Final = 8
+"""Readers that a server keeps where they are; others begin anew each time."""
+archive_answer_bytes_max: Final = MIB
+"""What a server reads for one request, or one message."""
+archive_threads_max: Final = 4
+"""Requests that a server answers at a time."""
+archive_refresh_seconds_default: Final = 30.0
+"""How often a server looks how far the archive reaches."""
+row_group_rows_max: Final = 64 * 1024
+"""Messages in one row group: what a reader prunes by."""
+file_bytes_target: Final = 256 * MIB
+"""A file that reaches it is closed; smaller ones are compacted up to it."""
+buffer_bytes_max: Final = 192 * MIB
+"""What a task holds in memory before it writes row groups that are not full."""
+files_open_max: Final = 64
+"""Files of days and topics that a task keeps open; above it the one written to longest ago is closed."""
+batch_messages_default: Final = 4_000_000
+"""Messages that one commit adds at most, unless told otherwise."""
+commit_attempts_max: Final = 100
+"""How often a commit is tried while others change the table."""
+compact_files_min: Final = 8
+"""Small files of a day and topic that are merged while the archive is being written: fewer are left until
+there are more, so that a row is not rewritten with every batch."""
+keep_seconds_default: Final = 7 * 86_400.0
+"""Files that are no part of the archive any more are kept so long: who reads an older version finds them."""
+keep_seconds_min: Final = 3600.0
+"""The least of that: files of a batch that is being written are no part of the archive yet."""
+
+assert 4 * archive_row_group_bytes_max < buffer_bytes_max
+assert archive_row_group_bytes_max < file_bytes_target

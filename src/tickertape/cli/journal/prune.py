@@ -1,0 +1,130 @@
+"""Owns `journal prune`: removing old segments of a stopped server that its archive has.
+
+Must never remove anything without telling what, nor what was not compared.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from tickertape.base.errors import BadOption
+from tickertape.base.units import parse_size
+from tickertape.cli.archives import place, require_deltalake, storage_option
+from tickertape.cli.journal.extent import directory_argument
+from tickertape.cli.options import interval
+from tickertape.cli.tables import counted
+from tickertape.cli.terminal import progress
+
+if TYPE_CHECKING:
+    from tickertape.archive.committing import Archive
+    from tickertape.archive.table import Coverage
+    from tickertape.server.pruning import Plan
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:  # noqa: ARG001
+    """Callback of an option: bytes, from text such as 10GB."""
+    if value is None:
+        return None
+    try:
+        return parse_size(value)
+    except BadOption as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(short_help="Remove old segments that an archive has; the server is stopped.")
+@directory_argument
+@click.option(
+    "--archived",
+    "location",
+    required=True,
+    metavar="LOCATION",
+    help="The archive of this journal: a directory, or a URI such as s3://B/P.",
+)
+@click.option(
+    "--keep-age", callback=interval, metavar="S", help="Keep messages younger than this, such as 7d."
+)
+@click.option(
+    "--keep-size", callback=_size, metavar="SIZE", help="Keep segments of so many bytes, such as 10GB."
+)
+@click.option("--dry-run", is_flag=True, help="Compare and tell, and remove nothing.")
+@storage_option
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+def prune(
+    directory: str,
+    location: str,
+    keep_age: float | None,
+    keep_size: int | None,
+    dry_run: bool,
+    storage: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Remove the old segments of the journal in DIR that the archive at LOCATION has.
+
+    Whole sealed segments go, oldest first, and never one that a queue needs, nor the one with the last
+    message. Before, their messages are read from the log and looked for in the archive. With --keep-age or
+    --keep-size only those go that retention would not keep. The server must be stopped: one that runs does
+    this by itself, with [archive] and, in [journal], retain.
+
+    \b
+    tickertape journal prune data --archived /srv/archive --dry-run
+    tickertape journal prune data --archived s3://bucket/log --keep-age 7d
+    """
+    require_deltalake()
+    from tickertape.archive.committing import Archive
+    from tickertape.journal.retention import RetentionPolicy
+    from tickertape.server.pruning import Pruning
+
+    where = place(location, storage)
+
+    def opened(journal: str) -> Archive:
+        return Archive(where, journal)
+
+    with closing(Pruning(directory, opened)) as pruning:
+        plan = pruning.plan(RetentionPolicy(keep_age, keep_size), time.time_ns() // 1000)
+        with progress("compare", plan.bytes) as advance:
+            pruning.compare(plan, advance)
+        if not dry_run:
+            pruning.remove(plan)
+        coverage = pruning.archive.coverage
+    if as_json:
+        click.echo(msgspec.json.encode(_fields(plan, coverage) | {"removed": not dry_run}))
+    else:
+        _echo(plan, coverage, directory, location, dry_run=dry_run)
+
+
+def _begin(plan: Plan) -> int:
+    """Where the log begins without the segments of `plan`."""
+    return plan.segments[-1].end_position if plan.segments else plan.first_position
+
+
+def _fields(plan: Plan, coverage: Coverage) -> dict[str, object]:
+    return {
+        "segments": [segment.number for segment in plan.segments],
+        "bytes": plan.bytes,
+        "first_position": _begin(plan),
+        "end_position": plan.end_position,
+        "archived_segments": plan.archived,
+        "archive_begin": coverage.begin,
+        "archive_end": coverage.end,
+        "kept_by": plan.kept_by,
+    }
+
+
+def _echo(plan: Plan, coverage: Coverage, directory: str, location: str, *, dry_run: bool) -> None:
+    click.echo(f"{location} has {coverage}")
+    count, verb = len(plan.segments), "would be removed" if dry_run else "removed"
+    if count:
+        numbers = f"{plan.segments[0].number} to {plan.segments[-1].number}"
+        click.echo(f"{verb}: {counted(count, 'segment')} ({numbers}), {counted(plan.bytes, 'byte')}")
+    else:
+        click.echo(f"{verb}: nothing")
+    if plan.kept_by:
+        click.echo(f"kept though archived: {counted(plan.archived - count, 'segment')}, by {plan.kept_by}")
+    elif not plan.archived and coverage.begin > plan.first_position:
+        click.echo(f"the log has positions from {plan.first_position:,} on, which this archive never had")
+    click.echo(f"the log in {directory} has positions {_begin(plan):,} to below {plan.end_position:,}")

@@ -1,0 +1,193 @@
+"""Owns `pipeline archive` and `pipeline compact`: the log into a Delta table, and its small files into few.
+
+Must never start Spark before it is known that the log and the archive fit each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from tickertape.base.archive_limits import batch_messages_default, keep_seconds_default
+from tickertape.cli.archives import place, require_deltalake, storage_option
+from tickertape.cli.options import answer_timeout_option, interval
+from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
+from tickertape.cli.reaching import Server, server_options
+from tickertape.cli.tables import counted
+from tickertape.cli.terminal import progress, remark
+
+if TYPE_CHECKING:
+    from tickertape.archive.compacting import Compacted
+    from tickertape.spark.archive import Report
+
+_INTERVAL_SECONDS_DEFAULT: Final = 30.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+
+
+@click.command(short_help="Write the log to a Delta table, exactly once.")
+@server_options
+@click.option(
+    "--to", "location", required=True, metavar="LOCATION", help="A directory, or a URI such as s3://B/P."
+)
+@click.option(
+    "--topics",
+    default="",
+    metavar="PATTERN",
+    help="A topic, or a pattern of topics; all that is recorded if not given.",
+)
+@click.option("--once", is_flag=True, help="Stop at the end of the log as it stands now.")
+@click.option(
+    "--interval",
+    "interval_seconds",
+    callback=interval,
+    metavar="S",
+    help="How often it is looked for more, until Ctrl-C or SIGTERM.  "
+    f"[default: {_INTERVAL_SECONDS_DEFAULT:g}s]",
+)
+@click.option(
+    "--journal",
+    "directory",
+    metavar="DIR",
+    help="The server's data directory, as the tasks see it: they read its files, and ask no server.",
+)
+@click.option(
+    "--batch",
+    "batch_messages",
+    type=click.IntRange(min=1),
+    default=batch_messages_default,
+    show_default=True,
+    metavar="N",
+    help="At most N messages in a commit.",
+)
+@click.option("--compact", "compacting", is_flag=True, help="Merge small files on the way.")
+@storage_option
+@session_options
+@answer_timeout_option
+@json_option
+def archive(
+    server: Server,
+    location: str,
+    topics: str,
+    once: bool,
+    interval_seconds: float | None,
+    directory: str | None,
+    batch_messages: int,
+    compacting: bool,
+    storage: dict[str, str],
+    master: str,
+    driver_memory: str,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Write what the log records to a Delta table at LOCATION, each message once.
+
+    A Spark streaming query: its tasks write Parquet files by day and topic, the driver commits them together
+    with the position that they reach. It goes on where the archive ends, whatever became of the run before,
+    and needs no checkpoint. Without --once it goes on until Ctrl-C.
+
+    \b
+    tickertape pipeline archive --to /srv/archive --once
+    tickertape pipeline archive --to s3://bucket/log --storage-option AWS_REGION=eu-west-1 --compact
+    """
+    if once and interval_seconds is not None:
+        raise click.UsageError("--once and --interval exclude each other")
+    require_spark()
+    require_deltalake()
+    from tickertape.spark.archive import Wish, archive_log, prepare
+
+    wish = Wish(
+        servers=(server.for_spark(),),
+        place=place(location, storage),
+        topics=topics,
+        directory=directory,
+        batch_messages_max=batch_messages,
+        timeout_seconds=timeout,
+    )
+    ready = prepare(wish)
+    remark(f"{location} has {ready.archive.coverage}; {ready.behind:,} are not archived yet")
+    every = None if once else _INTERVAL_SECONDS_DEFAULT if interval_seconds is None else interval_seconds
+    # Signals last: Spark brings a handler of its own for Ctrl-C.
+    with spark_session("archive", master=master, driver_memory=driver_memory) as spark, stopping() as stop:
+        report = archive_log(
+            spark, wish, interval_seconds=every, compacting=compacting, told=_told, stop=stop
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+        return
+    what = f"{counted(report.rows, 'message')}, {counted(report.bytes, 'byte')}"
+    click.echo(f"archived {what}, {counted(report.files, 'file')}, {counted(report.commits, 'commit')}")
+    if compacting:
+        _echo_compacted(report.compacted)
+    click.echo(f"{location} has positions {report.begin} to below {report.end}")
+
+
+@click.command(short_help="Merge small files of an archive, and remove those it no longer has.")
+@click.argument("location")
+@click.option(
+    "--keep",
+    callback=interval,
+    default=f"{keep_seconds_default / 86_400:.0f}d",
+    show_default=True,
+    metavar="S",
+    help="How long files stay that are no part of the archive any more, for who reads an older version: an "
+    "hour or longer.",
+)
+@storage_option
+@json_option
+def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) -> None:
+    """Merge the small files of the archive at LOCATION, and remove files that are no part of it any more.
+
+    Rows and their order stay as they are. Whoever reads or writes the archive meanwhile is not disturbed: the
+    new files take the place of the old ones in one commit, and the old ones stay for a while (--keep), as do
+    files of attempts that failed. Needs no Spark.
+
+    \b
+    tickertape pipeline compact /srv/archive
+    tickertape pipeline compact s3://bucket/log --keep 1d
+    """
+    require_deltalake()
+    from tickertape.archive.committing import Archive
+    from tickertape.archive.compacting import compact as merge
+    from tickertape.archive.compacting import vacuum
+
+    opened = Archive(place(location, storage))
+    with progress("compact", None) as advance:
+        done = merge(opened, wrote=advance)
+    removed = vacuum(opened, keep)
+    if as_json:
+        click.echo(msgspec.json.encode(msgspec.to_builtins(done) | {"removed": removed}))
+        return
+    _echo_compacted(done)
+    click.echo(f"{counted(removed, 'file')} removed that {'was' if removed == 1 else 'were'} no part of it")
+
+
+def _echo_compacted(done: Compacted) -> None:
+    click.echo(
+        f"compacted {counted(done.files_before, 'file')} into {done.files_after:,}, "
+        f"{counted(done.bytes_before, 'byte')} into {done.bytes_after:,}"
+    )
+
+
+def _told(report: Report) -> None:
+    remark(f"archived to position {report.end:,}: {counted(report.rows, 'message')} by this run")
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C or SIGTERM, instead of what they do otherwise."""
+    stop = threading.Event()
+    before = [signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,126 @@
+"""Owns the options with which a command reaches a server: its address, a token, certificates.
+
+Must never take a secret on the command line, where everybody on the machine can read it: only the name of a
+file that holds it, or the environment.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from tickertape.base.errors import BadOption
+from tickertape.security.contexts import TLS
+from tickertape.security.tokens import TOKEN_VARIABLE, read_token
+
+if TYPE_CHECKING:
+    from tickertape.client.blocking import Client
+
+SERVER_DEFAULT: Final = "tcp://127.0.0.1:9007"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Server(NamedTuple):
+    """A server as a command was told of it."""
+
+    uri: str
+    token: str | None
+    tls: TLS | None
+    files: Mapping[str, str] = {}
+    """The files that the options name, by the names of Spark's options."""
+
+    def for_spark(self) -> str:
+        """The server as Spark's tasks are told of it: they read the files themselves.
+
+        Raises `BadOption` when it is not files that say all."""
+        from tickertape.spark.servers import server_text
+
+        if self.token is not None and "tokenFile" not in self.files:
+            raise BadOption(
+                f"Spark's tasks do not see the environment variable {TOKEN_VARIABLE}: give --token-file"
+            )
+        return server_text(self.uri, self.files)
+
+    def __repr__(self) -> str:
+        return f"Server({self.uri!r})"
+
+    def client(self, name: str, **options: Any) -> Client:
+        """A client of it that is logged on."""
+        from tickertape.client.blocking import Client
+
+        ways: dict[str, Any] = {"token": self.token, "tls": self.tls}
+        options |= {key: way for key, way in ways.items() if way is not None}
+        return Client(name, self.uri, **options)
+
+
+def _file(name: str, metavar: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(name, type=click.Path(dir_okay=False), metavar=metavar, help=text)
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--server",
+        metavar="URI",
+        default=SERVER_DEFAULT,
+        show_default=True,
+        help="Where the server is: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.",
+    ),
+    _file(
+        "--token-file",
+        "FILE",
+        f"File with the token to log on with. Default: the environment variable {TOKEN_VARIABLE}.",
+    ),
+    _file("--ca", "FILE", "Of a tls:// server: the certificates to trust. Default: those of the system."),
+    _file("--certificate", "FILE", "Of a tls:// server: the certificate to show, when it wants one."),
+    _file("--key", "FILE", "The key of that certificate, readable for its owner only."),
+)
+
+
+def server_options(command: _Command) -> _Command:
+    """Give a command the options, and the `Server` they mean as its argument `server`."""
+
+    @functools.wraps(command)
+    def reached(
+        *arguments: Any,
+        server: str,
+        token_file: str | None,
+        ca: str | None,
+        certificate: str | None,
+        key: str | None,
+        **others: Any,
+    ) -> Any:
+        try:
+            given = _server(server, token_file, ca, certificate, key)
+        except BadOption as error:
+            raise click.UsageError(str(error)) from None
+        return command(*arguments, server=given, **others)
+
+    for option in reversed(_OPTIONS):
+        option(reached)
+    return reached  # type: ignore[return-value]
+
+
+def _server(
+    uri: str, token_file: str | None, ca: str | None, certificate: str | None, key: str | None
+) -> Server:
+    from tickertape.client.link import parse_uri
+    from tickertape.client.ways import ways_of
+
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    if token_file is not None:
+        token = read_token(token_file, BadOption)
+    tls = None
+    if (ca, certificate, key) != (None, None, None):
+        tls = TLS(ca=ca, certificate=certificate, key=key)
+    try:
+        address = parse_uri(uri)
+    except BadOption as error:
+        raise click.BadParameter(str(error), param_hint="--server") from None
+    ways_of(tls, token).check(address)
+    named = {"tokenFile": token_file, "caFile": ca, "certificateFile": certificate, "keyFile": key}
+    files = {option: os.path.abspath(path) for option, path in named.items() if path is not None}
+    return Server(uri, token, tls, files)

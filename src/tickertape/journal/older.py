@@ -1,0 +1,211 @@
+"""Owns what lies before the log: what the archive has of it, and what is asked of the archive, as data.
+
+To readers the archive is the log below its first position. Must never say that the archive holds what it was
+not told of, or read on where archive and log do not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Final, NamedTuple
+
+from tickertape.base.archive_limits import archive_answer_bytes_max
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import BookmarkExpired
+from tickertape.base.timestamps import format_timestamp
+from tickertape.journal.reading import LogView, Part
+from tickertape.journal.retired import expired
+
+_SMALL: Final = 4096
+"""What an answer that is no messages counts as, in bytes."""
+
+
+class ReadArchive(NamedTuple):
+    """Messages with positions in `[begin, end)`; answered with `ArchivedParts`."""
+
+    scan: int
+    """Requests with the same number follow one another: each goes on where the last answer ended."""
+    begin: int
+    end: int
+    topic: str | None
+    """A name, or a pattern; what is answered may hold other topics too. None: all."""
+    size: int = archive_answer_bytes_max
+    """About so many bytes of bodies, or one message."""
+
+
+class FindArchived(NamedTuple):
+    """The position, below `end`, of the message of a bookmark; answered with `ArchivedPlace`."""
+
+    bookmark: Bookmark
+    end: int
+    size: int = _SMALL
+
+
+class TimeArchived(NamedTuple):
+    """The first position in `[begin, end)` stamped at `micros` or later; answered with `ArchivedPlace`."""
+
+    micros: int
+    begin: int
+    end: int
+    size: int = _SMALL
+
+
+class LastArchived(NamedTuple):
+    """The last message before `position`; answered with `ArchivedLast`."""
+
+    position: int
+    size: int = _SMALL
+
+
+class LookArchive(NamedTuple):
+    """How far the archive reaches now; answered with `Covered`."""
+
+    size: int = _SMALL
+
+
+class ArchivedParts(NamedTuple):
+    """Messages that follow one another."""
+
+    parts: list[Part]
+    end: int
+    """Everything that was asked for below this position was given."""
+
+
+class ArchivedPlace(NamedTuple):
+    """A position; None: the archive has none."""
+
+    position: int | None
+
+
+class ArchivedLast(NamedTuple):
+    """A bookmark; None: the archive has none."""
+
+    bookmark: Bookmark | None
+
+
+class Covered(NamedTuple):
+    """What the archive covers."""
+
+    begin: int | None
+    """None: there is no table yet."""
+    end: int = 0
+    holds: Callable[[str], bool] = bool
+    """Whether it has all messages to a topic, or to the topics of a pattern."""
+    topics: str = ""
+    """Which topics it has, for people; empty: all."""
+
+
+ArchiveRequest = ReadArchive | FindArchived | TimeArchived | LastArchived | LookArchive
+ArchiveAnswer = ArchivedParts | ArchivedPlace | ArchivedLast | Covered
+ArchiveSearch = Generator[ArchiveRequest, ArchiveAnswer, "Older | None"]
+
+
+class Older:
+    """The archive, as far as the log knows of it. `where` names it for people."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.known = False
+        """It was looked at."""
+        self.covered = Covered(None)
+
+    def cover(self, covered: Covered) -> None:
+        """It was looked at, and covers this."""
+        self.known = True
+        self.covered = covered
+
+    @property
+    def end(self) -> int:
+        """Below which it has everything; 0 while it has nothing."""
+        return 0 if self.covered.begin is None else self.covered.end
+
+    def serves(self, position: int, first: int) -> bool:
+        """Whether it has everything from `position` up to `first`, where the log begins."""
+        begin = self.covered.begin
+        return begin is not None and begin <= position <= first <= self.covered.end
+
+    def __str__(self) -> str:
+        begin, end, _, topics = self.covered
+        if begin is None:
+            return f"the archive {self.where} has no table yet" if self.known else f"the archive {self.where}"
+        which = f" of the topics {topics!r}" if topics else ""
+        return f"the archive {self.where} has positions {begin} to below {end}{which}"
+
+
+class OlderReader:
+    """Reads the archive from a position up to where the log begins; used as a `LogReader` is.
+
+    `topic` is a name, a pattern, or None for all; `scan` a number of its own."""
+
+    def __init__(self, view: LogView, older: Older, position: int, topic: str | None, scan: int) -> None:
+        self._view = view
+        self._older = older
+        self._topic = topic
+        self._scan = scan
+        self.position = position
+
+    def poll(self) -> ReadArchive | None:
+        """What comes next: a request, or None where the log goes on. Raises `BookmarkExpired` when archive
+        and log do not meet any more."""
+        first = self._view.first_position  # retention may have gone on
+        if self.position >= first:
+            return None
+        if not self._older.serves(self.position, first):
+            raise apart(f"position {self.position}", self._view, self._older)
+        return ReadArchive(self._scan, self.position, first, self._topic)
+
+    def answer(self, answer: ArchivedParts) -> list[Part]:
+        """The answer to the last request: perhaps no part."""
+        self.position = answer.end
+        return answer.parts
+
+
+def oldest(view: LogView, topic: str | None) -> int:
+    """The first position from which `topic`, a name or a pattern, can be read; None asks the log alone."""
+    older = view.older
+    if topic is None or older is None or not older.covered.holds(topic):
+        return view.first_position
+    begin = older.covered.begin
+    if begin is None or not older.serves(begin, view.first_position):
+        return view.first_position
+    return begin
+
+
+def look(view: LogView, topic: str | None) -> ArchiveSearch:
+    """The archive, if it has what lies before the log of `topic`; None when it has not, or nothing does.
+
+    Raises `BookmarkExpired` when it ends before the log begins."""
+    older = view.older
+    if topic is None or older is None or not view.first_position:
+        return None
+    begin = older.covered.begin
+    if begin is None or not older.serves(min(begin, view.first_position), view.first_position):
+        covered = yield LookArchive()  # it may have gone on
+        assert isinstance(covered, Covered)
+        older.cover(covered)
+        begin = covered.begin
+    if begin is None or begin >= view.first_position or not older.covered.holds(topic):
+        return None
+    if older.covered.end < view.first_position:
+        raise apart("a start before the log", view, older)
+    return older
+
+
+def apart(what: str, view: LogView, older: Older) -> BookmarkExpired:
+    """The error of what neither archive nor log has."""
+    begins = f"the log begins at position {view.first_position}"
+    if view.first is None:
+        return BookmarkExpired(
+            f"{what}: {older}, and {begins}: what is between is in neither; start from NOW"
+        )
+    first = str(view.first.bookmark)
+    return BookmarkExpired(
+        f"{what}: {older}, and {begins}, with {first} of {format_timestamp(view.first.timestamp)}: what is "
+        "between is in neither. Decide what to do about it, then start from that bookmark",
+        available=first,
+    )
+
+
+def gone(what: str, view: LogView) -> BookmarkExpired:
+    """The error of what lies before the log, and is not in the archive either, if there is one."""
+    return expired(what if view.older is None else f"{what}: {view.older}", view.retired, view.first)

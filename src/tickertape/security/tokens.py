@@ -1,0 +1,74 @@
+"""Owns what a token is: its text, the hash that a server keeps of it, and whether the two go together.
+
+Must never show a token, nor take one that could be guessed: only texts of 256 random bits have the form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from base64 import b32encode
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tickertape.base.errors import BadName, UsageError
+from tickertape.base.security_limits import token_name_characters_max
+from tickertape.security.private_files import read_private
+
+TOKEN_VARIABLE: Final = "TICKERTAPE_TOKEN"
+"""The environment variable in which the command line looks for a token."""
+NAME_FORM: Final = f"1 to {token_name_characters_max} of a-z, 0-9, - and ., beginning with a letter or digit"
+_BEGIN: Final = "tickertape"
+_NAME: Final = re.compile(rf"[a-z0-9][a-z0-9.-]{{0,{token_name_characters_max - 1}}}")
+_FORM: Final = re.compile(rf"{_BEGIN}_({_NAME.pattern})_[a-z2-7]{{52}}")
+_SECRET_BYTES: Final = 32
+
+
+class Token(NamedTuple):
+    """A new token: its text, which is told once, and the hash that is kept of it."""
+
+    text: str
+    sha256: str
+
+    def __repr__(self) -> str:
+        return "Token(...)"
+
+
+def new_token(name: str) -> Token:
+    """A token of that name. Raises `BadName`."""
+    if not is_name(name):
+        raise BadName(f"the name of a token is {NAME_FORM}")
+    secret = b32encode(secrets.token_bytes(_SECRET_BYTES)).decode().rstrip("=").lower()
+    text = f"{_BEGIN}_{name}_{secret}"
+    return Token(text, hash_of(text).hex())
+
+
+def is_name(name: str) -> bool:
+    """Whether a token may have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def name_in(text: str) -> str | None:
+    """The name in the text of a token; None when it has not the form of one."""
+    form = _FORM.fullmatch(text)
+    return None if form is None else form[1]
+
+
+def hash_of(text: str) -> bytes:
+    """What a server keeps. One round of SHA-256 is enough for 256 random bits: there is nothing to guess."""
+    return hashlib.sha256(text.encode(errors="replace")).digest()
+
+
+def fits(text: str, kept: bytes) -> bool:
+    """Whether `kept` is the hash of this token, in a time that does not depend on how much of it agrees."""
+    return hmac.compare_digest(hash_of(text), kept)
+
+
+def read_token(path: str | Path, refuse: type[UsageError]) -> str:
+    """The token that a file holds, and nothing else. Raises `refuse`."""
+    text = read_private(path, "token file", refuse).strip().decode("ascii", "replace")
+    if name_in(text) is None:
+        raise refuse(f"token file {path} holds no token: `tickertape token new NAME` makes one")
+    return text

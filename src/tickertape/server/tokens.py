@@ -1,0 +1,136 @@
+"""Owns the tokens of a server: their file, and whether a logon may pass.
+
+Must never put anything of a token into an error or an event, nor let a logon pass on anything but its token.
+Decisions are made in memory: the file is read at the start, and when the server is told to.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from tickertape.base.errors import AuthenticationFailed, ConfigurationError
+from tickertape.base.ports import Now
+from tickertape.base.security_limits import tokens_max
+from tickertape.base.texts import shown
+from tickertape.base.timestamps import to_micros
+from tickertape.filter.patterns import BadPattern, Pattern, compile_pattern
+from tickertape.security.private_files import read_private
+from tickertape.security.tokens import NAME_FORM, fits, is_name, name_in
+from tickertape.wire.commands import Logon
+
+_KEYS: Final = ("sha256", "expires", "clients")
+_HASH_CHARACTERS: Final = 64
+_HEX: Final = frozenset("0123456789abcdef")
+_NOTHING: Final = bytes(_HASH_CHARACTERS // 2)
+"""What a token of an unknown name is compared with, so that it takes as long."""
+_WRONG: Final = "the token is not one of this server's"
+
+
+class KnownToken(NamedTuple):
+    """What a server knows of a token."""
+
+    sha256: bytes
+    expires: int | None
+    """Microseconds since 1970 UTC from which on it is not taken; None: never."""
+    clients: Pattern | None
+    """What must be found in the names of its clients; None: any name."""
+
+
+class Tokens:
+    """All tokens, by name."""
+
+    def __init__(self, known: Mapping[str, KnownToken]) -> None:
+        self._known = dict(known)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def user_of(self, logon: Logon, now: Now) -> str:
+        """The name of the token that `logon` shows, which is its user. Raises `AuthenticationFailed`."""
+        if logon.password is None:
+            raise AuthenticationFailed("this server wants a token, and the logon has none")
+        name = name_in(logon.password)
+        known = None if name is None else self._known.get(name)
+        kept = _NOTHING if known is None else known.sha256
+        if not fits(logon.password, kept) or known is None or name is None:
+            raise AuthenticationFailed(_WRONG)
+        # From here on the client has the token: it may be told more.
+        if _is_over(known, now):
+            raise AuthenticationFailed(f"the token {name!r} has expired")
+        if known.clients is not None and not known.clients.search(logon.name):
+            raise AuthenticationFailed(
+                f"the token {name!r} is for clients with names like {shown(known.clients.text)}, "
+                f"not for {shown(logon.name)}"
+            )
+        if logon.user is not None and logon.user != name:
+            raise AuthenticationFailed(
+                f"the user is the name of the token, which is {name!r}, not {shown(logon.user)}; leave it out"
+            )
+        return name
+
+    def still_good(self, user: str | None, now: Now) -> bool:
+        """Whether whoever logged on with the token of this name may stay."""
+        known = None if user is None else self._known.get(user)
+        return known is not None and not _is_over(known, now)
+
+
+def read_tokens(path: str) -> Tokens:
+    """The tokens of a file. Raises `ConfigurationError`."""
+    return tokens_in(read_private(path, "tokens_file", ConfigurationError), path)
+
+
+def tokens_in(data: bytes, path: str) -> Tokens:
+    """The tokens in what a file `path` holds. Raises `ConfigurationError`."""
+    try:
+        tables = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        # The library's text may show what stands there.
+        raise ConfigurationError(f"tokens_file {path} is not TOML") from None
+    if len(tables) > tokens_max:
+        raise ConfigurationError(f"tokens_file {path} has {len(tables)} tokens; at most {tokens_max}")
+    return Tokens({name: _read(path, name, table) for name, table in tables.items()})
+
+
+def _is_over(known: KnownToken, now: Now) -> bool:
+    return known.expires is not None and now.wall >= known.expires
+
+
+def _read(path: str, name: str, table: Any) -> KnownToken:
+    if not is_name(name):
+        raise ConfigurationError(f"tokens_file {path}: {shown(name)} is no name of a token: {NAME_FORM}")
+    where = f"tokens_file {path}: [{name}]"
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{where} is a table with the key sha256")
+    unknown = [key for key in table if key not in _KEYS]
+    if unknown:
+        raise ConfigurationError(f"{where} {shown(unknown[0])} is unknown; it takes {', '.join(_KEYS)}")
+    kept = table.get("sha256")
+    if not isinstance(kept, str) or len(kept) != _HASH_CHARACTERS or not _HEX.issuperset(kept):
+        raise ConfigurationError(
+            f"{where} sha256 is {_HASH_CHARACTERS} digits of 0-9, a-f, as `tickertape token new` gives them"
+        )
+    return KnownToken(bytes.fromhex(kept), _expires(where, table), _clients(where, table))
+
+
+def _expires(where: str, table: dict[str, Any]) -> int | None:
+    moment = table.get("expires")
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ConfigurationError(f"{where} expires is a moment with its zone, such as 2027-01-31T00:00:00Z")
+    return to_micros(moment.astimezone(UTC))
+
+
+def _clients(where: str, table: dict[str, Any]) -> Pattern | None:
+    text = table.get("clients")
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise ConfigurationError(f'{where} clients is a regular expression in quotes, such as "^spark-"')
+    try:
+        return compile_pattern(text)
+    except BadPattern as error:
+        raise ConfigurationError(f"{where} clients is no regular expression: {error}") from None

@@ -1,0 +1,63 @@
+"""Owns a server as options of Spark name it: its address, and the files with which it is reached.
+
+Must never hold a secret, only where it is: what is said here travels to executors, into plans and logs. The
+address and the names of the files are one text, `tls://host:9007#caFile=...`, so that whoever hands servers
+on hands on how they are reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+from tickertape.base.errors import BadOption
+from tickertape.client.link import parse_uri
+from tickertape.client.ways import Ways
+from tickertape.security.contexts import TLS
+from tickertape.security.tokens import read_token
+
+if TYPE_CHECKING:
+    from tickertape.client.blocking import Client
+
+ACCESS: Final = ("tokenFile", "caFile", "certificateFile", "keyFile")
+"""The options that name files, by their paths on driver and executors."""
+_ARGUMENTS: Final = {"caFile": "ca", "certificateFile": "certificate", "keyFile": "key"}
+
+
+def server_text(uri: str, options: Mapping[str, str]) -> str:
+    """`uri` with those of `options` that are in `ACCESS`. Raises `BadOption`, naming the option."""
+    files = {name: options[name] for name in ACCESS if name in options}
+    for name, path in files.items():
+        if not path.startswith("/"):
+            raise BadOption(
+                f"option {name} is the absolute path of a file, as driver and executors see it, not {path!r}"
+            )
+    address = parse_uri(uri)
+    tls = [name for name in _ARGUMENTS if name in files]
+    if tls and not address.tls:
+        raise BadOption(f"option {tls[0]} is for tls:// servers, and {address.uri} is none")
+    if ("certificateFile" in files) != ("keyFile" in files):
+        raise BadOption("options certificateFile and keyFile go together; give both")
+    try:
+        Ways(has_token="tokenFile" in files).check(address)
+    except BadOption as error:
+        raise BadOption(f"option tokenFile: {error}") from None
+    return f"{uri}#{urlencode(files)}" if files else uri
+
+
+def client_of(server: str, name: str, timeout_seconds: float) -> Client:
+    """A client of a server that `server_text` gave, logged on. Raises what `Client` raises."""
+    # Spark starts a Python process for each step of planning; the first of them needs no client.
+    from tickertape.client.blocking import Client
+
+    uri, _, files = server.partition("#")
+    found = dict(parse_qsl(files))
+    given: dict[str, Any] = {argument: found[name] for name, argument in _ARGUMENTS.items() if name in found}
+    return Client(
+        name,
+        uri,
+        token=read_token(found["tokenFile"], BadOption) if "tokenFile" in found else None,
+        tls=TLS(**given) if given else None,
+        timeout=timeout_seconds,
+    )

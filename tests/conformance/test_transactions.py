@@ -1,0 +1,192 @@
+"""What holds for transactions of all four clients: whole or not at all, once under a name, whatever the
+connection does."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Driven, Front
+from tests.helpers.relay import Relay
+from tickertape.testing import FaultProxy, RunningServer, wait_until
+from tickertape.testing.fault_proxy import Fault
+from tickertape.wire.commands import Commit
+
+SECONDS = 30.0
+CYCLES = 12
+CYCLES_FULL = 200
+
+
+def begin(client: tt.Client, name: str | None = None, **options: Any) -> Any:
+    """A transaction whose calls block, on either front."""
+    made: Any = client.transaction(name, **options)
+    return Driven(client.thread, made) if isinstance(client, Driven) else made
+
+
+def held(client: tt.Client, topic: str) -> list[bytes]:
+    return [message.data for message in client.replay(topic)]
+
+
+@pytest.fixture(params=["plain", "ha"])
+def any_client(request: pytest.FixtureRequest, front: Front, uri: str, name: str) -> tt.Client:
+    """Each of the four clients, connected to the shared server."""
+    if request.param == "plain":
+        return front.connect(name, uri)
+    client = front.make_ha(name, servers=[uri])
+    client.connect_and_logon(timeout=SECONDS)
+    return client
+
+
+def test_a_block_commits_what_it_published(any_client: tt.Client, topic: str, other_topic: str) -> None:
+    with begin(any_client) as transaction:
+        transaction.publish(topic, b"1", correlation_id="c", expiration=60)
+        transaction.publish_batch(topic, [b"2", b"3"])
+        transaction.publish(other_topic, {"a": 1})
+        transaction.publish_arrow(topic, pa.table({"data": [b"4", b"5"]}))
+        assert held(any_client, topic) == []
+    result = transaction.result
+    assert (result.messages, result.repeated) == (6, False)
+    messages = list(any_client.replay(topic))
+    assert [message.data for message in messages] == [b"1", b"2", b"3", b"4", b"5"]
+    assert messages[0].correlation_id == "c"
+    assert messages[-1].bookmark == result.bookmark
+    assert held(any_client, other_topic) == [b'{"a":1}']
+
+
+def test_a_block_that_raises_publishes_nothing(any_client: tt.Client, topic: str) -> None:
+    transaction = begin(any_client)
+    transaction.publish(topic, b"1")
+    with pytest.raises(ZeroDivisionError), transaction:
+        raise ZeroDivisionError
+    assert transaction.aborted
+    assert transaction.result is None
+    with pytest.raises(tt.UsageError):
+        transaction.publish(topic, b"2")
+    assert held(any_client, topic) == []
+
+
+def test_a_name_is_committed_once(any_client: tt.Client, topic: str, name: str) -> None:
+    for number, repeated in ((1, False), (2, True)):
+        transaction = begin(any_client, f"{name}-tx")
+        transaction.publish(topic, b"%d" % number)
+        result = transaction.commit()
+        assert (result.repeated, result.messages) == (repeated, 1 - repeated)
+        assert (result.bookmark is None) is repeated
+    assert held(any_client, topic) == [b"1"]
+
+
+def test_numbers_of_a_space_rise(any_client: tt.Client, topic: str, name: str) -> None:
+    outcomes = []
+    for number in ("3", "5", "4", "5", "6"):
+        transaction = begin(any_client, number, space="s", publisher=f"{name}-query")
+        transaction.publish(topic, number)
+        outcomes.append(transaction.commit().repeated)
+    assert outcomes == [False, False, True, True, False]
+    assert held(any_client, topic) == [b"3", b"5", b"6"]
+
+
+def test_an_empty_one_and_one_of_many_frames(any_client: tt.Client, topic: str) -> None:
+    assert begin(any_client).commit().bookmark is None
+    transaction = begin(any_client, bytes_max="8MB")
+    bodies = [b"%0100000d" % number for number in range(40)]
+    for body in bodies:
+        transaction.publish(topic, body)
+    assert transaction.commit().messages == len(bodies)
+    assert held(any_client, topic) == bodies
+
+
+def test_more_than_it_may_gather_is_refused_and_the_rest_commits(any_client: tt.Client, topic: str) -> None:
+    transaction = begin(any_client, bytes_max="1MB")
+    transaction.publish(topic, bytes(900_000))
+    with pytest.raises(tt.TransactionTooLarge, match="at most 1048576 bytes"):
+        transaction.publish(topic, bytes(200_000))
+    assert transaction.commit().messages == 1
+
+
+def test_what_the_server_refuses_raises_and_publishes_nothing(any_client: tt.Client, topic: str) -> None:
+    transaction = begin(any_client)
+    transaction.publish(topic, b"1")
+    transaction.publish("not recorded", b"2")
+    with pytest.raises(tt.BadTopic, match="not recorded"):
+        transaction.commit()
+    with pytest.raises(tt.BadOption):
+        begin(any_client, "x", space="s").commit()
+    assert held(any_client, topic) == []
+    with begin(any_client) as again:
+        again.publish(topic, b"3")
+    assert held(any_client, topic) == [b"3"]
+
+
+def test_a_commit_that_timed_out_is_committed_again(
+    front: Front, relay: Relay, uri: str, name: str, topic: str
+) -> None:
+    client = front.connect(name, relay.uri)
+    transaction = begin(client, "late")
+    transaction.publish(topic, b"1")
+    relay.hold()
+    with pytest.raises(tt.TimedOut):
+        transaction.commit(timeout=0.3)
+    relay.release()
+    assert transaction.commit().messages in (0, 1)
+    assert held(client, topic) == [b"1"]
+    with begin(client, "late") as again:
+        again.publish(topic, b"1")
+    assert again.result.repeated
+
+
+def test_a_plain_client_commits_again_on_its_next_connection(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    client = front.connect(name, relay.uri)
+    transaction = begin(client, "again")
+    transaction.publish(topic, b"1")
+    relay.cut()
+    with pytest.raises(tt.Disconnected):
+        transaction.commit(timeout=SECONDS)
+    client.connect()
+    assert not transaction.commit().repeated
+    assert held(client, topic) == [b"1"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_connections_lost_at_any_byte_commit_each_transaction_once(
+    front: Front, server: RunningServer, name: str, full: bool
+) -> None:
+    rng = Random(7)
+    faults: tuple[Fault, ...] = ("cut", "reset")
+    expected: list[bytes] = []
+    struck = 0
+    with FaultProxy(server.uri) as proxy:
+        client = front.make_ha(name, servers=[proxy.uri], reconnect_delay=0.01)
+        client.connect_and_logon(timeout=SECONDS)
+        for number in range(CYCLES_FULL if full else CYCLES):
+            bodies = [b"%d %d" % (number, i) for i in range(rng.choice((1, 3, 50)))]
+            transaction = begin(client, str(number), space="s" if number % 2 else "")
+            transaction.publish_batch("orders", bodies)
+            way = proxy.to_server if rng.random() < 0.5 else proxy.to_client
+            event = way.after(rng.randrange(1_500 if way is proxy.to_server else 90), rng.choice(faults))
+            result = transaction.commit(timeout=SECONDS)
+            assert result.repeated or result.messages == len(bodies)
+            struck += event.is_set()
+            expected += bodies
+        wait_until(lambda: client.connected, SECONDS)
+    with tt.Client("auditor", server.uri) as auditor:
+        assert [message.data for message in auditor.replay("orders")] == expected
+    assert struck >= CYCLES // 3
+
+
+def test_what_is_asked_on_the_wire(front: Front, relay: Relay, name: str, topic: str) -> None:
+    client = front.connect(name, relay.uri)
+    before = len(relay.asked)
+    with begin(client, "wire") as transaction:
+        transaction.publish(topic, b"1")
+        assert len(relay.asked) == before, "nothing before the commit"
+    asked = relay.asked[before:]
+    assert [type(command).__name__ for command in asked] == ["Stage", "Prepare", "Commit"]
+    assert isinstance(asked[-1], Commit)
+    assert asked[-1].transaction.publisher == name

@@ -1,0 +1,64 @@
+"""Owns staging files as tests make them: a prepared part of two blocks, which the golden file is.
+
+Must never be run just to make a failing test pass. `python -m tests.helpers.staged_files` writes the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from tickertape.batch import MessageBatch, batch_from_bodies
+from tickertape.journal.staging import (
+    Label,
+    StagePrepare,
+    StageWrite,
+    Staging,
+    block_bytes,
+    label_bytes,
+    path_of,
+)
+from tickertape.testing.disk import StrictDisk
+
+GOLDEN_PART: Final = Path(__file__).parent.parent / "golden" / "staging-part.bin"
+JOURNAL_ID: Final = bytes(range(16))
+LABEL: Final = Label(journal=JOURNAL_ID, publisher="billing", space="nightly", name="7", part="0")
+
+
+def batches() -> list[MessageBatch]:
+    """What the golden part holds."""
+    return [
+        batch_from_bodies("orders", [b'{"id":1}', b'{"id":2}']),
+        batch_from_bodies("fills", [b'{"of":1}']),
+    ]
+
+
+def stage(
+    staging: Staging, file: int, label: Label, parts: list[MessageBatch], *, prepare: bool = True
+) -> int:
+    """Write a part; returns where its blocks end."""
+    offset = 0
+    for number, batch in enumerate(parts):
+        first = label if number == 0 else None
+        staging.run(StageWrite(file, offset, first, batch.count, list(batch.buffers())))
+        offset += block_bytes(batch.nbytes) + (label_bytes(label) if first else 0)
+    if prepare:
+        staging.run(StagePrepare(file, offset, sum([batch.count for batch in parts]), len(parts)))
+    return offset
+
+
+def golden_disk() -> StrictDisk:
+    """A disk with the golden part as file 1."""
+    disk = StrictDisk(Random(1))
+    stage(Staging(disk), 1, LABEL, batches())
+    return disk
+
+
+def golden_bytes() -> bytes:
+    """The bytes of that file."""
+    return golden_disk().contents()[path_of(1)]
+
+
+if __name__ == "__main__":
+    GOLDEN_PART.write_bytes(golden_bytes())

@@ -1,0 +1,68 @@
+"""The how-to about TLS and tokens, pasted block by block: what it prints is what the page says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.helpers.certificates import Authority
+from tickertape.cli.group import cli
+from tickertape.server.config import load_config
+from tickertape.testing import running_server
+from tickertape.testing.ports import ReservedPort
+
+PAGE = Path(__file__).parents[2] / "docs/howto/security.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+
+pytestmark = pytest.mark.slow
+
+
+def run_shell(source: str) -> str:
+    """Run commands in this process; what they print on standard output."""
+    printed = ""
+    for line in source.splitlines():
+        prompt, name, *arguments = shlex.split(line)
+        assert (prompt, name) == ("$", "tickertape")
+        result = CliRunner().invoke(cli, arguments)
+        assert result.exit_code == 0, result.output
+        printed += result.stdout
+    return printed
+
+
+def run_python(source: str, names: dict[str, Any]) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(source, names)
+    return printed.getvalue()
+
+
+def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    authority = Authority(tmp_path)
+    for issued, wanted in zip(authority.issue("localhost"), ("server.pem", "server.key"), strict=True):
+        Path(issued).rename(wanted)
+    Path("clients.pem").write_bytes(Path(authority.ca).read_bytes())
+    secure, plain = ReservedPort(), ReservedPort()
+    text = PAGE.read_text(encoding="utf-8")
+    text = text.replace("0.0.0.0:9007", f"127.0.0.1:{secure.number}").replace(":9007", f":{secure.number}")
+    blocks = [match.groups() for match in BLOCK.finditer(text.replace(":9009", f":{plain.number}"))]
+    assert [language for language, _, _ in blocks] == [
+        "console", "toml", "python", "console", "python", "toml"
+    ]  # fmt: skip
+    (_, tokens, _), (_, config, _), *uses, (_, mutual, _) = blocks
+    assert run_shell(tokens) == ""
+    for name, toml in (("server.toml", config), ("mutual.toml", mutual)):
+        Path(name).write_text(toml)
+        load_config(name)
+    names: dict[str, Any] = {}
+    with running_server(tmp_path / "data", Path("server.toml"), listen=None):
+        for language, source, printed in uses:
+            said = run_python(source, names) if language == "python" else run_shell(source)
+            assert said == printed

@@ -1,0 +1,322 @@
+"""Pruning what is archived: the log starts without it, and nothing that anybody needs goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.helpers.archive_rows import SCHEMA, archived, log_end, log_rows
+from tests.helpers.processes import files_of
+from tickertape.archive.committing import Archive
+from tickertape.archive.compacting import compact
+from tickertape.archive.place import place_of
+from tickertape.archive.writing import write_files
+from tickertape.cli.group import cli
+from tickertape.client.blocking import Client
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.identity import read_identity
+from tickertape.journal.snapshot import take_snapshot
+from tickertape.testing.server import RunningServer, running_server
+
+pa = pytest.importorskip("pyarrow", reason="archives are written with pyarrow")
+pytest.importorskip("deltalake", reason="the archive is a Delta table")
+
+CONFIG = '[journal]\nsegment_size = "1MB"\n'
+QUEUE = CONFIG + '[[queue]]\nname = "work"\nunderlying = "jobs"\n'
+
+
+def fill(data: Path, config: str = CONFIG, rounds: int = 5) -> None:
+    """A log of some segments, of a server that was stopped."""
+    with running_server(data, config) as server, Client("publisher", server.uri) as client:
+        for n in range(rounds):
+            client.publish_batch("flights", [b"%d %d " % (n, i) + b"x" * 900 for i in range(1000)])
+            client.publish("rare", b"%d" % n)
+            client.publish_flush()
+        server.stop()
+
+
+def archive(
+    data: Path, location: Path, *, end: int | None = None, begin: int = 0, topics: str = ""
+) -> Archive:
+    """An archive of the log up to `end`, written without Spark."""
+    journal = read_identity(SystemDisk(data)).journal
+    made = Archive.create(place_of(str(location)), journal, begin, topics)
+    end = log_end(data) if end is None else end
+    rows = [row for row in log_rows(data) if begin <= row["position"] < end]
+    made.add(begin, end, write_files(made.place, [pa.RecordBatch.from_pylist(rows, SCHEMA)]))
+    return made
+
+
+def segments(data: Path) -> list[tuple[int, int, int]]:
+    """Number, first position and end of each segment that holds something."""
+    view = take_snapshot(SystemDisk(data), unsynced=True).view
+    return [(s.number, s.first_position, s.end_position) for s in view.segments if s.end_position]
+
+
+def prune(data: Path, location: Path, *more: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, ["journal", "prune", str(data), "--archived", str(location), *more])
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log, and all of it in an archive beside it."""
+    directory = tmp_path_factory.mktemp("filled")
+    fill(directory / "data")
+    archive(directory / "data", directory / "archive")
+    return directory
+
+
+@pytest.fixture
+def data(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the log."""
+    return Path(shutil.copytree(filled / "data", tmp_path / "data"))
+
+
+@pytest.fixture
+def whole(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the archive of the whole log."""
+    return Path(shutil.copytree(filled / "archive", tmp_path / "archive"))
+
+
+def test_what_is_archived_goes_and_the_log_starts_without_it(data: Path, whole: Path) -> None:
+    before, rows = segments(data), log_rows(data)
+    code, output = prune(data, whole)
+    assert code == 0, output
+    assert "removed: " in output
+    assert segments(data) == before[-1:]
+    assert archived(whole) == rows
+    begin = before[-1][1]
+    assert log_rows(data) == [row for row in rows if row["position"] >= begin]
+    with running_server(data, CONFIG) as server:
+        with Client("reader", server.uri) as client:
+            assert client.resolve("flights", "0")[1] == begin
+            assert len(list(client.replay("flights"))) == sum(
+                row["topic"] == "flights" and row["position"] >= begin for row in rows
+            )
+        with Client("publisher", server.uri) as client:  # its sequences go on behind those that are gone
+            client.publish("flights", b"more")
+            client.publish_flush()
+        server.stop()
+    last = log_rows(data)[-1]
+    assert last["data"] == b"more"
+    code, output = prune(data, whole)
+    assert code == 0
+    assert log_rows(data) == [last]  # the segment before it was sealed by the stop, and is archived
+
+
+def test_only_whole_segments_below_the_end_of_the_archive_go(data: Path, tmp_path: Path) -> None:
+    before = segments(data)
+    archive(data, tmp_path / "archive", end=before[2][2] - 1)
+    code, output = prune(data, tmp_path / "archive", "--json")
+    assert code == 0, output
+    report = json.loads(output)
+    assert report["segments"] == [1, 2]
+    assert (report["first_position"], report["removed"], report["kept_by"]) == (before[2][1], True, "")
+    assert segments(data) == before[2:]
+
+
+def test_a_dry_run_changes_nothing(data: Path, whole: Path) -> None:
+    before = files_of(data / "journal")
+    code, output = prune(data, whole, "--dry-run")
+    assert code == 0, output
+    assert "would be removed: " in output
+    assert files_of(data / "journal") == before
+    assert not (data / "retired.bin").exists()
+
+
+def test_what_is_to_be_kept_is_kept(data: Path, whole: Path) -> None:
+    before = segments(data)
+    code, output = prune(data, whole, "--keep-age", "1d")
+    assert code == 0
+    assert "removed: nothing" in output
+    assert "by --keep-age or --keep-size" in output
+    code, output = prune(data, whole, "--keep-size", "3MB", "--json")
+    assert code == 0
+    report = json.loads(output)
+    assert 0 < len(report["segments"]) < len(before) - 1
+    assert report["kept_by"] == "--keep-age or --keep-size"
+    assert sum(path.stat().st_size for path in (data / "journal").glob("*")) <= 5_000_000
+
+
+def test_while_a_server_runs_nothing_goes_and_it_is_said_what_does_it(data: Path, whole: Path) -> None:
+    with running_server(data, CONFIG):
+        code, output = prune(data, whole)
+    assert code == 1
+    assert "in use by" in output
+    assert "[archive], and retain in [journal]" in output
+    assert len(segments(data)) > 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"topics": "flights"}, "has the topics 'flights' only"),
+        ({"end": 10**9}, "it has lost messages that were archived"),
+    ],
+)
+def test_an_archive_that_does_not_fit_is_refused(
+    data: Path, tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    archive(data, tmp_path / "archive", **given)
+    code, output = prune(data, tmp_path / "archive")
+    assert code == 1
+    assert said in output
+    assert not (data / "retired.bin").exists()
+
+
+def test_the_archive_of_another_journal_is_refused(data: Path, tmp_path: Path) -> None:
+    fill(tmp_path / "other", rounds=1)
+    archive(tmp_path / "other", tmp_path / "archive")
+    code, output = prune(data, tmp_path / "archive")
+    assert code == 1
+    assert "is the archive of the journal" in output
+
+
+def test_an_archive_that_begins_later_lets_nothing_go(data: Path, tmp_path: Path) -> None:
+    archive(data, tmp_path / "archive", begin=10)
+    code, output = prune(data, tmp_path / "archive")
+    assert code == 0
+    assert "removed: nothing" in output
+    assert "which this archive never had" in output
+
+
+def damaged_size(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def damaged_bytes(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [os.unlink, damaged_size, damaged_bytes])
+def test_an_archive_whose_files_are_not_there_any_more_lets_nothing_go(
+    data: Path, whole: Path, harm: Callable[[Path], None]
+) -> None:
+    for path in (whole).rglob("*.parquet"):
+        harm(path)
+    code, output = prune(data, whole)
+    assert code == 1
+    assert ".parquet" in output
+    assert not (data / "retired.bin").exists()
+
+
+def test_an_archive_with_other_messages_lets_nothing_go(data: Path, tmp_path: Path) -> None:
+    journal = read_identity(SystemDisk(data)).journal
+    made = Archive.create(place_of(str(tmp_path / "archive")), journal, 0, "")
+    rows = log_rows(data)
+    rows[10]["sequence"] += 1
+    files = write_files(made.place, [pa.RecordBatch.from_pylist(rows, SCHEMA)])
+    made.add(0, log_end(data), files)
+    code, output = prune(data, tmp_path / "archive")
+    assert code == 1
+    assert "does not hold what the log has" in output
+    assert "Nothing was removed" in output
+    assert not (data / "retired.bin").exists()
+
+
+def test_after_compaction_and_prune_a_replay_is_what_it_was(data: Path, whole: Path) -> None:
+    config = f'{CONFIG}[archive]\nlocation = "{whole}"\n'
+    with running_server(data, CONFIG) as server:
+        before = replayed(server)
+        server.stop()
+    made = Archive(place_of(str(whole)))
+    rows = [row for row in log_rows(data) if row["position"] >= made.coverage.end]
+    end, files = log_end(data), [pa.RecordBatch.from_pylist(rows, SCHEMA)] if rows else []
+    made.add(made.coverage.end, end, write_files(made.place, files))
+    compact(made)
+    assert prune(data, whole)[0] == 0
+    assert log_rows(data)[0]["position"] > rows_before(before)
+    with running_server(data, config) as server:
+        assert replayed(server) == before
+
+
+def replayed(server: RunningServer) -> list[tuple[str, str, bytes]]:
+    """Everything from the first message on, as a client sees it."""
+    with Client("reader", server.uri) as client:
+        return [(message.topic, str(message.bookmark), message.data) for message in client.replay(".*")]
+
+
+def rows_before(messages: list[tuple[str, str, bytes]]) -> int:
+    """A position that a log without its first half is behind."""
+    return len(messages) // 2
+
+
+# -- queues -------------------------------------------------------------------------------------------
+
+
+def fill_queue(data: Path, *, acknowledged: int) -> None:
+    """Jobs among other messages; of the first of them, so many are acknowledged."""
+    with running_server(data, QUEUE) as server:
+        with Client("publisher", server.uri) as client:
+            for n in range(6):
+                client.publish("jobs", b"job %d" % n)
+                client.publish_batch("flights", [b"x" * 900] * 1200)
+                client.publish_flush()
+        if acknowledged:
+            with Client("worker", server.uri) as client:
+                stream = client.subscribe("work", options="max_backlog=100")
+                for _, message in zip(range(acknowledged), stream, strict=False):
+                    message.ack()
+                client.publish_flush()
+        server.stop()
+
+
+@pytest.mark.parametrize("without_checkpoint", [False, True])
+def test_what_a_queue_needs_stays(tmp_path: Path, without_checkpoint: bool) -> None:
+    data = tmp_path / "data"
+    fill_queue(data, acknowledged=3)
+    jobs = [row["position"] for row in log_rows(data) if row["topic"] == "jobs"]
+    before = segments(data)
+    archive(data, tmp_path / "archive")
+    if without_checkpoint:
+        (data / "queues.bin").unlink()
+    code, output = prune(data, tmp_path / "archive")
+    assert code == 0, output
+    assert "by queue 'work', which needs the log from position" in output
+    needed = 0 if without_checkpoint else jobs[3]
+    assert segments(data) == [segment for segment in before if segment[2] > needed]
+    with running_server(data, QUEUE) as server, Client("worker", server.uri) as client:
+        stream = client.subscribe("work", options="max_backlog=100")
+        left = [message.data for _, message in zip(range(3), stream, strict=False)]
+    assert left == [b"job 3", b"job 4", b"job 5"]
+
+
+# -- interrupted --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("files", [0, 1, 2])
+def test_a_prune_that_dies_leaves_a_log_that_starts(
+    data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """After `retired.bin` was written and `files` segments were removed."""
+    before, rows = segments(data), log_rows(data)
+    removed: list[str] = []
+    real = SystemDisk.remove
+
+    def dies(self: SystemDisk, path: str) -> None:
+        if len(removed) == files:
+            raise RuntimeError("died")
+        removed.append(path)
+        real(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SystemDisk, "remove", dies)
+        result = CliRunner().invoke(cli, ["journal", "prune", str(data), "--archived", str(whole)])
+        assert isinstance(result.exception, RuntimeError)
+    begin = before[-1][1]
+    assert log_rows(data) == [row for row in rows if row["position"] >= begin]
+    with running_server(data, CONFIG) as server:
+        with Client("reader", server.uri) as client:
+            assert client.resolve("flights", "0")[1] == begin
+        server.stop()
+    assert segments(data)[0] == before[-1]

@@ -1,0 +1,166 @@
+"""Transactions of a real server: memory, what its admin address tells, its configuration, other tools."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Self
+
+import pytest
+from click.testing import CliRunner
+
+import tickertape as tt
+from tests.helpers.admin import ask, stats_of
+from tests.unit.journal.test_chains import unfinished
+from tickertape.base.limits import MIB
+from tickertape.batch import batch_from_bodies
+from tickertape.cli.group import cli
+from tickertape.client.transaction import staging
+from tickertape.testing import running_server, wait_until
+from tickertape.wire.commands import Commit, Committed, Transaction
+
+SECONDS = 60.0
+LARGE_BYTES = 300 * MIB
+GROWTH_BYTES_MAX = 48 * MIB
+"""Of the memory of the server that no file backs, while it takes `LARGE_BYTES`: what waits to be written to
+staging files, the tail of the log, and buffers."""
+
+pytestmark = pytest.mark.slow
+
+
+class Watch:
+    """Looks at the memory of a process that no file backs, again and again."""
+
+    def __init__(self, pid: int) -> None:
+        self._status = Path(f"/proc/{pid}/status")
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self.before = self.highest = self.now()
+
+    def now(self) -> int:
+        """Bytes."""
+        (line,) = [line for line in self._status.read_text().splitlines() if line.startswith("RssAnon")]
+        return int(line.split()[1]) * 1024
+
+    def _look(self) -> None:
+        while not self._over.wait(0.005):
+            self.highest = max(self.highest, self.now())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.mark.timeout(300)
+def test_a_large_transaction_is_mapped_and_not_read_into_memory() -> None:
+    body = bytes(range(256)) * 4096
+    count = LARGE_BYTES // len(body)
+    with running_server() as server, tt.Client("large", server.uri, timeout=SECONDS) as client:
+        with client.transaction("warm") as warm:
+            warm.publish("t", b"warm")
+        transaction = client.transaction("large", bytes_max=LARGE_BYTES + 64 * MIB)
+        for _ in range(count):
+            transaction.publish("t", body)
+        with Watch(server.pid) as watch:
+            assert transaction.commit(timeout=SECONDS).messages == count
+        grown = watch.highest - watch.before
+        assert grown < GROWTH_BYTES_MAX, f"{grown / MIB:.0f} MiB more"
+        stats = stats_of(server)
+        assert stats.transactions.staged_bytes == 0
+        assert stats.journal.file_bytes > LARGE_BYTES
+        read = client.replay("t")
+        assert sum(message.data == body for message in read) == count
+
+
+def test_stats_and_metrics_count_transactions() -> None:
+    with (
+        running_server(config='[transactions]\nbytes_max = "2MB"\nexpire_after = "1s"\n') as server,
+        tt.Client("c", server.uri, timeout=SECONDS) as client,
+    ):
+        for _ in range(2):
+            with client.transaction("one") as transaction:
+                transaction.publish("t", b"1")
+        large = client.transaction("large")
+        for _ in range(6):
+            large.publish("t", bytes(500_000))
+        with pytest.raises(tt.TransactionTooLarge, match=r"raise bytes_max of \[transactions\]"):
+            large.commit()
+        stats = stats_of(server).transactions
+        assert (stats.committed, stats.repeated, stats.waiting) == (1, 1, 0)
+        assert stats.staged_parts + stats.expired == 1
+        wait_until(lambda: stats_of(server).transactions.expired == 1, SECONDS)
+        after = stats_of(server).transactions
+        assert (after.staged_parts, after.staged_bytes, after.aborted) == (0, 0, 0)
+        shown = ask(server, "/metrics")[2].decode()
+        for line in (
+            "tickertape_transactions_committed_total 1.0",
+            "tickertape_transactions_repeated_total 1.0",
+            "tickertape_transactions_expired_total 1.0",
+            "tickertape_transactions_aborted_total 0.0",
+            "tickertape_transactions_staged_parts 0.0",
+            "tickertape_transactions_staged_bytes 0.0",
+            "tickertape_transactions_waiting 0.0",
+        ):
+            assert line in shown
+        said = CliRunner().invoke(cli, ["stats", "--admin", str(server.admin_url)]).stdout
+        assert "1 committed, 0 aborted, 1 expired; 0 parts staged, 0 bytes, 0 waiting" in said
+
+
+def test_the_tools_show_no_transaction_without_its_end(tmp_path: Path) -> None:
+    written = unfinished(jobs=3)
+    for name, data in written.disk.contents().items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    runner = CliRunner()
+    verified = runner.invoke(cli, ["journal", "verify", str(tmp_path)])
+    assert verified.exit_code == 0, verified.stdout
+    assert "15 messages of a transaction without its end; the next start cuts them off" in verified.stdout
+    dumped = runner.invoke(cli, ["journal", "dump", str(tmp_path), "--unsynced"])
+    assert dumped.exit_code == 0, dumped.stderr
+    assert len(dumped.stdout.splitlines()) == written.messages
+    with running_server(tmp_path) as server:
+        said = CliRunner().invoke(cli, ["journal", "verify", str(tmp_path)])
+        assert said.exit_code == 0
+        assert stats_of(server).journal.persisted_end == written.messages
+
+
+def test_tools_beside_a_server_that_commits_see_each_transaction_whole(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    runner = CliRunner()
+    with running_server(data) as server, tt.Client("c", server.uri, timeout=SECONDS) as client:
+        for number in range(8):
+            with client.transaction(str(number), space="s") as transaction:
+                transaction.publish_batch("t", [{"tx": number, "i": i} for i in range(20)])
+                transaction.publish("t", {"tx": number, "i": 20})
+            dumped = runner.invoke(cli, ["journal", "dump", str(data), "--unsynced", "--topic", "t"])
+            assert dumped.exit_code == 0, dumped.stderr
+            seen = [json.loads(line)["data"] for line in dumped.stdout.splitlines()]
+            assert seen == [{"tx": n, "i": i} for n in range(number + 1) for i in range(21)]
+            assert runner.invoke(cli, ["journal", "verify", str(data)]).exit_code == 0
+
+
+def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tmp_path: Path) -> None:
+    key = Transaction(publisher="sink", space="q", name="1")
+    with running_server(tmp_path / "data") as server:
+        with tt.Client("task", server.uri, timeout=SECONDS) as task:
+            steps = staging(key, "part", [batch_from_bodies("t", [b"1", b"2"])])
+            for make, batch in steps:
+                task._ask(make, batch, SECONDS)
+        server.kill()
+        server.start()
+        stats = stats_of(server).transactions
+        assert stats.staged_parts == 1
+        assert stats.staged_bytes > 0
+        kept = "bytes that were staged for transactions and not committed are kept, in 1 files"
+        assert kept in server.errors()
+        with tt.Client("driver", server.uri, timeout=SECONDS) as driver:
+            answer = driver._ask(lambda n: Commit(id=n, transaction=key, parts=("part",)), None, SECONDS)
+            assert isinstance(answer, Committed)
+            assert answer.messages == 2
+            assert [message.data for message in driver.replay("t")] == [b"1", b"2"]
+        assert stats_of(server).transactions.staged_parts == 0

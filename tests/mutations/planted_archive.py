@@ -1,0 +1,87 @@
+"""Owns the mutations of the archive, as planted.py those of the rest.
+
+Must never hold one that changes nothing a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_ENGINE = "unit/engine/test_archive.py"
+_READER = "unit/archive/test_reader.py"
+_READS = "unit/server/test_archive_reads.py"
+
+ARCHIVE_MUTATIONS: Final = (
+    Mutation(
+        "who reads from the archive goes together with those who read the log",
+        "engine/cohorts.py",
+        "        if not may_join(sub) or self._is_older(sub):\n",
+        "        if not may_join(sub):\n",
+        (_ENGINE,),
+    ),
+    Mutation(
+        "who reads from the archive holds the whole log",
+        "engine/subscribing.py",
+        "        return max(sub.reached, view.older.end)\n",
+        "        return sub.reached\n",
+        (_ENGINE,),
+    ),
+    Mutation(
+        "who begins with the first message of the log is told that nothing lies before it",
+        "engine/points.py",
+        "        last = answer.bookmark\n",
+        "        last = None\n",
+        (_ENGINE,),
+    ),
+    Mutation(
+        "archive and log need not meet",
+        "journal/older.py",
+        "        if not self._older.serves(self.position, first):\n",
+        "        if self.position < 0:\n",
+        (_ENGINE,),
+    ),
+    Mutation(
+        "at the end of the archive the end of the log is taken to be reached",
+        "engine/cursors.py",
+        " or isinstance(cursor.reader, OlderReader):\n",
+        ":\n",
+        (_ENGINE,),
+    ),
+    Mutation(
+        "a reader that ends where the log began is never followed by another",
+        "server/archive_reads.py",
+        "            if reading.at < reading.end:\n",
+        "            if reading.end:\n",
+        (_READS,),
+    ),
+    Mutation(
+        "what fails while it is read ahead is never told",
+        "server/archive_reads.py",
+        "                    self.at = -1\n",
+        "                    pass\n",
+        (_READS,),
+    ),
+    Mutation(
+        "rows are given beyond the next chunk of another file",
+        "archive/scan.py",
+        "        reach = min(stream.reach for stream in self._open)\n",
+        "        reach = max(stream.reach for stream in self._open)\n",
+        (_READER,),
+    ),
+    Mutation(
+        "a file that has fewer rows than the table says is read as it is",
+        "archive/scan.py",
+        "        if expected not in (None, file.metadata.num_rows):\n",
+        "        if expected == -1:\n",
+        (_READER,),
+    ),
+    Mutation(
+        "sequences are compared without their sign",
+        "archive/finding.py",
+        "    return sequence - 2 * _SIGN if sequence >= _SIGN else sequence\n",
+        "    return sequence % _SIGN\n",
+        (_READER,),
+    ),
+)

@@ -1,0 +1,67 @@
+"""Owns the defects that are planted in transactions, and the tests that have to notice each.
+
+Must never hold one that changes nothing a client could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_CHAINS = "unit/journal/test_chains.py"
+_ENGINE = "unit/engine/test_transactions.py"
+_LIVES = "simulation/test_transactions.py"
+_STAGED = "unit/journal/test_staging.py"
+
+TRANSACTION_MUTATIONS: Final = (
+    Mutation(
+        "what is accepted of a transaction is live before its end",
+        "engine/transactions.py",
+        "        self._live.withheld(current.end)\n",
+        "        self._live.withheld(0)\n",
+        (_ENGINE,),
+    ),
+    Mutation(
+        "each commit of a chain is persisted by itself",
+        "journal/commit.py",
+        "            if not flight.continues:\n",
+        "            if flight.continues is not None:\n",
+        (_CHAINS,),
+    ),
+    Mutation(
+        "a transaction counts as committed before its record is durable",
+        "engine/transactions.py",
+        "        current.record = record\n        current.answer",
+        "        current.record = record\n        self._committed.take(record)\n        current.answer",
+        (_ENGINE, _LIVES),
+    ),
+    Mutation(
+        "recovery keeps a chain without its end",
+        "journal/recovery.py",
+        "    if through.chain is None or through.ending.verdict not in",
+        "    if through.chain is not None or through.ending.verdict not in",
+        (_CHAINS,),
+    ),
+    Mutation(
+        "a lower number that waits is committed behind a higher one",
+        "engine/transactions.py",
+        "        if current.transaction in self._committed:\n",
+        "        if current in self._next:\n",
+        (_ENGINE,),
+    ),
+    Mutation(
+        "a part is called prepared before its file is synced",
+        "journal/staging.py",
+        "        self._disk.sync(handle)\n        self._disk.sync_directory(STAGING_DIRECTORY)\n",
+        "        self._disk.sync_directory(STAGING_DIRECTORY)\n",
+        (_STAGED,),
+    ),
+    Mutation(
+        "what is staged is dropped before the log has it",
+        "engine/transactions.py",
+        "        journal.append_chain(chain, now)\n",
+        "        journal.append_chain(chain, now)\n        self.staging.drop_all(transaction)\n",
+        (_LIVES,),
+    ),
+)

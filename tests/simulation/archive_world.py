@@ -1,0 +1,98 @@
+"""Owns a simulated engine whose log is archived and removed piece by piece while clients read it.
+
+The archive is a real table, read as a server reads it. The oracle is the plain list of what was ever
+published: must never be computed from what archive or log say later.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.helpers.archives import ArchiveWriter
+from tests.helpers.logs import Commit
+from tests.simulation.engine_peer import Heard
+from tests.simulation.engine_world import EngineWorld
+from tests.simulation.journal_world import read_log
+from tickertape.base.errors import TickertapeError
+from tickertape.batch import slice_batch
+from tickertape.engine.retaining import Pin
+from tickertape.journal.older import ArchiveAnswer, ArchiveRequest, Covered, Older, ReadArchive
+from tickertape.journal.retention import RetentionPolicy
+from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.archive_reads import ArchiveReads
+
+SEGMENT_BYTES = 8_192
+
+
+class ArchiveWorld(EngineWorld):
+    """An engine with an archive at `location`; messages older than an hour go once they are archived."""
+
+    def __init__(self, seed: int, location: Path, *, require: bool = True, topics: str = "") -> None:
+        super().__init__(seed, segment_bytes=SEGMENT_BYTES, retention=RetentionPolicy(age_seconds=3600))
+        self.small_tail()
+        journal = self.broker.journal
+        self.location = location
+        self.topics = topics
+        self.older = journal.view.older = Older(str(location))
+        self.reading = ArchiveReads(ArchiveConfig(location=str(location)), journal.identity, self.older)
+        if require:
+            self.broker.pin(lambda: Pin(self.older.end, "archive", brief=not self.older.known))
+        self.everything: dict[int, Heard] = {}
+        """All messages by their positions, of whatever topic."""
+        self.archived_end = 0
+        self._writer: ArchiveWriter | None = None
+        self._kept: list[Commit] = []
+
+    def archive(self, request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
+        if isinstance(request, ReadArchive):  # many small answers instead of a large one
+            request = request._replace(size=self.rng.choice((1, 300, 3000)))
+        try:
+            return self.reading._answer(request)
+        except TickertapeError as error:
+            return error
+
+    def note(self) -> None:
+        """Remember what was published, before any of it goes."""
+        for first, batch in read_log(self.broker.journal, self.disk, self._known_end):
+            low = max(self._known_end - first, 0)
+            if low < batch.count:
+                positions = np.arange(first + low, first + batch.count)
+                self._kept.append(Commit(positions, slice_batch(batch, low, batch.count)))
+                for i in range(low, batch.count):
+                    if batch.kinds is None or not batch.kinds[i]:
+                        self.everything[first + i] = Heard(
+                            batch.publisher(i), batch.sequence(i), batch.topic(i), batch.body(i)
+                        )
+
+    @property
+    def _known_end(self) -> int:
+        return int(self._kept[-1].positions[-1]) + 1 if self._kept else 0
+
+    def archive_to(self, end: int) -> None:
+        """Archive everything below `end`, in files of a random size."""
+        if self._writer is None:
+            self._writer = ArchiveWriter(self.location, self.broker.journal.identity, topics=self.topics)
+        some = []
+        for positions, batch in self._kept:
+            low, high = np.searchsorted(positions, (self.archived_end, end)).tolist()
+            if low < high:
+                some.append(Commit(positions[low:high], slice_batch(batch, low, high)))
+        if some:
+            self._writer.add(some, end, rows_per_file=self.rng.choice((3, 20, 1000)), rows_per_group=7)
+        self.archived_end = end
+
+    def look(self) -> None:
+        """The server looks how far the archive reaches."""
+        covered = self.reading._look()
+        assert isinstance(covered, Covered)
+        self.older.cover(covered)
+        self.broker.retaining.freed(self.now())
+
+    def expire(self) -> None:
+        """An hour and more passes; whatever may be removed is."""
+        self.wake(3_700)
+        for _ in range(200):
+            self.step()
+        self.wake(1.0)

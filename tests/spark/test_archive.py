@@ -1,0 +1,269 @@
+"""Archiving in a real Spark session: every message of the log is there once, whatever fails at whatever
+moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.helpers.archive_rows import archived, check_files, log_end, log_rows
+from tickertape.archive.committing import Archive
+from tickertape.archive.place import place_of
+from tickertape.archive.table import Coverage, app_id
+from tickertape.base.errors import ArchiveFailed, BadOption, WrongJournal
+from tickertape.client.blocking import Client
+from tickertape.spark.archive import Commits, Report, Wish, archive_log, prepare, whole
+from tickertape.testing.fault_proxy import FaultProxy
+from tickertape.testing.server import RunningServer, running_server, wait_until
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[RunningServer]:
+    with running_server(tmp_path / "data", '[journal]\nsegment_size = "1MB"\n') as server:
+        yield server
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+def wish(server: RunningServer, location: Path, **more: Any) -> Wish:
+    given: dict[str, Any] = {"servers": (server.uri,), "place": place_of(str(location))}
+    return Wish(**(given | more))
+
+
+def publish(server: RunningServer, name: str, rows: int, body: bytes = b"") -> None:
+    """Messages of two publishers to three topics, with labels, and runs of one topic."""
+    with Client(name, server.uri) as one, Client(f"{name}-other", server.uri) as other:
+        one.publish_batch("flights", [b"%d " % n + body for n in range(rows)])
+        for n in range(rows // 20):
+            other.publish("weather of/today %", b"rain %d" % n, expiration=60.0, correlation_id=f"c{n}")
+            one.publish("flights", b"late %d" % n, sow_key=f"k{n}")
+        one.publish("rare", b"once")
+        one.publish_flush()
+        other.publish_flush()
+
+
+def stray_files(location: Path) -> int:
+    """Files that are no part of the archive."""
+    return len(list(location.rglob("*.parquet"))) - len(DeltaTable(location).file_uris())
+
+
+def test_everything_recorded_is_there_once_as_it_was_published(
+    spark: SparkSession, log: RunningServer, location: Path
+) -> None:
+    publish(log, "first", 2000)
+    seen: list[int] = []
+    asked = wish(log, location, batch_messages_max=1500)
+    report = archive_log(spark, asked, told=lambda now: seen.append(now.end))
+    rows = log_rows(log.data)
+    assert archived(location) == rows
+    assert {row["topic"] for row in rows} == {"flights", "weather of/today %", "rare"}
+    end = log_end(log.data)
+    assert rows[0]["position"] > 0  # names of publishers are in the log too, and not in the archive
+    assert (report.begin, report.before, report.end, report.rows) == (0, 0, end, len(rows))
+    assert len(seen) == report.commits == -(-len(rows) // 1500)
+    assert seen[-1] == end
+    assert report.files == len(check_files(location))
+    table = DeltaTable(location)
+    assert table.transaction_version(app_id(Archive(asked.place).coverage.journal)) == end
+    publish(log, "second", 500)
+    assert archive_log(spark, asked).before == end
+    assert archived(location) == log_rows(log.data)
+    version = DeltaTable(location).version()
+    assert archive_log(spark, asked).commits == 0  # there is nothing more
+    assert DeltaTable(location).version() == version
+    check_files(location)
+    read = spark.read.parquet(*DeltaTable(location).file_uris())
+    assert read.count() == len(log_rows(log.data))
+
+
+def test_a_driver_that_dies_around_a_commit_neither_loses_nor_doubles(
+    spark: SparkSession, log: RunningServer, location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(log, "one", 1000)
+    asked = wish(log, location, batch_messages_max=600)
+    real = Archive.add
+
+    def dies_before(self: Archive, *given: Any) -> bool:
+        raise RuntimeError("died before the commit")
+
+    def dies_after(self: Archive, *given: Any) -> bool:
+        assert real(self, *given)
+        raise RuntimeError("died after the commit")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "add", dies_before)
+        with pytest.raises(Exception, match="died before the commit"):
+            archive_log(spark, asked)
+    assert archived(location) == []
+    assert stray_files(location) > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "add", dies_after)
+        with pytest.raises(Exception, match="died after the commit"):
+            archive_log(spark, asked)
+    middle = Archive(asked.place).coverage.end
+    assert len(archived(location)) == 600
+    report = archive_log(spark, asked)
+    assert report.before == middle
+    assert archived(location) == log_rows(log.data)
+    check_files(location)
+
+
+def test_a_task_that_is_cut_off_leaves_nothing_in_the_archive(
+    spark: SparkSession, log: RunningServer, location: Path
+) -> None:
+    publish(log, "one", 20_000, body=b"x" * 400)
+    with FaultProxy(log.uri) as proxy:
+        asked = wish(log, location, servers=(proxy.uri,), timeout_seconds=5.0)
+        prepare(asked)
+        struck = proxy.to_client.after(4_000_000, "reset")
+        with pytest.raises(Exception, match="Disconnected"):
+            archive_log(spark, asked)
+        assert struck.is_set()
+    assert archived(location) == []
+    archive_log(spark, wish(log, location))
+    assert archived(location) == log_rows(log.data)
+
+
+def test_it_goes_on_until_it_is_stopped_and_merges_small_files(
+    spark: SparkSession, log: RunningServer, location: Path
+) -> None:
+    stop = threading.Event()
+    reports: list[Report] = []
+    asked = wish(log, location)
+
+    def run() -> None:
+        given = {"interval_seconds": 0.1, "compacting": True, "stop": stop}
+        reports.append(archive_log(spark, asked, **given))  # type: ignore[arg-type]
+
+    publish(log, "begin", 100)
+    runner = threading.Thread(target=run)
+    runner.start()
+    try:
+        for n in range(9):
+            publish(log, f"client-{n}", 40)
+            end = log_end(log.data)
+            wait_until(lambda end=end: end in ends(asked), 60)
+    finally:
+        stop.set()
+        runner.join()
+    assert reports[0].commits >= 9
+    assert reports[0].compacted.files_before >= 8
+    assert archived(location) == log_rows(log.data)
+    check_files(location)
+
+
+def ends(asked: Wish) -> list[int]:
+    return [Archive(asked.place).coverage.end] if Archive.exists(asked.place) else []
+
+
+def test_some_topics_can_be_archived_and_the_end_is_that_of_the_log(
+    spark: SparkSession, log: RunningServer, location: Path
+) -> None:
+    publish(log, "one", 100)
+    asked = wish(log, location, topics="^(rare|weather.*)$")
+    archive_log(spark, asked)
+    rows = [row for row in log_rows(log.data) if row["topic"] != "flights"]
+    assert archived(location) == rows
+    with Client("two", log.uri) as client:
+        client.publish_batch("flights", [b"not archived"] * 10)
+        client.publish("rare", b"out of the files")
+        client.publish_flush()
+    rows = [row for row in log_rows(log.data) if row["topic"] != "flights"]
+    archive_log(spark, wish(log, location, topics=asked.topics, directory=str(log.data)))
+    assert archived(location) == rows
+    coverage = Archive(asked.place).coverage
+    assert coverage == Coverage(coverage.journal, 0, log_end(log.data), "^(rare|weather.*)$")
+    with pytest.raises(ArchiveFailed, match=r"is the archive of the topics '.*', not of all topics"):
+        prepare(wish(log, location))
+
+
+# -- before Spark is started --------------------------------------------------------------------------
+
+
+def test_the_archive_of_another_log_is_refused(log: RunningServer, location: Path, tmp_path: Path) -> None:
+    publish(log, "one", 20)
+    prepare(wish(log, location))
+    with running_server(tmp_path / "other") as other:
+        publish(other, "one", 20)
+        with pytest.raises(WrongJournal):
+            prepare(wish(other, location))
+    assert prepare(wish(log, location)).behind == log_end(log.data)
+
+
+def test_a_log_that_is_shorter_than_its_archive_is_refused(log: RunningServer, location: Path) -> None:
+    publish(log, "one", 20)
+    ready = prepare(wish(log, location))
+    ready.archive.add(0, log_end(log.data) + 1, [])
+    with pytest.raises(ArchiveFailed, match="it has lost messages that were archived"):
+        prepare(wish(log, location))
+
+
+def test_a_log_that_has_removed_what_is_not_archived_is_refused(location: Path, tmp_path: Path) -> None:
+    config = '[journal]\nsegment_size = "1MB"\nretain_size = "3MB"\n'
+    with running_server(tmp_path / "data", config) as server:
+        publish(server, "one", 20)
+        asked = wish(server, location)
+        prepare(asked)
+        for n in range(4):
+            publish(server, f"more-{n}", 2000, body=b"x" * 1000)
+        wait_until(lambda: begins(server) > 0, 30)
+        with pytest.raises(ArchiveFailed, match="were removed before they were archived"):
+            prepare(asked)
+        fresh = prepare(wish(server, tmp_path / "fresh"))
+        assert fresh.archive.coverage.begin > 0
+
+
+def begins(server: RunningServer) -> int:
+    with Client("looking", server.uri) as client:
+        return client.resolve("flights", "0")[1]
+
+
+def test_what_goes_on_needs_an_end(log: RunningServer, location: Path) -> None:
+    with pytest.raises(BadOption, match="an event that stops it"):
+        archive_log(None, wish(log, location), interval_seconds=1.0)  # type: ignore[arg-type]
+
+
+# -- what tasks tell ----------------------------------------------------------------------------------
+
+
+def test_what_tasks_read_must_fit_together() -> None:
+    assert whole([(5, 9, "[]"), (0, 5, "[]")]) == (0, 9, [])
+    with pytest.raises(ArchiveFailed, match="a task read positions 6 to 9, the one before ended at 5"):
+        whole([(0, 5, "[]"), (6, 9, "[]")])
+    with pytest.raises(ArchiveFailed, match="positions 4 to 9"):
+        whole([(0, 5, "[]"), (4, 9, "[]")])
+
+
+def test_a_batch_that_spark_repeats_is_committed_once(log: RunningServer, location: Path) -> None:
+    publish(log, "one", 10)
+    ready = prepare(wish(log, location))
+    report = Report(0, 0, 0)
+    commits = Commits(ready.archive, report, compacting=False, told=None)
+    commits(_frame((0, 4, "[]"), (4, 7, "[]")), 0)
+    commits(_frame((0, 4, "[]"), (4, 7, "[]")), 0)
+    commits(_frame(), 1)
+    assert (report.commits, report.end) == (1, 7)
+    with pytest.raises(ArchiveFailed, match="would be missing"):
+        commits(_frame((8, 9, "[]")), 2)
+    assert isinstance(commits.failure, ArchiveFailed)
+    assert Archive(ready.archive.place).coverage.end == 7
+
+
+def _frame(*parts: tuple[int, int, str]) -> Any:
+    class Frame:
+        collect: Callable[[], list[dict[str, Any]]] = staticmethod(
+            lambda: [dict(zip(("start", "end", "files"), part, strict=True)) for part in parts]
+        )
+
+    return Frame()

@@ -1,0 +1,47 @@
+"""The how-to about Spark, pasted block by block over a log that has what it asks for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tickertape.client.blocking import Client
+from tickertape.testing.server import running_server
+
+pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).parents[2] / "docs/howto/spark.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_every_block_does_what_the_page_says(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(BLOCKS) == 4
+    with running_server(tmp_path / "data") as server:
+        rows: list[dict[str, Any]] = [
+            {"carrier": "UA" if n % 2 else "EV", "dep_delay": n, "origin": {"airport": "JFK"}}
+            for n in range(8)
+        ]
+        with Client("howto", server.uri) as client:
+            client.publish_batch("flights", rows)
+            client.publish_flush()
+        here = {
+            "tcp://127.0.0.1:9007": server.uri,
+            "/srv/tickertape": str(server.data),
+            "/tmp/flights": str(tmp_path / "flights"),
+        }
+        names: dict[str, Any] = {"spark": spark}
+        for block in BLOCKS:
+            for there, place in here.items():
+                block = block.replace(there, place)
+            exec(compile(block, str(PAGE), "exec"), names)
+        assert names["delays"].where("`origin.airport` = 'JFK'").count() == 8
+        assert spark.read.parquet(str(tmp_path / "flights")).count() == 8
+    printed = capsys.readouterr().out
+    assert re.search(r"UA\|\s*4\|", printed)
+    assert re.search(r"EV\|\s*3\.0\|", printed)

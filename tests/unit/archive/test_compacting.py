@@ -1,0 +1,174 @@
+"""Compaction: the same rows in the same order in fewer files, while others add and read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files
+from tickertape.archive import compacting
+from tickertape.archive.committing import Archive
+from tickertape.archive.compacting import StoredFile, compact, plan, stored_files, vacuum
+from tickertape.archive.place import Place, place_of
+from tickertape.archive.writing import write_files
+from tickertape.base.errors import ArchiveFailed, BadOption
+
+TOPICS = ("a", "b", "rare topic/%")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return place_of(str(tmp_path / "archive"))
+
+
+def filled(place: Place, batches: int = 6, rows: int = 50) -> Archive:
+    archive = Archive.create(place, JOURNAL, 0, "")
+    for n in range(batches):
+        add(archive, n * rows, (n + 1) * rows)
+    return archive
+
+
+def add(archive: Archive, begin: int, end: int) -> None:
+    files = write_files(archive.place, [batch_of(range(begin, end), TOPICS)])
+    assert archive.add(begin, end, files)
+
+
+def file_of(first: int, last: int, size: int, topic: str = "a", day: str = "2026-01-01") -> StoredFile:
+    return StoredFile(day, topic, first, last, f"{topic}{first}", size, last - first + 1)
+
+
+def test_rows_and_order_stay_and_files_become_few(place: Place) -> None:
+    archive = filled(place)
+    before = archived(place.location)
+    end = archive.coverage
+    seen: list[int] = []
+    done = compact(archive, wrote=seen.append)
+    assert (done.files_before, done.files_after, done.rows) == (18, 3, 300)
+    assert sum(seen) == 300
+    assert archived(place.location) == before
+    assert len(check_files(place.location)) == 3
+    assert Archive(place, JOURNAL).coverage == end
+    assert compact(archive).files_before == 0  # nothing is left to do
+    add(archive, 300, 310)
+    assert archive.coverage.end == 310
+
+
+def test_neighbours_are_merged_up_to_the_target() -> None:
+    small = [file_of(at, at + 9, 30) for at in range(0, 100, 10)]
+    assert [len(run) for run in plan(small, target=100)] == [3, 3, 3]
+    large = [file_of(0, 9, 10), file_of(10, 19, 95), file_of(20, 29, 10), file_of(30, 39, 10)]
+    assert [[f.first for f in run] for run in plan(large, target=100)] == [[20, 30]]
+    apart = [file_of(0, 9, 1), file_of(10, 19, 1, topic="b"), file_of(20, 29, 1, day="2026-01-02")]
+    assert plan(apart, target=100) == []
+    assert [[f.first for f in run] for run in plan(reversed(small), target=60)] == [
+        [at, at + 10] for at in range(0, 100, 20)
+    ]
+
+
+def test_while_it_is_written_files_are_merged_with_their_like() -> None:
+    small = [file_of(at, at + 9, 30) for at in range(100, 180, 10)]
+    assert plan(small[1:], meanwhile=True) == []  # there are too few
+    assert plan(small, meanwhile=True) == [small]
+    assert plan([file_of(0, 9, 240), *small], meanwhile=True) == [[file_of(0, 9, 240), *small]]
+    assert plan([file_of(0, 9, 241), *small], meanwhile=True) == [small]
+    assert plan([file_of(0, 9, 30), file_of(10, 19, 999), *small], meanwhile=True) == [small]
+
+
+def test_a_row_is_rewritten_a_few_times_however_many_files_come() -> None:
+    files: list[StoredFile] = []
+    rewritten = 0
+    for at in range(2000):
+        files.append(file_of(at, at, 1))
+        for run in plan(files, meanwhile=True, target=10_000):
+            rewritten += sum(file.bytes for file in run)
+            whole = file_of(run[0].first, run[-1].last, sum(file.bytes for file in run))
+            files = sorted([file for file in files if file not in run] + [whole])
+    assert len(files) < 40
+    assert rewritten < 6 * 2000
+
+
+def test_files_that_overlap_are_left_alone() -> None:
+    assert plan([file_of(0, 9, 1), file_of(9, 19, 1)]) == []
+
+
+def test_what_is_added_meanwhile_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = filled(place)
+    other = Archive(place, JOURNAL)
+    real = write_files
+
+    def beside(*given: object) -> object:
+        add(other, other.coverage.end, other.coverage.end + 7)
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compacting, "write_files", beside)
+    done = compact(archive)
+    assert done.files_before == 18
+    assert [row["position"] for row in archived(place.location)] == list(range(321))
+    check_files(place.location)
+
+
+def test_two_that_compact_the_same_do_not_double_rows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = filled(place)
+    real = write_files
+
+    def beside(*given: object) -> object:
+        with monkeypatch.context() as undone:
+            undone.setattr(compacting, "write_files", real)
+            compact(Archive(place, JOURNAL))
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compacting, "write_files", beside)
+    done = compact(archive)
+    assert done.files_before == 0
+    assert [row["position"] for row in archived(place.location)] == list(range(300))
+
+
+def test_a_file_that_is_not_what_the_table_says_is_left_alone(place: Place) -> None:
+    archive = filled(place, batches=2)
+    version = archive.table.version()
+    victim = stored_files(archive)[1]
+    write_files(place, [batch_of(range(1000, 1002), ("a",))])  # a file with other rows takes its place
+    other = max(Path(place.location).rglob("*.parquet"), key=os.path.getctime)
+    os.replace(other, place.path(victim.path))
+    with pytest.raises(ArchiveFailed, match="do not hold the 34 rows"):
+        compact(archive)
+    assert DeltaTable(place.location).version() == version
+
+
+def test_a_reader_of_the_version_before_goes_on(place: Place) -> None:
+    archive = filled(place)
+    reader = DeltaTable(place.location)
+    data = reader.to_pyarrow_dataset()
+    compact(archive)
+    vacuum(archive, 7 * 86400.0)
+    assert sorted(data.to_table(["position"]).column(0).to_pylist()) == list(range(300))
+
+
+def test_vacuum_removes_old_files_that_are_no_part_of_the_archive(place: Place) -> None:
+    archive = filled(place)
+    write_files(place, [batch_of(range(5))])  # of an attempt that failed
+    compact(archive)
+    assert vacuum(archive, 3600.0) == 0  # they are young
+    with pytest.raises(BadOption, match="an hour at least"):
+        vacuum(archive, 3599.0)
+    stored = {file.path for file in stored_files(archive)}
+    for path in Path(place.location).rglob("*.parquet"):
+        os.utime(path, (1, 1))
+    kept = {str(path.relative_to(place.location)) for path in Path(place.location).rglob("*.parquet")}
+    assert len(kept) == 18 + 1 + 3
+    assert vacuum(archive, 3600.0) == 1  # what compaction replaced was part of the archive a moment ago
+    kept = {str(path.relative_to(place.location)) for path in Path(place.location).rglob("*.parquet")}
+    assert stored <= kept
+    assert len(kept) == 18 + 3
+    assert [row["position"] for row in archived(place.location)] == list(range(300))
+
+
+def test_while_it_is_written_only_many_small_files_are_merged(place: Place) -> None:
+    archive = filled(place, batches=7)
+    assert compact(archive, meanwhile=True).files_before == 0
+    add(archive, 350, 400)
+    assert compact(archive, meanwhile=True).files_before == 24
+    assert len(check_files(place.location)) == 3

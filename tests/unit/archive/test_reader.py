@@ -1,0 +1,373 @@
+"""Reading the archive: exactly what was published, in order, and no file more than is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake.transaction import RemoveAction
+
+from tests.helpers.archives import ArchiveWriter
+from tests.helpers.logs import DAY, Commit, Told, end_of, messages_of, random_log, told
+from tickertape.archive.reader import Archive, fits
+from tickertape.archive.scan import Scan
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import ArchiveFailed, WrongJournal
+from tickertape.batch import batch_from_bodies
+from tickertape.filter import compile_filter
+from tickertape.payload import message_type
+
+pytestmark = pytest.mark.slow
+
+JOURNAL = "0123456789abcdef" * 2
+
+
+def archived(location: Path, log: list[Commit], splits: int = 3, rows_per_group: int = 20) -> Archive:
+    """The archive of a log, which was written in so many batches."""
+    writer = ArchiveWriter(location, JOURNAL, begin=int(log[0].positions[0]))
+    for part in np.array_split(np.arange(len(log)), splits):
+        some = [log[i] for i in part.tolist()]
+        writer.add(some, end_of(some), rows_per_group=rows_per_group, rows_per_file=50)
+    archive = Archive(str(location), JOURNAL)
+    archive.refresh()
+    return archive
+
+
+def read(
+    archive: Archive, begin: int, end: int, topic: str | None = None, bytes_max: int = 1 << 20
+) -> list[Told]:
+    found: list[Told] = []
+    reached = begin
+    for piece in archive.messages(begin, end, topic, bytes_max=bytes_max):
+        assert piece.end >= reached
+        if piece.batch is not None:
+            piece.batch.verify()
+            assert reached <= piece.positions[0] <= piece.positions[-1] < piece.end
+            found += told(piece.positions, piece.batch)
+        reached = piece.end
+    assert reached == end
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_archived_is_read_back_as_it_was_published(tmp_path: Path, seed: int) -> None:
+    log = random_log(Random(seed), 60)
+    archive = archived(tmp_path, log)
+    end, everything = end_of(log), messages_of(log)
+    assert read(archive, 0, end) == everything
+    assert read(archive, 0, end, bytes_max=1) == everything
+    for topic in ("a", "c/d", "^[ab]$", "none"):
+        wanted = [m for m in everything if fits(topic)(m[4])]
+        assert read(archive, 0, end, topic) == wanted
+    random = Random(seed)
+    for _ in range(10):
+        low, high = sorted((random.randint(0, end), random.randint(0, end)))
+        assert read(archive, low, high) == [m for m in everything if low <= m[0] < high]
+
+
+def test_columns_that_no_message_uses_are_absent(tmp_path: Path) -> None:
+    batch = batch_from_bodies("t", [b"1", b"", b"333"], publisher=5, first_sequence=9, timestamp=DAY)
+    archive = archived(tmp_path, [Commit(np.arange(3), batch)], 1)
+    (piece, last) = list(archive.messages(0, 3))
+    assert piece.batch is not None
+    assert last.batch is None
+    assert (piece.batch.columns, piece.batch.run_count, piece.batch.topics) == (0, 1, ("t",))
+    assert bytes(piece.batch.bodies) == bytes(batch.bodies)
+
+
+def test_little_memory_gives_the_same(tmp_path: Path) -> None:
+    log = random_log(Random(5), 30)
+    archive = archived(tmp_path, log)
+    manifest = archive._covering(0, end_of(log))
+    files = manifest.overlapping(0, end_of(log))
+    scan = Scan(archive.store, files, 0, end_of(log), memory_bytes=1)
+    pieces = [piece for piece in scan if piece.rows is not None]
+    assert [m for p in pieces if p.rows for m in told(p.rows.positions, p.rows.batch())] == messages_of(log)
+    assert max(len(p.rows.positions) for p in pieces if p.rows) <= 3  # a row of each topic
+
+
+def test_more_files_than_may_be_open_are_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tickertape.archive.scan.archive_files_open_max", 1)
+    monkeypatch.setattr("tickertape.archive.scan.archive_chunk_bytes_max", 100)
+    log = random_log(Random(6), 30)
+    archive = archived(tmp_path, log, 1)
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+    assert archive.store.files_opened > len(archive._covering(0, 1))
+
+
+def test_a_filter_gives_what_passes(tmp_path: Path) -> None:
+    log = random_log(Random(7), 40)
+    archive = archived(tmp_path, log)
+    passing = compile_filter("/n % 10 = 3", message_type("json"))
+    found: list[Told] = []
+    for piece in archive.messages(0, end_of(log), filter=passing):
+        if piece.batch is not None:
+            piece.batch.verify()
+            found += told(piece.positions, piece.batch)
+    assert found == [m for m in messages_of(log) if passing.matches(m[5])]
+    assert found
+
+
+def test_only_files_and_row_groups_that_can_hold_it_are_read(tmp_path: Path) -> None:
+    bodies = [b"%d" % i for i in range(1000)]
+    log = [
+        Commit(
+            np.arange(n * 1000, (n + 1) * 1000),
+            batch_from_bodies(
+                "t1" if n % 2 else "t0", bodies, publisher=1, first_sequence=n * 1000 + 1, timestamp=n
+            ),
+        )
+        for n in range(10)
+    ]
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    for commit in log:
+        writer.add([commit], end_of([commit]), rows_per_group=100)
+    archive = Archive(str(tmp_path))
+    store = archive.store
+    assert len(read(archive, 4150, 4250)) == 100
+    assert (store.files_opened, store.groups_read) == (1, 2)
+    assert read(archive, 4150, 4250, "t1") == []
+    assert (store.files_opened, store.groups_read) == (1, 2)
+    assert archive.find_bookmark(Bookmark(1, 7500), 10_000) == 7499
+    assert (store.files_opened, store.groups_read) == (2, 3)
+    assert archive.find_time(7, 0, 10_000) == 7000
+    assert store.files_opened <= 10  # timestamps in the statistics are whole milliseconds
+    before = store.groups_read
+    assert archive.last_before(7000) == Bookmark(1, 7000)
+    assert store.groups_read == before + 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_positions_by_bookmark_and_time(tmp_path: Path, seed: int) -> None:
+    log = random_log(Random(seed), 60, first=100)
+    archive = archived(tmp_path, log)
+    everything, end = messages_of(log), end_of(log)
+    for position, publisher, sequence, stamp, *_ in everything[::19]:
+        assert archive.find_bookmark(Bookmark(publisher, sequence), end) == position
+        assert archive.find_bookmark(Bookmark(publisher, sequence), position) is None
+        assert archive.find_time(stamp, 0, end) == next(m[0] for m in everything if m[3] >= stamp)
+        later = [m[0] for m in everything if m[3] >= stamp and 150 <= m[0] < 200]
+        assert archive.find_time(stamp, 150, 200) == (later[0] if later else None)
+        before = [m for m in everything if m[0] < position]
+        expected = Bookmark(before[-1][1], before[-1][2]) if before else None
+        assert archive.last_before(position) == expected
+    assert archive.find_bookmark(Bookmark(9, 1), end) is None
+    assert archive.find_time(everything[-1][3] + 1, 0, end) is None
+    assert archive.last_before(0) is None
+
+
+def test_files_without_statistics_are_read_whenever_they_may_hold_it(tmp_path: Path) -> None:
+    log = random_log(Random(8), 12)
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    for commit in log:
+        writer.add([commit], end_of([commit]), statistics=False)
+    archive = Archive(str(tmp_path))
+    everything = messages_of(log)
+    assert read(archive, 0, end_of(log)) == everything
+    position, publisher, sequence, stamp, *_ = everything[30]
+    assert archive.find_bookmark(Bookmark(publisher, sequence), end_of(log)) == position
+    assert archive.find_time(stamp, 0, end_of(log)) == next(m[0] for m in everything if m[3] >= stamp)
+    assert archive.last_before(position) == Bookmark(everything[29][1], everything[29][2])
+
+
+# -- what is wrong ------------------------------------------------------------------------------------
+
+
+def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
+    log = random_log(Random(1), 10, first=50)
+    archive = archived(tmp_path, log)
+    for begin, end in ((0, 60), (50, end_of(log) + 1)):
+        with pytest.raises(ArchiveFailed, match=f"has positions 50 to below {end_of(log)}"):
+            archive.scan(begin, end)
+
+
+def test_no_table_yet(tmp_path: Path) -> None:
+    archive = Archive(str(tmp_path / "none"))
+    assert archive.refresh() is None
+    with pytest.raises(ArchiveFailed, match="there is no table yet"):
+        archive.scan(0, 1)
+    log = random_log(Random(1), 10)
+    archived(tmp_path / "none", log)
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+
+
+def test_the_archive_of_another_journal_is_refused(tmp_path: Path) -> None:
+    archived(tmp_path, random_log(Random(1), 10))
+    with pytest.raises(WrongJournal):
+        Archive(str(tmp_path), "f" * 32).refresh()
+
+
+def test_a_missing_file_is_told_not_passed_over(tmp_path: Path) -> None:
+    log = random_log(Random(2), 30)
+    archive = archived(tmp_path, log)
+    gone = min(tmp_path.rglob("*.parquet"))
+    gone.unlink()
+    with pytest.raises(ArchiveFailed, match=gone.name) as error:
+        read(archive, 0, end_of(log))
+    assert error.value.missing
+
+
+def test_a_damaged_page_is_told(tmp_path: Path) -> None:
+    log = random_log(Random(2), 60)
+    archive = archived(tmp_path, log, 1)
+    victim = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    data = bytearray(victim.read_bytes())
+    about = pq.ParquetFile(victim).metadata.row_group(0).column(4)
+    data[about.dictionary_page_offset + about.total_compressed_size // 2] ^= 1
+    victim.write_bytes(data)
+    with pytest.raises(ArchiveFailed, match=victim.name):
+        read(archive, 0, end_of(log))
+
+
+def rewritten(path: Path, rows: pa.Table) -> None:
+    pq.write_table(rows, path, row_group_size=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda rows: rows.slice(0, rows.num_rows - 1), "the table says"),
+        (lambda rows: rows.take(np.arange(rows.num_rows)[::-1]), "do not rise by position"),
+        (
+            lambda rows: rows.set_column(0, "position", pa.nulls(rows.num_rows, pa.int64())),
+            "column position has no value",
+        ),
+        (lambda rows: rows.set_column(1, "publisher", pa.array(["x"] * rows.num_rows)), "cannot be read"),
+        (lambda rows: rows.drop_columns(["data"]), "no column data"),
+    ],
+)
+def test_rows_that_are_not_as_they_should_be_are_told(tmp_path: Path, damage: object, expected: str) -> None:
+    log = random_log(Random(3), 20)
+    archive = archived(tmp_path, log, 1)
+    victim = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    assert callable(damage)
+    rewritten(victim, damage(pq.read_table(victim, partitioning=None)))
+    with pytest.raises(ArchiveFailed, match=expected) as error:
+        read(archive, 0, end_of(log))
+    assert victim.name in str(error.value)
+
+
+def test_out_of_order_from_one_row_group_to_the_next_is_told(tmp_path: Path) -> None:
+    log = random_log(Random(3), 40)
+    archive = archived(tmp_path, log, 1, rows_per_group=1 << 20)
+    victim = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    rows = pq.read_table(victim, partitioning=None)
+    half = rows.num_rows // 2
+    pq.write_table(pa.concat_tables([rows.slice(half), rows.slice(0, half)]), victim, row_group_size=half)
+    with pytest.raises(ArchiveFailed, match="do not rise by position"):
+        read(archive, 0, end_of(log))
+
+
+def test_a_position_twice_is_told(tmp_path: Path) -> None:
+    log = random_log(Random(4), 20)
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(log, 1)
+    writer.add(log, end_of(log))
+    with pytest.raises(ArchiveFailed, match="is in two files"):
+        read(Archive(str(tmp_path)), 0, end_of(log))
+
+
+def test_compaction_while_it_is_read_is_not_noticed(tmp_path: Path) -> None:
+    log = random_log(Random(9), 10)
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    for commit in log:
+        writer.add([commit], end_of([commit]))
+    archive = Archive(str(tmp_path))
+    reading = archive.messages(0, end_of(log))
+    first = next(reading)
+    old = writer.table.get_add_actions(flatten=True)
+    paths = pa.table(old).column("path").to_pylist()
+    writer.add(log, end_of(log))  # the same rows in fewer files
+    removed = [RemoveAction(path=path, data_change=False, deletion_timestamp=0) for path in paths]
+    writer.commit(removed, None)
+    for path in paths:
+        (tmp_path / path).unlink()
+    rest = [piece for piece in reading if piece.batch is not None]
+    assert first.batch is not None
+    found = told(first.positions, first.batch)
+    for piece in rest:
+        assert piece.batch is not None
+        found += told(piece.positions, piece.batch)
+    assert found == messages_of(log)
+
+
+def test_a_table_that_goes_away_is_told(tmp_path: Path) -> None:
+    log = random_log(Random(1), 10)
+    archive = archived(tmp_path / "table", log)
+    (tmp_path / "table").rename(tmp_path / "unmounted")
+    with pytest.raises(ArchiveFailed, match="the table is gone; it had positions 0 to below"):
+        archive.refresh()
+    (tmp_path / "unmounted").rename(tmp_path / "table")
+    assert archive.refresh() is not None
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+
+
+def test_a_table_whose_old_versions_are_cleaned_up_is_opened_anew(tmp_path: Path) -> None:
+    log = random_log(Random(1), 12)
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(log[:6], end_of(log[:6]))
+    archive = Archive(str(tmp_path), JOURNAL)
+    archive.refresh()
+    writer.add(log[6:], end_of(log))
+    writer.table.create_checkpoint()
+    for entry in (tmp_path / "_delta_log").glob("*.json"):
+        entry.unlink()
+    assert archive.refresh() == (JOURNAL, 0, end_of(log), "")
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+
+
+def test_statistics_of_another_type_prune_nothing(tmp_path: Path) -> None:
+    log = random_log(Random(1), 20)
+    archive = archived(tmp_path, log, 1)
+    for file in tmp_path.rglob("*.parquet"):
+        rows = pq.read_table(file, partitioning=None)
+        names = rows.schema.names.index("publisher")
+        rows = rows.set_column(names, "publisher", rows.column("publisher").cast(pa.binary()))
+        rows = rows.set_column(
+            rows.schema.names.index("timestamp"),
+            "timestamp",
+            rows.column("timestamp").cast(pa.timestamp("us")),
+        )
+        pq.write_table(rows, file, row_group_size=5)
+    everything = messages_of(log)
+    position, publisher, sequence, stamp, *_ = everything[20]
+    assert read(archive, 0, end_of(log)) == everything
+    assert archive.find_bookmark(Bookmark(publisher, sequence), end_of(log)) == position
+    assert archive.find_time(stamp, 0, end_of(log)) == next(m[0] for m in everything if m[3] >= stamp)
+
+
+def test_a_uri_of_a_directory_is_a_path(tmp_path: Path) -> None:
+    log = random_log(Random(1), 10)
+    archived(tmp_path / "a b", log)
+    archive = Archive((tmp_path / "a b").as_uri())
+    assert archive.store.root == tmp_path / "a b"
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+
+
+def test_an_object_store_is_read_as_a_path_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the file system that delta-rs has for every store; a directory is one of them."""
+    log = random_log(Random(1), 30)
+    archived(tmp_path, log)
+    archive = Archive(tmp_path.as_uri(), options={"timeout": "5s"})
+    archive.store.root = None
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+    gone = min(tmp_path.rglob("*.parquet"))
+    gone.unlink()
+    with pytest.raises(ArchiveFailed, match=gone.name) as error:
+        read(archive, 0, end_of(log))
+    assert error.value.missing
+
+
+def test_a_file_that_is_not_there_has_the_range_the_table_says(tmp_path: Path) -> None:
+    log = random_log(Random(1), 10)
+    manifest = archived(tmp_path, log, 1)._covering(0, end_of(log))
+    files = [manifest.file(n) for n in range(len(manifest))]
+    assert sum(file.rows or 0 for file in files) == len(messages_of(log))
+    assert [file.low for file in files] == sorted(file.low for file in files)
+    assert all(file.low <= file.high for file in files)

@@ -1,0 +1,191 @@
+"""Files of the archive: by day and topic, in order, in row groups that are not too large."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files, rows_of
+from tickertape.archive import writing
+from tickertape.archive.committing import Archive
+from tickertape.archive.place import Place, new_file, place_of
+from tickertape.archive.writing import Added, FileWriter, write_files
+from tickertape.base.errors import ArchiveFailed, BadOption
+
+DAY = 86_400_000_000
+
+
+def written(tmp_path: Path, batches: list[pa.RecordBatch], end: int) -> list[Added]:
+    place = place_of(str(tmp_path / "archive"))
+    archive = Archive.create(place, JOURNAL, 0, "")
+    files = write_files(place, batches)
+    assert archive.add(0, end, files)
+    return files
+
+
+def test_rows_are_read_back_as_they_were(tmp_path: Path) -> None:
+    batches = [batch_of(range(start, start + 100), ("a", "b/c d%", "ü")) for start in range(0, 500, 100)]
+    files = written(tmp_path, batches, 500)
+    assert archived(tmp_path / "archive") == rows_of(batches)
+    assert sorted(file.topic for file in files) == ["a", "b/c d%", "ü"]
+    assert sum(file.rows for file in files) == 500
+    check_files(tmp_path / "archive")
+
+
+def test_each_day_has_files_of_its_own(tmp_path: Path) -> None:
+    batches = [batch_of(range(10), micros_each=DAY // 4)]
+    files = written(tmp_path, batches, 10)
+    assert len({file.day for file in files}) == len(files) == 3
+    assert archived(tmp_path / "archive") == rows_of(batches)
+    check_files(tmp_path / "archive")
+
+
+def test_row_groups_are_bounded_by_rows_and_by_bodies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "row_group_rows_max", 64)
+    monkeypatch.setattr(writing, "archive_row_group_bytes_max", 20_000)
+    batches = [
+        batch_of(range(100)),
+        batch_of(range(100, 150), body=b"x" * 1000),
+        batch_of(range(150, 152), body=b"y" * 30_000),
+    ]
+    written(tmp_path, batches, 152)
+    (found,) = check_files(tmp_path / "archive")
+    rows = [found.row_group(at).num_rows for at in range(found.num_row_groups)]
+    assert sum(rows) == 152
+    assert max(rows) == 64
+    assert rows[-2:] == [1, 1]  # larger than a group may be, so alone
+    sizes = [found.row_group(at).column(4).total_uncompressed_size for at in range(found.num_row_groups)]
+    assert max(sizes[:-2]) < 21_000
+    assert archived(tmp_path / "archive") == rows_of(batches)
+
+
+def test_row_groups_can_be_pruned_and_bodies_have_no_statistics(tmp_path: Path) -> None:
+    files = written(tmp_path, [batch_of(range(10))], 10)
+    group = pq.ParquetFile(tmp_path / "archive" / files[0].path).metadata.row_group(0)
+    columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+    assert {name for name, column in columns.items() if column.is_stats_set} == {
+        "position", "publisher", "sequence", "timestamp",
+    }  # fmt: skip
+    assert (columns["position"].statistics.min, columns["position"].statistics.max) == (0, 9)
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+
+
+def test_what_waits_is_bounded_however_many_topics_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "buffer_bytes_max", 30_000)
+    monkeypatch.setattr(writing, "files_open_max", 3)
+    topics = [f"t{n}" for n in range(20)]
+    batches = [batch_of(range(start, start + 100), topics, body=b"x" * 200) for start in range(0, 2000, 100)]
+    place = place_of(str(tmp_path / "archive"))
+    archive = Archive.create(place, JOURNAL, 0, "")
+    writer = FileWriter(place)
+    for batch in batches:
+        writer.write(batch)
+        assert writer._cost <= 30_000
+        assert writer._cost == sum(waiting.cost for waiting in writer._waiting.values())
+        assert len(writer._open) <= 3
+    files = writer.finish()
+    assert len(files) > len(topics)
+    archive.add(0, 2000, files)
+    assert archived(tmp_path / "archive") == rows_of(batches)
+    check_files(tmp_path / "archive")
+
+
+def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "row_group_rows_max", 50)
+    monkeypatch.setattr(writing, "file_bytes_target", 4000)
+    batches = [batch_of(range(1000))]
+    files = written(tmp_path, batches, 1000)
+    assert len(files) > 2
+    assert min(file.bytes for file in files[:-1]) >= 4000
+    assert archived(tmp_path / "archive") == rows_of(batches)
+    check_files(tmp_path / "archive")
+
+
+def test_rows_out_of_order_are_refused_and_leave_no_file(tmp_path: Path) -> None:
+    place = place_of(str(tmp_path / "archive"))
+    for batches in ([batch_of([1, 3, 2])], [batch_of([1, 1])]):
+        with pytest.raises(ArchiveFailed, match="positions do not rise"):
+            write_files(place, batches)
+    writer = FileWriter(place)
+    writer.write(batch_of([5]))
+    writer._flush(next(iter(writer._waiting)))
+    writer.write(batch_of([4]))
+    with pytest.raises(ArchiveFailed, match="do not rise behind 5"):
+        writer.finish()
+    writer.abandon(ArchiveFailed("over"))
+    assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
+
+
+def test_rows_that_cannot_be_read_on_leave_no_open_file(tmp_path: Path) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield batch_of(range(70_000))  # more than a row group: the file is begun
+        raise OSError("the server went away")
+
+    with pytest.raises(OSError, match="the server went away"):
+        write_files(place_of(str(tmp_path / "archive")), broken())
+    assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
+
+
+def test_no_rows_make_no_file(tmp_path: Path) -> None:
+    assert write_files(place_of(str(tmp_path)), [batch_of([])]) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert place_of("archive").location == str(tmp_path / "archive")
+    assert place_of("file:///srv/archive").location == "/srv/archive"
+    assert place_of("s3://bucket/archive/", {"AWS_REGION": "x"}).options == {"AWS_REGION": "x"}
+    assert not place_of("s3://bucket/archive").is_directory
+    for location, options in (("", {}), ("archive", {"a": "b"}), ("file://host/x", {})):
+        with pytest.raises(BadOption):
+            place_of(location, options)
+
+
+def test_a_store_that_lets_commits_replace_each_other_is_refused() -> None:
+    with pytest.raises(BadOption, match="lets two commits replace each other"):
+        place_of("s3://bucket/archive", {"aws_s3_allow_unsafe_rename": "true"})
+    assert not place_of("s3://bucket/archive", {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}).is_directory
+
+
+def test_a_file_is_never_replaced(tmp_path: Path) -> None:
+    place = place_of(str(tmp_path))
+    with new_file(place, "date=2026-01-01/x.parquet") as file:
+        file.write(b"one")
+    with pytest.raises(FileExistsError), new_file(place, "date=2026-01-01/x.parquet") as file:
+        file.write(b"two")
+    assert (tmp_path / "date=2026-01-01" / "x.parquet").read_bytes() == b"one"
+
+
+def test_an_object_store_is_written_through_delta_rs(tmp_path: Path) -> None:
+    """No store is at hand: delta-rs takes a directory for one when it is named by a URI."""
+    (tmp_path / "archive").mkdir()
+    place = Place(f"file://{tmp_path}/archive")
+    assert not place.is_directory
+    archive = Archive.create(place, JOURNAL, 0, "")
+    batches = [batch_of(range(100), ("a", "b"))]
+    assert archive.add(0, 100, write_files(place, batches))
+    assert archived(tmp_path / "archive") == rows_of(batches)
+    check_files(tmp_path / "archive")
+
+
+def test_what_is_not_finished_never_comes_to_be_in_an_object_store(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}")
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield batch_of(range(70_000))
+        raise OSError("over")
+
+    with pytest.raises(OSError, match="over"):
+        write_files(place, broken())
+    gc.collect()
+    assert list(tmp_path.rglob("*.parquet")) == []

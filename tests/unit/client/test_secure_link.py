@@ -1,0 +1,147 @@
+"""Both fronts over TLS, against a server that the test plays: what comes with a handshake, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.helpers.certificates import Authority
+from tickertape.security.channel import Channel
+from tickertape.security.contexts import server_context
+from tickertape.wire.commands import Command, Goodbye, LoggedOn
+from tickertape.wire.frames import encode_frame
+
+SECONDS = 10.0
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+    opened = Front(request.param)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+class Played:
+    """Accepts one connection and plays a server on it; `outcome` is what came of that."""
+
+    def __init__(self, directory: Path, play: Callable[[socket.socket, ssl.SSLContext], object]) -> None:
+        authority = Authority(directory)
+        self.tls = tt.TLS(ca=authority.ca)
+        self.outcome: object = None
+        self._context = server_context(*authority.issue("127.0.0.1"), None)
+        self._play = play
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(SECONDS)
+        self.uri = f"tls://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def join(self) -> object:
+        self._thread.join(2 * SECONDS)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+    def _run(self) -> None:
+        with self._listener, self._listener.accept()[0] as connection:
+            connection.settimeout(SECONDS)
+            try:
+                self.outcome = self._play(connection, self._context)
+            except OSError as error:
+                self.outcome = error
+
+
+def bytes_of(command: Command) -> bytes:
+    return b"".join(bytes(part) for part in encode_frame(command))
+
+
+def log_on(connection: ssl.SSLSocket) -> None:
+    connection.recv(65536)
+    answer = LoggedOn(
+        version=0, software="played", instance="i", journal="0" * 32, epoch=1, publisher=1, last_persisted=0
+    )
+    connection.sendall(bytes_of(answer))
+
+
+def test_what_comes_with_the_end_of_the_handshake_is_heard(front: Front, tmp_path: Path) -> None:
+    def play(connection: socket.socket, context: ssl.SSLContext) -> None:
+        context.maximum_version = (
+            ssl.TLSVersion.TLSv1_2
+        )  # where the last word of the handshake is the server's
+        channel = Channel(context, server=True)
+        while not channel.shake():
+            connection.sendall(channel.take())
+            channel.feed(connection.recv(65536))
+        connection.sendall(
+            channel.take() + channel.encrypted(bytes_of(Goodbye(code="not_ready", text="full")))
+        )
+        while connection.recv(65536):
+            pass
+
+    server = Played(tmp_path, play)
+    with pytest.raises(tt.NotReady, match="full"):
+        front.connect("desk", server.uri, tls=server.tls, timeout=SECONDS / 2)
+    server.join()
+
+
+def test_closing_a_client_ends_the_connection_as_tls_ends(front: Front, tmp_path: Path) -> None:
+    def play(connection: socket.socket, context: ssl.SSLContext) -> bytes:
+        with context.wrap_socket(connection, server_side=True, suppress_ragged_eofs=False) as secure:
+            log_on(secure)
+            said = b"."
+            while data := secure.recv(65536):  # raises when it was cut off
+                said += data
+            return said[:1]
+
+    server = Played(tmp_path, play)
+    client = front.connect("desk", server.uri, tls=server.tls)
+    client.close()
+    assert server.join() == b"."
+
+
+def test_a_server_that_ends_as_tls_ends_has_closed(front: Front, tmp_path: Path) -> None:
+    def play(connection: socket.socket, context: ssl.SSLContext) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            log_on(secure)
+            with contextlib.suppress(OSError):  # the client need not answer
+                secure.unwrap().close()
+
+    server = Played(tmp_path, play)
+    client = front.connect("desk", server.uri, tls=server.tls)
+    server.join()
+
+    def use_it() -> None:
+        client.publish("orders", b"1")  # raises when the end was heard already
+        client.publish_flush(SECONDS)
+
+    with pytest.raises(tt.Disconnected, match="closed the connection"):
+        use_it()
+
+
+def test_a_server_that_says_nothing_is_given_up_in_time(front: Front, tmp_path: Path) -> None:
+    gone = threading.Event()
+
+    def play(connection: socket.socket, context: ssl.SSLContext) -> bool:
+        return gone.wait(SECONDS)
+
+    server = Played(tmp_path, play)
+    with pytest.raises(tt.TimedOut, match=r"within 0\.2 s"):
+        front.connect("desk", server.uri, tls=server.tls, timeout=0.2)
+    gone.set()
+    assert server.join() is True
+
+
+def test_a_server_that_hangs_up_in_the_handshake_is_told(front: Front, tmp_path: Path) -> None:
+    server = Played(tmp_path, lambda connection, _: connection.recv(65536)[:1])
+    with pytest.raises(tt.TlsFailed, match="closed the connection during the TLS handshake"):
+        front.connect("desk", server.uri, tls=server.tls)
+    assert server.join() == b"\x16"

@@ -1,0 +1,39 @@
+"""What a checkpoint says that a queue needs of the log, for who has no queue."""
+
+from __future__ import annotations
+
+import pytest
+from pyroaring import BitMap64
+
+from tickertape.engine.queue.checkpoint import Covered, StoredState, needed_from
+from tickertape.engine.queue.records import Reason
+
+
+def stored(ready: list[int], inactive: list[int], doomed: list[int]) -> StoredState:
+    reason = next(iter(Reason))
+    return StoredState(
+        BitMap64(ready).serialize(),
+        BitMap64(inactive).serialize(),
+        [(at, reason, 0, 0) for at in doomed],
+        [],
+        (0, 0, 0, 0),
+        {},
+        {},
+        (b"", []),
+        b"",
+    )
+
+
+@pytest.mark.parametrize(
+    ("covered", "needed"),
+    [
+        (Covered("q", b"", 50, 70), 50),
+        (Covered("q", b"", 70, 60), 60),
+        (Covered("q", b"", 50, 70, stored([], [], [])), 50),
+        (Covered("q", b"", 50, 70, stored([12, 40], [], [])), 12),
+        (Covered("q", b"", 50, 70, stored([12], [9, 60], [])), 9),
+        (Covered("q", b"", 50, 70, stored([12], [9], [30, 3])), 3),
+    ],
+)
+def test_nothing_below_is_needed(covered: Covered, needed: int) -> None:
+    assert needed_from(covered) == needed

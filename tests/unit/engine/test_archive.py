@@ -1,0 +1,354 @@
+"""What lies before the log, for the engine: where a start is found, what holds segments, what fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.simulation.archive_world import ArchiveWorld
+from tests.simulation.engine_peer import Heard, Peer
+from tickertape.base.errors import TickertapeError
+from tickertape.base.timestamps import format_timestamp
+from tickertape.journal.older import (
+    ArchiveAnswer,
+    ArchivedPlace,
+    ArchiveRequest,
+    Covered,
+    ReadArchive,
+)
+from tickertape.wire.commands import Ack, Deliver, Resolve, Resolved, Subscribe
+
+pytestmark = pytest.mark.slow
+
+
+class Scene:
+    """A log whose first half is in the archive only."""
+
+    def __init__(
+        self, location: Path, *, require: bool = True, topics: str = "", archive: bool = True
+    ) -> None:
+        self.world = world = ArchiveWorld(3, location, require=require, topics=topics)
+        self.publisher = world.connect("pub")
+        self.times: list[int] = []
+        self.publish(8)
+        if archive:
+            world.note()
+            world.archive_to(world._known_end)
+            world.look()
+        world.expire()
+        world.settle()
+        self.first = world.broker.journal.view.first_position
+        self.publish(2)
+        world.note()
+        self.readers = 0
+
+    def publish(self, segments: int) -> None:
+        """About so many segments full."""
+        world = self.world
+        wanted = world.broker.journal.view.segments[-1].number + segments
+        number = 0
+        while world.broker.journal.view.segments[-1].number < wanted:
+            self.publisher.publish("t", [b'{"n":%d,"x":"%s"}' % (number + i, b"x" * 300) for i in range(3)])
+            number += 3
+            world.settle()
+
+    @property
+    def everything(self) -> list[Heard]:
+        return [heard for _, heard in sorted(self.world.everything.items())]
+
+    def mark(self, position: int) -> str:
+        heard = self.world.everything[position]
+        return f"{heard.publisher}|{heard.sequence}|"
+
+    def ask(self, bookmark: str, topic: str = "t", **more: object) -> tuple[Peer, Ack]:
+        self.readers += 1
+        peer = self.world.connect(f"reader-{self.readers}")
+        asked = peer.subscribe("s", topic, bookmark=bookmark, **more)  # type: ignore[arg-type]
+        self.world.settle()
+        answer = peer.answers[asked]
+        assert isinstance(answer, Ack)
+        return peer, answer
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    found = Scene(tmp_path / "archive")
+    assert found.first > 20
+    return found
+
+
+def test_everything_from_the_archive_into_the_log(scene: Scene) -> None:
+    peer, answer = scene.ask("0")
+    assert (answer.start, answer.after) == (0, "0")
+    assert peer.heard["s"] == scene.everything
+
+
+def test_a_start_says_after_which_message_it_begins_wherever_that_is(scene: Scene) -> None:
+    positions = sorted(scene.world.everything)
+    for index in (5, positions.index(scene.first) - 1, positions.index(scene.first), len(positions) - 1):
+        peer, answer = scene.ask(scene.mark(positions[index]))
+        assert answer.after == scene.mark(positions[index])
+        assert peer.heard["s"] == scene.everything[index + 1 :]
+
+
+def test_a_start_at_the_first_message_of_the_log_is_not_one_at_the_beginning(scene: Scene) -> None:
+    """Else who comes back there would be given the whole archive."""
+    first = scene.mark(scene.first)
+    peer, answer = scene.ask(f"[{first}:{first}]")
+    assert (answer.start, answer.after) == (scene.first, scene.mark(scene.first - 1))
+    assert len(peer.heard["s"]) == 1
+
+
+def test_a_time_before_the_log_is_found_in_the_archive(scene: Scene) -> None:
+    stamps = sorted({stamp for _, stamp in scene.ask("0")[0].stamps["s"]})
+    for stamp in (stamps[3], stamps[3] - 1, stamps[-2]):
+        peer, _ = scene.ask(format_timestamp(stamp))
+        _, everything = zip(*scene.ask("0")[0].stamps["s"], strict=True)
+        later = [at for at in everything if at > stamp]
+        assert [at for _, at in peer.stamps["s"]] == later
+
+
+def test_what_neither_has_is_expired_and_both_are_named(scene: Scene) -> None:
+    publisher = scene.mark(min(scene.world.everything)).split("|")[0]
+    missing = f"{publisher}|1|"
+    answer_as_it_is = scene.world.archive
+
+    def forgets(request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
+        answer = answer_as_it_is(request)
+        return ArchivedPlace(None) if isinstance(answer, ArchivedPlace) else answer
+
+    scene.world.archive = forgets  # type: ignore[method-assign]
+    for start in (missing, f"[{missing}:{scene.mark(scene.first)}]", f"{scene.mark(scene.first)},{missing}"):
+        _, answer = scene.ask(start)
+        assert answer.code == "bookmark_expired"
+        assert "the archive" in answer.text
+        assert "were removed by retention; the log begins with" in answer.text
+        assert answer.available == scene.mark(scene.first)
+
+
+def test_who_reads_from_the_archive_holds_no_segment(scene: Scene) -> None:
+    peer = scene.world.connect("slow")
+    peer.subscribe("s", "t", bookmark="0", credit=400)
+    for _ in range(300):
+        scene.world.step()
+    assert not peer.owed_credit["s"] or len(peer.heard["s"]) < 10
+    scene.world.archive_to(scene.world._known_end)
+    scene.world.look()
+    scene.world.expire()
+    for _ in range(300):
+        scene.world.step()
+    assert scene.world.broker.journal.view.first_position > scene.first
+    scene.world.settle()
+    assert peer.heard["s"] == scene.everything
+
+
+def test_what_is_not_archived_stays_and_is_told(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "archive", archive=False)
+    world = scene.world
+    assert scene.first == 0
+    assert world.broker.retaining.held_by == "", "nobody has looked yet: it is not worth telling"
+    world.older.cover(Covered(None))
+    world.expire()
+    world.settle()
+    assert world.broker.retaining.held_by == "archive"
+    assert [t.fields["by"] for t in world.told if t.name == "retention_held"] == ["archive"]
+    world.archive_to(world._known_end)
+    world.look()
+    world.wake(0.01)
+    world.settle()
+    assert world.broker.journal.view.first_position > 0
+    assert world.broker.retaining.held_by == ""
+
+
+def test_without_require_what_was_not_archived_goes(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "archive", archive=False, require=False)
+    assert scene.first > 0
+    peer, answer = scene.ask("0")
+    assert answer.start == scene.first, "there is no table yet"
+    assert peer.heard["s"] == [h for p, h in sorted(scene.world.everything.items()) if p >= scene.first]
+
+
+def test_an_archive_that_ends_before_the_log_is_told_and_nothing_is_passed_over(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "archive", require=False)
+    end = scene.first - 5
+
+    def ends_early(request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
+        return Covered(0, end)
+
+    scene.world.archive = ends_early  # type: ignore[method-assign]
+    scene.world.older.cover(Covered(0, end))
+    for start in ("0", scene.mark(3), format_timestamp(1_000)):
+        peer, answer = scene.ask(start)
+        assert answer.code == "bookmark_expired"
+        assert f"has positions 0 to below {end}, and the log begins at position {scene.first}" in answer.text
+        assert peer.heard["s"] == []
+    peer, answer = scene.ask(scene.mark(scene.first))
+    assert answer.code == ""
+
+
+def test_an_archive_that_is_lost_ends_who_reads_it(scene: Scene) -> None:
+    peer = scene.world.connect("slow")
+    peer.subscribe("s", "t", bookmark="0", credit=400)
+    for _ in range(100):
+        scene.world.step()
+    scene.world.older.cover(Covered(scene.first - 1, scene.first))
+    scene.world.settle()
+    assert peer.marks["s"] == ["ended bookmark_expired"]
+    assert peer.heard["s"] == scene.everything[: len(peer.heard["s"])]
+
+
+def test_what_cannot_be_read_ends_the_subscription_and_no_other(scene: Scene) -> None:
+    victim = min(scene.world.location.rglob("*.parquet"))
+    hidden = victim.rename(victim.with_suffix(".hidden"))
+    peer, answer = scene.ask("0")
+    assert answer.code == ""
+    assert peer.marks["s"] == ["ended archive_failed"]
+    assert peer.heard["s"] == scene.everything[: len(peer.heard["s"])]
+    assert scene.ask(scene.mark(scene.first))[0].marks["s"] != ["ended archive_failed"]
+    hidden.rename(victim)
+    assert scene.ask("0")[0].heard["s"] == scene.everything
+
+
+def test_those_with_filters_are_not_led_into_the_archive_by_others(scene: Scene) -> None:
+    """One right above the seam and one right below it stand near each other, but do not go together."""
+    world = scene.world
+    peers = []
+    for number, position in enumerate((scene.first - 2, scene.first, scene.first - 1, scene.first + 1)):
+        peer = world.connect(f"filter-{number}")
+        peer.subscribe("s", "t", bookmark=scene.mark(position), filter=f"/n >= {number - 4}", credit=800)
+        peers.append((position, peer))
+    world.settle()
+    for position, peer in peers:
+        assert peer.marks["s"][:1] != ["ended bookmark_expired"]
+        assert peer.heard["s"] == [h for p, h in sorted(world.everything.items()) if p > position]
+
+
+def test_positions_and_a_resolve_reach_into_the_archive(scene: Scene) -> None:
+    world = scene.world
+    peer = world.connect("spark")
+    peer.send(Resolve(id=77, topic="t", bookmark=f"[{scene.mark(4)}:{scene.mark(scene.first + 3)}]"))
+    world.settle()
+    resolved = [c for c, _ in peer.received if isinstance(c, Resolved)][-1]
+    assert (resolved.start, resolved.end) == (4, scene.first + 4)
+    stamp = sorted({at for _, at in scene.ask("0")[0].stamps["s"]})[6]
+    peer.send(Resolve(id=78, topic="t", bookmark=f"[20200101T000000Z:{format_timestamp(stamp)})"))
+    world.settle()
+    resolved = [c for c, _ in peer.received if isinstance(c, Resolved)][-1]
+    before = sum(at < stamp for _, at in scene.ask("0")[0].stamps["s"])
+    assert resolved.end == sorted(world.everything)[before]
+    peer.subscribe(
+        "p", "t", positions=(4, scene.first + 4), journal=world.broker.journal.identity, credit=50_000
+    )
+    world.settle()
+    assert peer.heard["p"] == [h for p, h in sorted(world.everything.items()) if 4 <= p < scene.first + 4]
+
+
+def test_topics_that_are_not_archived_begin_with_the_log(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "archive", topics="other")
+    peer, answer = scene.ask("0")
+    assert answer.start == scene.first
+    _, answer = scene.ask(scene.mark(3))
+    assert answer.code == "bookmark_expired"
+    assert "of the topics 'other'" in answer.text
+    assert peer.heard["s"] == [h for p, h in sorted(scene.world.everything.items()) if p >= scene.first]
+
+
+def test_a_replacement_takes_over_in_the_archive(scene: Scene) -> None:
+    world = scene.world
+    peer = world.connect("changes")
+    peer.subscribe("s", "t", bookmark="0", credit=2_000)
+    for _ in range(60):
+        world.step()
+    peer.ids += 1
+    reached = len(peer.heard["s"])
+    peer.credit["s"] = 50_000
+    peer.send(
+        Subscribe(id=peer.ids, sub_id="s", topic="t", filter="/n % 2 = 0", credit=50_000, options="replace")
+    )
+    world.settle()
+    heard = peer.heard["s"]
+    odd = [h for h in heard if int(h.body[5 : h.body.index(b",")]) % 2]
+    assert heard[:reached] == scene.everything[:reached]
+    assert len(odd) < len(scene.everything) // 2
+    evens = [h for h in scene.everything if int(h.body[5 : h.body.index(b",")]) % 2 == 0]
+    assert [h for h in heard if h not in odd] == evens
+
+
+def test_the_archive_is_asked_for_the_topic_alone(scene: Scene) -> None:
+    asked: list[ArchiveRequest] = []
+    answer = scene.world.archive
+
+    def listening(request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
+        asked.append(request)
+        return answer(request)
+
+    scene.world.archive = listening  # type: ignore[method-assign]
+    scene.ask("0")
+    scene.ask("0", topic="^t$")
+    topics = {request.topic for request in asked if isinstance(request, ReadArchive)}
+    assert topics == {"t", "^t$"}
+    assert all(request.end <= scene.first for request in asked if isinstance(request, ReadArchive))
+
+
+def test_messages_from_the_archive_are_told_where_they_stand(scene: Scene) -> None:
+    world = scene.world
+    peer = world.connect("spark")
+    end = scene.first + 6
+    journal = world.broker.journal.identity
+    peer.subscribe("p", "t", credit=2_000, positions=(2, end), journal=journal, numbered=True)
+    world.settle()
+    found: dict[int, bytes] = {}
+    for command, batch in peer.received:
+        if isinstance(command, Deliver) and batch is not None:
+            places = np.frombuffer(command.positions, "<u8").tolist()
+            if len(places) < batch.count:
+                places = range(places[0], places[0] + batch.count)
+            found |= {place: batch.body(i) for i, place in enumerate(places)}
+    assert found == {p: h.body for p, h in world.everything.items() if 2 <= p < end}
+
+
+@pytest.mark.parametrize("bounds", [{"messages_max": 7}, {"bytes_max": 2_500}, {}])
+def test_a_reading_in_steps_reaches_through_the_archive(scene: Scene, bounds: dict[str, Any]) -> None:
+    """As a streaming query asks: each step takes no more than it may, and something."""
+    world = scene.world
+    peer = world.connect("spark")
+    at, end, steps = 0, world._known_end, []
+    while at < end:
+        peer.ids += 1
+        peer.send(
+            Resolve(
+                id=peer.ids,
+                topic="t",
+                bookmark="",
+                positions=(at, end),
+                journal=world.broker.journal.identity,
+                **bounds,
+            )
+        )
+        world.settle()
+        resolved = next(c for c, _ in peer.received if isinstance(c, Resolved) and c.id == peer.ids)
+        assert resolved.start == at < resolved.end
+        steps.append([h for p, h in sorted(world.everything.items()) if at <= p < resolved.end])
+        at = resolved.end
+    assert [heard for step in steps for heard in step] == scene.everything
+    if not bounds:
+        assert len(steps) == 1
+    elif "messages_max" in bounds:
+        assert {len(step) for step in steps} <= set(range(8))
+        assert max(len(step) for step in steps) == 7
+    else:
+        assert all(sum(len(h.body) for h in step) <= 2_500 for step in steps)
+
+
+def test_a_step_from_what_neither_has_is_refused(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "archive", archive=False, require=False)
+    peer = scene.world.connect("spark")
+    journal = scene.world.broker.journal.identity
+    peer.send(Resolve(id=5, topic="t", bookmark="", positions=(1, 9), journal=journal, messages_max=3))
+    scene.world.settle()
+    answer = peer.answers[5]
+    assert isinstance(answer, Ack)
+    assert answer.code == "bookmark_expired"

@@ -1,0 +1,181 @@
+"""Files of what is staged: docs/formats/staging.md byte by byte, every kind of damage, what a start does."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from crc32c import crc32c
+
+from tests.helpers.staged_files import GOLDEN_PART, JOURNAL_ID, LABEL, batches, golden_bytes, stage
+from tickertape.batch import MessageBatch
+from tickertape.journal.staging import (
+    STAGING_DIRECTORY,
+    Damaged,
+    Prepared,
+    StageDrop,
+    StageOpen,
+    StageWrite,
+    Staging,
+    blocks_of,
+    encode_foot,
+    encode_label,
+    find_staged,
+    path_of,
+)
+from tickertape.testing.disk import StrictDisk
+
+
+@pytest.fixture
+def disk() -> StrictDisk:
+    return StrictDisk(Random(1))
+
+
+def put(disk: StrictDisk, path: str, data: bytes) -> None:
+    if STAGING_DIRECTORY not in disk.names("."):
+        disk.make_directory(STAGING_DIRECTORY)
+    handle = disk.open(path, create=True)
+    disk.write(handle, 0, [data])
+    disk.sync(handle)
+    disk.close(handle)
+    disk.sync_directory(STAGING_DIRECTORY)
+    disk.sync_directory(".")
+
+
+def test_the_golden_file_is_what_is_written() -> None:
+    assert golden_bytes() == GOLDEN_PART.read_bytes()
+
+
+def test_the_golden_file_reads_as_the_document_says() -> None:
+    data = GOLDEN_PART.read_bytes()
+    magic, version, size, body_crc, crc = struct.unpack_from("<8sIIII", data)
+    assert (magic, version, crc32c(data[:20])) == (b"TKTSTG\0\0", 0, crc)
+    body = data[24 : 24 + size]
+    assert crc32c(body) == body_crc
+    fields = {"journal": JOURNAL_ID, "publisher": "billing", "space": "nightly", "name": "7", "part": "0"}
+    assert msgspec.msgpack.decode(body) == fields
+    at = 24 + size + -(24 + size) % 8
+    for batch in batches():
+        assert struct.unpack_from("<IIII", data, at) == (
+            *(0x42545354, batch.count, batch.nbytes, crc32c(batch.encode())),
+        )
+        assert data[at + 16 : at + 16 + batch.nbytes] == batch.encode()
+        at += 16 + batch.nbytes
+    assert struct.unpack_from("<8sQQI", data, at) == (b"TKTPREP\0", at, 3, 2)
+    assert struct.unpack_from("<I", data, at + 28) == (crc32c(data[at : at + 28]),)
+    assert len(data) == at + 32
+
+
+def test_what_is_staged_comes_back_and_goes(disk: StrictDisk) -> None:
+    staging = Staging(disk)
+    stage(staging, 5, LABEL, batches())
+    found = [MessageBatch.parse(block) for block in staging.run(StageOpen(5))]
+    assert [batch.encode() for batch in found] == [batch.encode() for batch in batches()]
+    staging.run(StageDrop(5))
+    assert disk.names(STAGING_DIRECTORY) == []
+    assert [batch.body(0) for batch in found] == [b'{"id":1}', b'{"of":1}'], (
+        "what is mapped outlives its name"
+    )
+    staging.run(StageDrop(5))  # its first write failed
+
+
+def test_what_is_prepared_survives_power_loss_and_other_things_are_removed(disk: StrictDisk) -> None:
+    staging = Staging(disk)
+    offset = stage(staging, 1, LABEL, batches())
+    stage(staging, 2, LABEL, batches(), prepare=False)
+    for seed in range(30):
+        after = disk.crash_clone(Random(seed))
+        found, report = find_staged(after, JOURNAL_ID)
+        assert found == [Prepared(1, LABEL, 3, offset + 32)]
+        assert report == []
+        assert after.names(STAGING_DIRECTORY) == [Path(path_of(1)).name]
+        assert len(Staging(after).run(StageOpen(1))) == 2
+
+
+def test_nothing_is_staged_where_nothing_was(disk: StrictDisk) -> None:
+    assert find_staged(disk, JOURNAL_ID) == ([], [])
+
+
+def test_every_flipped_bit_is_found_by_the_start_or_by_the_commit(disk: StrictDisk) -> None:
+    good = golden_bytes()
+    for at in range(len(good)):
+        data = bytearray(good)
+        data[at] ^= 1 << at % 8
+        with pytest.raises(Damaged):
+            blocks_of(memoryview(bytes(data)))
+
+
+def test_every_shortened_file_is_removed_as_never_prepared(disk: StrictDisk) -> None:
+    good = golden_bytes()
+    for size in range(len(good)):
+        path = path_of(size + 1)
+        put(disk, path, good[:size])
+        assert find_staged(disk, JOURNAL_ID) == ([], [])
+        assert disk.names(STAGING_DIRECTORY) == []
+        with pytest.raises(Damaged):
+            blocks_of(memoryview(good[:size]))
+
+
+def relabelled(**changes: object) -> bytes:
+    """The golden file with another label, its foot where it belongs."""
+    label = encode_label(msgspec.structs.replace(LABEL, **changes))
+    blocks = golden_bytes()[len(encode_label(LABEL)) : -32]
+    return label + blocks + encode_foot(len(label) + len(blocks), 3, 2)
+
+
+def versioned(version: int) -> bytes:
+    data = bytearray(golden_bytes())
+    data[8:12] = version.to_bytes(4, "little")
+    data[20:24] = crc32c(bytes(data[:20])).to_bytes(4, "little")
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (relabelled(journal=bytes(16)), "it belongs to another journal"),
+        (versioned(1), "it has the format version 1"),
+        (b"X" + golden_bytes()[1:], "it does not begin as a staging file"),
+        (golden_bytes()[:30] + b"X" + golden_bytes()[31:], "its label does not match its checksum"),
+        (encode_foot(0, 0, 0), "it does not begin as a staging file"),
+    ],
+)
+def test_a_prepared_file_that_cannot_be_used_is_removed_and_told(
+    disk: StrictDisk, data: bytes, what: str
+) -> None:
+    put(disk, path_of(9), data)
+    put(disk, path_of(10), golden_bytes())
+    found, report = find_staged(disk, JOURNAL_ID)
+    assert [prepared.file for prepared in found] == [10]
+    assert report == [f"{path_of(9)}: {what}; removed, what was staged there is lost"]
+    assert disk.names(STAGING_DIRECTORY) == [Path(path_of(10)).name]
+
+
+def test_names_that_are_not_ours_are_left_and_told(disk: StrictDisk) -> None:
+    names = ["1.part", "0" * 20 + ".part.new", "readme"]
+    for name in names:
+        put(disk, f"{STAGING_DIRECTORY}/{name}", golden_bytes())
+    found, report = find_staged(disk, JOURNAL_ID)
+    assert found == []
+    assert sorted(report) == sorted(
+        f"{STAGING_DIRECTORY}/{n}: not a staging file of ours, ignored" for n in names
+    )
+    assert sorted(disk.names(STAGING_DIRECTORY)) == sorted(names)
+
+
+@pytest.mark.parametrize(("messages", "blocks"), [(2, 2), (3, 1), (3, 3)])
+def test_a_foot_that_counts_otherwise_is_damage(messages: int, blocks: int) -> None:
+    data = golden_bytes()[:-32]
+    with pytest.raises(Damaged, match=f"it does not hold {messages} messages in {blocks} blocks"):
+        blocks_of(memoryview(data + encode_foot(len(data), messages, blocks)))
+
+
+def test_a_closed_one_holds_no_files(disk: StrictDisk) -> None:
+    staging = Staging(disk)
+    stage(staging, 1, LABEL, batches(), prepare=False)
+    staging.close()
+    with pytest.raises(KeyError):
+        staging.run(StageWrite(1, 0, None, 0, []))

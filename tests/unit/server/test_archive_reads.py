@@ -1,0 +1,331 @@
+"""Reading the archive for the engine: readers go on where they were, and whatever happens is an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.helpers.archives import ArchiveWriter
+from tests.helpers.logs import Told, end_of, messages_of, random_log, told
+from tickertape.archive.reader import Archive, Archived
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import ArchiveFailed, TickertapeError, WrongJournal
+from tickertape.base.ports import Now
+from tickertape.engine.effects import ArchiveRead
+from tickertape.journal.older import (
+    ArchiveAnswer,
+    ArchivedLast,
+    ArchivedParts,
+    ArchivedPlace,
+    Covered,
+    FindArchived,
+    LastArchived,
+    LookArchive,
+    Older,
+    ReadArchive,
+    TimeArchived,
+)
+from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.archive_reads import ArchiveReads
+
+pytestmark = pytest.mark.slow
+
+JOURNAL = "0123456789abcdef" * 2
+LOG = random_log(Random(1), 40)
+END = end_of(LOG)
+
+
+@pytest.fixture(scope="module")
+def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("archives") / "one"
+    ArchiveWriter(found, JOURNAL).add(LOG, END, rows_per_file=20, rows_per_group=5)
+    return found
+
+
+def reads_of(location: Path, journal: str = JOURNAL, refresh: float = 30.0) -> ArchiveReads:
+    config = ArchiveConfig(location=str(location), refresh=refresh)
+    return ArchiveReads(config, journal, Older(str(location)))
+
+
+def parts(answer: ArchiveAnswer) -> list[Told]:
+    assert isinstance(answer, ArchivedParts)
+    return [
+        m for part in answer.parts if part.positions is not None for m in told(part.positions, part.batch)
+    ]
+
+
+def test_requests_of_a_scan_go_on_in_one_reader(location: Path) -> None:
+    reads = reads_of(location)
+    found, at, answers = [], 0, 0
+    while at < END:
+        request = ReadArchive(7, at, END, None, size=200)
+        answer = reads._answer(request)
+        reads._read_ahead(request)
+        assert isinstance(answer, ArchivedParts)
+        assert answer.end > at
+        found += parts(answer)
+        at, answers = answer.end, answers + 1
+    assert found == messages_of(LOG)
+    assert answers > 20
+    opened = reads._opened().store.files_opened
+    assert opened == len(list(location.rglob("*.parquet"))), "each file once"
+    assert not reads._readings
+
+
+def test_a_reader_that_ends_where_the_log_began_is_followed_by_another(location: Path) -> None:
+    reads = reads_of(location)
+    first = reads._answer(ReadArchive(7, 0, 50, None, size=1 << 20))
+    assert isinstance(first, ArchivedParts)
+    assert first.end == 50
+    reads._answer(ReadArchive(7, 0, 50, None, size=1))
+    at = 0
+    found: list[Told] = []
+    while at < END:  # the log begins later than when the reader was made
+        answer = reads._answer(ReadArchive(7, at, 50 if at < 20 else END, None, size=150))
+        assert isinstance(answer, ArchivedParts)
+        assert answer.end > at
+        found += parts(answer)
+        at = answer.end
+    assert found == messages_of(LOG)
+
+
+def test_another_place_is_another_reader(location: Path) -> None:
+    reads = reads_of(location)
+    reads._answer(ReadArchive(7, 0, END, None, size=1))
+    answer = reads._answer(ReadArchive(7, 60, END, None, size=1 << 20))
+    assert parts(answer) == [m for m in messages_of(LOG) if m[0] >= 60]
+
+
+def test_another_topic_is_another_reader(location: Path) -> None:
+    reads = reads_of(location)
+    everything = messages_of(LOG)
+    answer = reads._answer(ReadArchive(0, 0, END, "a", size=1))
+    assert isinstance(answer, ArchivedParts)
+    rest = reads._answer(ReadArchive(0, answer.end, END, "b", size=1 << 20))
+    assert parts(rest) == [m for m in everything if m[0] >= answer.end and m[4] == "b"]
+
+
+def test_readers_are_bounded_and_close_when_nobody_asks(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tickertape.server.archive_reads.archive_scans_max", 2)
+    reads = reads_of(location)
+    for scan in range(5):
+        reads._answer(ReadArchive(scan, 0, END, None, size=1))
+    assert list(reads._readings) == [3, 4]
+    reads._drop_unused()
+    reads._answer(ReadArchive(9, 0, END, None, size=1))
+    reads._drop_unused()
+    assert list(reads._readings) == [9]
+    reads._drop_unused()
+    assert not reads._readings
+
+
+def test_what_fails_ahead_is_told_to_who_asks_for_it(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = reads_of(location)
+    failing = threading.Event()
+    messages = Archive.messages
+
+    def fails(
+        self: Archive, begin: int, end: int, topic: str | None, *, bytes_max: int
+    ) -> Iterator[Archived]:
+        for archived in messages(self, begin, end, topic, bytes_max=bytes_max):
+            if failing.is_set():
+                raise ArchiveFailed("gone")
+            yield archived
+
+    monkeypatch.setattr(Archive, "messages", fails)
+    request = ReadArchive(7, 0, END, None, size=1)
+    first = reads._answer(request)
+    assert isinstance(first, ArchivedParts)
+    failing.set()
+    reads._read_ahead(request)
+    request = request._replace(begin=first.end)
+    with pytest.raises(ArchiveFailed, match="gone"):
+        reads._answer(request)
+    failing.clear()
+    assert parts(reads._answer(request._replace(size=1 << 20))) == [
+        m for m in messages_of(LOG) if m[0] >= first.end
+    ]
+
+
+def test_places(location: Path) -> None:
+    reads = reads_of(location)
+    position, publisher, sequence, stamp, *_ = messages_of(LOG)[33]
+    bookmark = Bookmark(publisher, sequence)
+    assert reads._answer(FindArchived(bookmark, END)) == ArchivedPlace(position)
+    assert reads._answer(FindArchived(Bookmark(1, 1), END)) == ArchivedPlace(None)
+    assert reads._answer(LastArchived(position + 1)) == ArchivedLast(bookmark)
+    first = next(m[0] for m in messages_of(LOG) if m[3] >= stamp)
+    assert reads._answer(TimeArchived(stamp, 0, END)) == ArchivedPlace(first)
+    covered = reads._answer(LookArchive())
+    assert isinstance(covered, Covered)
+    assert covered[:2] == (0, END)
+    assert covered.holds("^anything")
+
+
+def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    reads = reads_of(tmp_path / "later")
+    for _ in range(2):
+        assert reads._look() == Covered(None)
+    ArchiveWriter(tmp_path / "later", JOURNAL)
+    for _ in range(2):
+        assert reads._look().begin == 0
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["archive_missing", "archive_found"]
+
+
+# -- on an event loop ---------------------------------------------------------------------------------
+
+
+class Broker:
+    """What of the engine is told."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, object]] = []
+        self.freed_times = 0
+        self.retaining = self
+
+    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
+        assert now.wall
+        self.answers.append((token, answer))
+
+    def freed(self, now: Now) -> None:
+        self.freed_times += 1
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.broker = Broker()
+        self.flushed = asyncio.Event()
+
+    def flush(self) -> None:
+        self.flushed.set()
+
+
+async def started(reads: ArchiveReads) -> Driver:
+    driver = Driver()
+    reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
+    return driver
+
+
+def test_answers_come_on_the_event_loop(location: Path) -> None:
+    async def run() -> None:
+        reads = reads_of(location)
+        driver = await started(reads)
+        for token in range(9):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None)))
+        while len(driver.broker.answers) < 9:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert sorted(token for token, _ in driver.broker.answers) == list(range(9))
+        for _, answer in driver.broker.answers:
+            assert isinstance(answer, ArchivedParts)
+            assert parts(answer) == messages_of(LOG)
+        assert len(reads._threads) <= 5
+        reads.stop()
+
+    asyncio.run(run())
+
+
+def test_what_it_covers_is_looked_at_again_and_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        reads = reads_of(tmp_path, refresh=0.1)
+        driver = await started(reads)
+        older = reads._older
+        while not older.known:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert older.covered.begin is None
+        writer = ArchiveWriter(tmp_path, JOURNAL)
+        writer.add(LOG, END)
+        while older.end != END:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert driver.broker.freed_times >= 2
+        reads.stop()
+
+    asyncio.run(run())
+
+
+def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        reads = reads_of(location, journal="f" * 32)
+        driver = await started(reads)
+        reads.submit(ArchiveRead(1, LookArchive()))
+        while not driver.broker.answers:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        monkeypatch.setattr(ArchiveReads, "_read", lambda *_: 1 / 0)
+        reads.submit(ArchiveRead(2, ReadArchive(1, 0, END, None)))
+        while len(driver.broker.answers) < 2:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        (_, wrong), (_, defect) = driver.broker.answers
+        assert isinstance(wrong, WrongJournal)
+        assert isinstance(defect, ArchiveFailed)
+        assert "ZeroDivisionError" in str(defect)
+        reads.stop()
+
+    asyncio.run(run())
+
+
+def test_one_that_waits_for_the_store_holds_up_nobody_else(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    read = ArchiveReads._read
+
+    def waits(self: ArchiveReads, request: ReadArchive) -> ArchivedParts:
+        if request.scan == 1:
+            release.wait(30)
+        return read(self, request)
+
+    async def run() -> None:
+        reads = reads_of(location)
+        driver = await started(reads)
+        monkeypatch.setattr(ArchiveReads, "_read", waits)
+        for token in range(1, 5):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None)))
+        while len(driver.broker.answers) < 3:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert {token for token, _ in driver.broker.answers} == {2, 3, 4}
+        release.set()
+        while len(driver.broker.answers) < 4:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        reads.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
+def test_a_store_that_does_not_answer_does_not_hold_up_the_end(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+
+    async def run() -> None:
+        reads = reads_of(location)
+        await started(reads)
+        monkeypatch.setattr(ArchiveReads, "_read", lambda *_: release.wait(30))
+        reads.submit(ArchiveRead(1, ReadArchive(1, 0, END, None)))
+        began = time.monotonic()
+        reads.stop()
+        assert time.monotonic() - began < 5
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
