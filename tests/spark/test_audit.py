@@ -101,7 +101,10 @@ def test_findings_say_which_numbers(spark: SparkSession) -> None:
     numbers = [1, 2, 3, 4, 6, 7, 8, 5, 9, 9, 12]
     log = [("7", sequence, place) for place, sequence in enumerate(numbers)]
     log += [("8", sequence, 100 + sequence) for sequence in range(10, 20)]
-    assert found(number_runs(numbered(spark, log))) == {
+    log += [("11", sequence, 200 + place) for place, sequence in enumerate([1, 2, 3, 4, 3, 5])]
+    assert found(number_runs(numbered(spark, log, 1))) == {
+        ("11", "duplicate", 3, 3, 1),
+        ("11", "order", 3, 3, 1),
         ("7", "missing", 10, 11, 2),
         ("7", "duplicate", 9, 9, 1),
         ("7", "order", 5, 5, 1),
@@ -113,6 +116,14 @@ def test_what_is_stored_twice_at_one_place_is_a_duplicate_and_no_broken_order(sp
     assert found(number_runs(numbered(spark, [*log, *log], 1))) == {
         ("7", "duplicate", sequence, sequence, 1) for sequence in range(1, 6)
     }
+    file = number_runs(numbered(spark, log, 1))  # of an archive, as of two executors
+    assert found(file.union(file)) == {("7", "duplicate", 1, 5, 5)}
+
+
+def test_the_order_is_seen_to_break_between_parts_that_are_in_order(spark: SparkSession) -> None:
+    parts = ([("7", 5, 0), ("7", 6, 2)], [("7", 20, 1)])
+    one, other = (number_runs(numbered(spark, part, 1)) for part in parts)
+    assert found(one.union(other)) == {("7", "missing", 7, 19, 13), ("7", "order", 20, 20, 1)}
 
 
 def test_a_numbering_that_begins_at_the_clock_is_no_gap(spark: SparkSession) -> None:
@@ -147,6 +158,7 @@ def messages(spark: SparkSession, rows: Sequence[Message]) -> DataFrame:
 
 def test_every_difference_is_found_and_nothing_else(spark: SparkSession) -> None:
     here: list[Message] = [("7", i, "t", b"%d" % i, None, None, None) for i in range(1, 10_001)]
+    here[101] = ("7", 102, "t", b"102", None, "k", None)
     there = here[:]
     there[100] = ("7", 101, "t", b"101", None, "k", None)
     there[101] = ("7", 102, "t", b"102", "k", None, None)
@@ -160,7 +172,7 @@ def test_every_difference_is_found_and_nothing_else(spark: SparkSession) -> None
     assert sorted(tuple(row) for row in told.collect()) == [
         ("7", 5, "missing there", ""),
         ("7", 101, "different", "key"),
-        ("7", 102, "different", "correlation_id"),
+        ("7", 102, "different", "correlation_id, key"),
         ("7", 103, "different", "topic, expiration_ms"),
         ("7", 7001, "different", "data"),
         ("7", 9001, "other count", ""),

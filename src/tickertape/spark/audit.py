@@ -76,7 +76,8 @@ def findings(runs: DataFrame) -> DataFrame:
 
     `missing`: numbers that no message has. `duplicate`: numbers that more messages have than one; `count` is
     how many messages are too many. `order`: the message with the number `first` stands behind one with a
-    higher number. `renumbered`: numbers passed over because a numbering began at the clock, no fault.
+    higher number, or before one with a lower number. `renumbered`: numbers passed over because a numbering
+    began at the clock, no fault.
     """
     return _by_number(runs).unionByName(_by_position(runs))
 
