@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), 
 def test_every_block_does_what_the_page_says(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
     with running_server(tmp_path / "data") as server:
         rows: list[dict[str, Any]] = [
             {"carrier": "UA" if n % 2 else "EV", "dep_delay": n, "origin": {"airport": "JFK"}}
@@ -42,6 +42,9 @@ def test_every_block_does_what_the_page_says(
             exec(compile(block, str(PAGE), "exec"), names)
         assert names["delays"].where("`origin.airport` = 'JFK'").count() == 8
         assert spark.read.parquet(str(tmp_path / "flights")).count() == 8
+        with Client("judge", server.uri) as client:
+            counts = {message.sow_key: message.json()["count"] for message in client.replay("counts")}
+        assert counts == {"UA": 4, "EV": 4}
     printed = capsys.readouterr().out
     assert re.search(r"UA\|\s*4\|", printed)
     assert re.search(r"EV\|\s*3\.0\|", printed)
