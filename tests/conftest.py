@@ -63,7 +63,11 @@ def _tier(path: Path, root: Path) -> int:
     return TIERS.index(parts[1]) if parts[1] in TIERS else len(TIERS)
 
 
-SPARK_PLACES = ("tests/spark/", "tests/integration/test_readme.py")
+SPARK_PLACES = (
+    "tests/spark/",
+    "tests/integration/test_readme.py",
+    "tests/integration/test_tutorial_spark.py",
+)
 """Where Java is started: one after the other, for two starts at once take longer than both."""
 
 

@@ -23,7 +23,7 @@ from tests.helpers.processes import source_environment
 from tickertape.client.blocking import Client
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
 KILLS = 3
 KILLS_FULL = 12

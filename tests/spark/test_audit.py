@@ -321,6 +321,7 @@ def test_an_archive_is_audited_and_compared_with_what_its_server_has_in_common(
     assert report["equality"]["counts"]["different"] == 1
 
 
+@pytest.mark.full
 def test_gaps_are_not_judged_where_an_archive_has_some_topics_only(
     spark: SparkSession, whole: RunningServer, tmp_path: Path
 ) -> None:
@@ -333,6 +334,7 @@ def test_gaps_are_not_judged_where_an_archive_has_some_topics_only(
     )
 
 
+@pytest.mark.full
 def test_a_range_means_the_same_positions_in_an_archive_as_at_its_server(
     spark: SparkSession, whole: RunningServer, tmp_path: Path
 ) -> None:
