@@ -3,7 +3,7 @@ from __future__ import annotations
 import struct
 
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.helpers.wire import batch_of, client_logged_on, joined, read_in, seen, server_logged_on
@@ -102,6 +102,7 @@ def check_events(connection: Connection, other: Connection, stream: bytes, sizes
     assert [seen(event) for event in read_in(other, stream)] == [seen(event) for event in events]
 
 
+@example([CLIENT[0]], [("set", 0.0, 40)], [36], False)
 @given(st.lists(st.sampled_from(CLIENT), max_size=8), mutations, cuts, st.booleans())
 def test_a_server_turns_any_mutated_stream_into_events(
     frames: list[bytes], changes: list[tuple[str, float, int]], sizes: list[int], reseal: bool

@@ -253,6 +253,16 @@ class FrameReader:
             self.error = foresee(header, total, batch_bytes)
         return True
 
+    def _wrong_length(self, header: bytes, header_crc: int, batch: Buffer | None) -> PeerError | None:
+        """What is wrong with a complete frame whose batch has another length than it says: the same as when
+        that was seen before all of it had come, however it was cut."""
+        if self._foresee is None or batch is None or len(batch) < TOTAL.size:
+            return None
+        (total,) = TOTAL.unpack_from(batch)
+        if total == len(batch) or crc32c(header) != header_crc:
+            return None
+        return self._foresee(header, total, len(batch))
+
     def _judge_own(self, own: memoryview) -> None:
         self._foreseen = self._judge_begun(own, 0, self._filled)
         if self.error is not None:
@@ -283,6 +293,9 @@ class FrameReader:
         frames: list[Frame],
     ) -> bool:
         """Append the frame if padding and checksums are right; whether they were."""
+        self.error = self._wrong_length(header[:header_bytes], header_crc, batch)
+        if self.error is not None:
+            return False
         if len(header) != header_bytes:
             if header[header_bytes:] != _PADDING[len(header) - header_bytes]:
                 self.error = BadFrame("the padding after a frame's header is not zero")
