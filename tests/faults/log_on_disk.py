@@ -84,7 +84,7 @@ def read_log(data: Path) -> list[Stored]:
             if commit.flags != CONTINUES:
                 found += chain
                 chain = []
-        assert file == files[-1] or not chain, f"{file.name} ends in the middle of a chain"
+        assert not (sealed and chain), f"{file.name} was sealed in the middle of a chain"
     return found
 
 
