@@ -30,7 +30,8 @@ def test_a_replay_begins_in_the_archive_and_ends_in_the_log(world: World) -> Non
     with world.client() as client:
         assert seen(client.replay("^[ab]$")) == world.everything
         assert seen(client.replay("a")) == world.of("a")
-        assert seen(client.replay(".*")) == world.everything
+        every = [found for found in seen(client.replay(".*")) if found[0] in ("a", "b")]
+        assert every == world.everything  # other tests publish to other topics
 
 
 def test_with_a_filter(world: World) -> None:
