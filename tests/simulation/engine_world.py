@@ -263,7 +263,7 @@ class EngineWorld:
 
     def archive(self, request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
         """What the archive answers; archive_world.py has one."""
-        raise NotImplementedError
+        raise AssertionError(f"{request}: this world has no archive")
 
     def run_spill(self) -> None:
         """The oldest write or read of what waits on disk is answered."""

@@ -38,7 +38,5 @@ client_transaction_bytes_max: Final = 64 * MIB
 """What a transaction of a client gathers in memory before its commit, unless it is told another bound."""
 stage_frame_bytes: Final = 1 * MIB
 """About what a client puts into one frame that it stages."""
-stage_frames_max: Final = 8
-"""Frames that a client has under way to be staged."""
 
 assert stage_frame_bytes < frame_bytes_max

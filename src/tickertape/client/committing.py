@@ -14,9 +14,9 @@ from typing import Self
 from tickertape.base.errors import Disconnected
 from tickertape.batch import MessageBatch
 from tickertape.client.thread_driver import ThreadDriver
-from tickertape.client.transaction import NOT_STAGED, CommittedTransaction, Gathering, Make, aborting, onward
+from tickertape.client.transaction import NOT_STAGED, CommittedTransaction, Gathering, Make, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
-from tickertape.wire.commands import Committed, Transaction
+from tickertape.wire.commands import Committed
 
 
 class ClientTransaction(Gathering):
@@ -93,7 +93,3 @@ class Transacting(ThreadDriver):
     def _ask(self, make: Make, batch: MessageBatch | None, timeout: Timeout) -> object:
         """Ask the server something, and wait for its answer."""
         return self._call(lambda call: self._core.ask(call, make, batch), timeout, "a transaction")
-
-    def _abort_staged(self, key: Transaction, timeout: Timeout = DEFAULT) -> None:
-        """Have the server drop what is staged for a transaction."""
-        self._ask(aborting(key), None, timeout)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 from uuid import uuid4
 
@@ -37,7 +38,6 @@ class Written(WriterCommitMessage):
     space: str
     name: str
     part: str
-    messages: int
 
 
 class TickertapeWriter(DataSourceArrowWriter):
@@ -97,36 +97,15 @@ def _stage(outgoing: Outgoing, space: str, name: str, rows: Iterator[Any]) -> Wr
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     part = f"{partition:06d}.{uuid4().hex}"
-    counted = _Counted(_frames(outgoing, rows))
-    first = next(counted, None)
+    frames = _frames(outgoing, rows)
+    first = next(frames, None)
     if first is None:
-        return Written(space, name, "", 0)
+        return Written(space, name, "")
     client, _ = connect(outgoing.servers, outgoing.timeout_seconds, outgoing.timeout_seconds)
     with client:
-        for make, batch in staging(key, part, counted.with_first(first)):
+        for make, batch in staging(key, part, chain((first,), frames)):
             client._ask(make, batch, outgoing.timeout_seconds)
-    return Written(space, name, part, counted.messages)
-
-
-class _Counted:
-    """Frames, and how many messages they had."""
-
-    def __init__(self, frames: Iterator[MessageBatch]) -> None:
-        self._frames = frames
-        self.messages = 0
-
-    def __iter__(self) -> Iterator[MessageBatch]:
-        return self
-
-    def __next__(self) -> MessageBatch:
-        frame = next(self._frames)
-        self.messages += frame.count
-        return frame
-
-    def with_first(self, first: MessageBatch) -> Iterator[MessageBatch]:
-        """All of them, of which the first was taken already."""
-        yield first
-        yield from self
+    return Written(space, name, part)
 
 
 def _frames(outgoing: Outgoing, rows: Iterator[Any]) -> Iterator[MessageBatch]:
