@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from tickertape.base.errors import (
+    AuthenticationFailed,
     BookmarkExpired,
     Disconnected,
     JournalError,
@@ -127,17 +128,19 @@ def connect(
     """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
 
     All are asked once more until `patience_seconds` are over. Raises `Disconnected` with the reason of each
-    when none answers.
+    when none answers, `AuthenticationFailed` when all refuse the token.
     """
     name = f"spark-{uuid4().hex}"
     until = time.monotonic() + patience_seconds
     while True:
-        reasons = []
+        errors: list[TickertapeError] = []
         for uri in servers:
             try:
                 return client_of(uri, name, timeout_seconds), uri
             except TickertapeError as error:
-                reasons.append(str(error))
+                errors.append(error)
+        if all(isinstance(error, AuthenticationFailed) for error in errors):
+            raise errors[0]  # they answer, and waiting changes nothing
         if time.monotonic() >= until:
-            raise Disconnected(f"none of the servers answers: {'; '.join(reasons)}")
+            raise Disconnected(f"none of the servers answers: {'; '.join(map(str, errors))}")
         time.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,57 @@
+"""Spark reads and writes through TLS with a token, batch and stream, and is refused without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.helpers.certificates import Authority, transport
+from tickertape.security.tokens import new_token
+from tickertape.spark import register
+from tickertape.testing import running_server
+
+SECONDS = 120
+
+
+def test_jobs_and_queries_reach_a_server_with_tls_and_tokens(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    authority, token = Authority(tmp_path), new_token("spark")
+    file, tokens = tmp_path / "spark.token", tmp_path / "tokens.toml"
+    for path in (file, tokens):
+        path.touch(mode=0o600)
+    file.write_text(token.text)
+    tokens.write_text(f'[spark]\nsha256 = "{token.sha256}"\nclients = "^spark-"\n')
+    own = authority.issue("executor", label="executor")
+    config = transport(authority.issue("127.0.0.1"), client_ca=authority.ca)
+    config += f'[authentication]\ntokens_file = "{tokens}"\n'
+    with running_server(config=config, listen=None) as server:
+        reached = {
+            "servers": server.uri,
+            "caFile": str(authority.ca),
+            "certificateFile": str(own.certificate),
+            "keyFile": str(own.key),
+            "tokenFile": str(file),
+        }
+        rows = spark.range(0, 1_000, numPartitions=2).selectExpr("cast(id as string) as data")
+        sink = {**reached, "publisher": "secure", "topic": "numbers"}
+        rows.write.format("tickertape").options(**sink).mode("append").save()
+        source = spark.readStream.format("tickertape").options(**reached, topic="numbers").load()
+        query = (
+            source.selectExpr("data")
+            .writeStream.format("tickertape")
+            .options(**reached, publisher="copier", topic="copies")
+            .option("checkpointLocation", (tmp_path / "checkpoint").as_uri())
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(SECONDS)
+        copies = spark.read.format("tickertape").options(**reached, topic="copies").load()
+        numbers = sorted(int(bytes(row.data)) for row in copies.select("data").collect())
+        assert numbers == list(range(1_000))
+        del sink["tokenFile"]
+        with pytest.raises(PySparkException, match="this server wants a token"):
+            rows.write.format("tickertape").options(**sink).mode("append").save()
+        assert copies.count() == 1_000
