@@ -105,9 +105,8 @@ def test_100_stalled_and_10_reading_subscribers(full: bool) -> None:
         assert (slow.memory_bytes, slow.disk_bytes) == (0, 0)
         assert slow.offline_starts >= slow.offline_stops >= 100
         assert b"\ntickertape_slow_clients_offline_starts_total " in ask(server, "/metrics")[2]
-        lines = server.errors()
-        assert " WARNING offline_start conn=" in lines
-        assert " INFO offline_stop conn=" in lines
+        wait_until(lambda: " WARNING offline_start conn=" in server.errors())
+        wait_until(lambda: " INFO offline_stop conn=" in server.errors())
 
 
 def _files(data: Path) -> list[Path]:

@@ -105,8 +105,8 @@ def test_another_one_is_refused_and_counted(front: Front, site: Site, given: str
     assert after.logons == before.logons
     _, _, page = ask(site.server, "/metrics")
     assert f'tickertape_ended_connections_total{{code="{code}"}} {after.ended[code]}'.encode() in page
-    assert "WARNING connection_close" in site.server.errors()
-    assert f"reason={code}" in site.server.errors()
+    wait_until(lambda: "WARNING connection_close" in site.server.errors())
+    wait_until(lambda: f"reason={code}" in site.server.errors())
 
 
 def test_nothing_of_a_logon_is_looked_at_before_its_token(site: Site) -> None:

@@ -157,7 +157,7 @@ def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tm
         assert stats.staged_parts == 1
         assert stats.staged_bytes > 0
         kept = "bytes that were staged for transactions and not committed are kept, in 1 files"
-        assert kept in server.errors()
+        wait_until(lambda: kept in server.errors())
         with tt.Client("driver", server.uri, timeout=SECONDS) as driver:
             answer = driver._ask(lambda n: Commit(id=n, transaction=key, parts=("part",)), None, SECONDS)
             assert isinstance(answer, Committed)
