@@ -72,10 +72,13 @@ class _Reading:
         self._ready: ArchivedParts | None = None
         self._lock = threading.Lock()
 
-    def next(self, size: int) -> ArchivedParts:
-        """The next answer, of about so many bytes. Raises `ArchiveFailed`."""
+    def next(self, topic: str | None, begin: int, size: int) -> ArchivedParts | None:
+        """The next answer, of about so many bytes; None when that is not what begins at `begin`, or what was
+        read ahead while somebody asked could not be read. Raises `ArchiveFailed`."""
         self.used = True
         with self._lock:
+            if (self.topic, self.at) != (topic, begin):
+                return None
             answer, self._ready = self._ready or self._read(size), None
             self.at = answer.end
             return answer
@@ -243,11 +246,13 @@ class ArchiveReads:
     def _read(self, request: ReadArchive) -> ArchivedParts:
         with self._readings_lock:
             reading = self._readings.pop(request.scan, None)
-        topic, begin, end = request.topic, request.begin, request.end
-        if reading is None or (reading.topic, reading.at) != (topic, begin):
-            messages = self._opened().messages(begin, end, topic, bytes_max=request.size)
+        topic, begin, end, size = request.topic, request.begin, request.end, request.size
+        answer = None if reading is None else reading.next(topic, begin, size)
+        if reading is None or answer is None:
+            messages = self._opened().messages(begin, end, topic, bytes_max=size)
             reading = _Reading(topic, begin, end, messages)
-        answer = reading.next(request.size)
+            answer = reading.next(topic, begin, size)
+            assert answer is not None
         with self._readings_lock:
             if reading.at < reading.end:
                 self._readings[request.scan] = reading

@@ -156,6 +156,54 @@ def test_what_fails_ahead_is_told_to_who_asks_for_it(location: Path, monkeypatch
     ]
 
 
+def test_what_fails_ahead_while_somebody_asks_for_it_is_told(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual case with a slow store: the next request comes before what is read ahead is there."""
+    reads = reads_of(location)
+    begun, fail = threading.Event(), threading.Event()
+    messages = Archive.messages
+
+    def fails(
+        self: Archive, begin: int, end: int, topic: str | None, *, bytes_max: int
+    ) -> Iterator[Archived]:
+        for number, archived in enumerate(messages(self, begin, end, topic, bytes_max=bytes_max)):
+            if number == 1:
+                begun.set()
+                assert fail.wait(30)
+                raise ArchiveFailed("gone")
+            yield archived
+
+    monkeypatch.setattr(Archive, "messages", fails)
+    request = ReadArchive(7, 0, END, None, size=1)
+    first = reads._answer(request)
+    assert isinstance(first, ArchivedParts)
+    reading = reads._readings[7]
+    ahead = threading.Thread(target=reads._read_ahead, args=(request,))
+    ahead.start()
+    assert begun.wait(30)
+    told: list[ArchiveAnswer | TickertapeError] = []
+
+    def ask() -> None:
+        try:
+            told.append(reads._answer(request._replace(begin=first.end)))
+        except TickertapeError as error:
+            told.append(error)
+
+    asking = threading.Thread(target=ask)
+    reading.used = False
+    asking.start()
+    while not reading.used:  # it is asked
+        time.sleep(0.001)
+    fail.set()
+    ahead.join()
+    asking.join()
+    [answer] = told
+    assert isinstance(answer, ArchivedParts)  # by a reader that began anew, whose first piece can be read
+    assert parts(answer) == [m for m in messages_of(LOG) if first.end <= m[0] < answer.end]
+    assert answer.end > first.end
+
+
 def test_places(location: Path) -> None:
     reads = reads_of(location)
     position, publisher, sequence, stamp, *_ = messages_of(LOG)[33]
