@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -73,7 +74,7 @@ def place_of(location: str, options: Mapping[str, str] | None = None) -> Place:
         raise BadOption(
             f"storage options are for object stores, and {location} is a directory: leave them out"
         )
-    path = location[len(scheme[0]) :] if scheme else location
+    path = unquote(location[len(scheme[0]) :]) if scheme else location
     if scheme and not path.startswith("/"):
         raise BadOption(f"{location} names another machine: write file:///PATH")
     return Place(os.path.abspath(path))

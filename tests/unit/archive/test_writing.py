@@ -14,6 +14,7 @@ from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files,
 from tickertape.archive import writing
 from tickertape.archive.committing import Archive
 from tickertape.archive.place import Place, new_file, place_of
+from tickertape.archive.store import local_path
 from tickertape.archive.writing import Added, FileWriter, write_files
 from tickertape.base.errors import ArchiveFailed, BadOption
 
@@ -144,6 +145,7 @@ def test_a_place_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     assert place_of("archive").location == str(tmp_path / "archive")
     assert place_of("file:///srv/archive").location == "/srv/archive"
+    assert place_of((tmp_path / "a b%").as_uri()).location == str(local_path((tmp_path / "a b%").as_uri()))
     assert place_of("s3://bucket/archive/", {"AWS_REGION": "x"}).options == {"AWS_REGION": "x"}
     assert not place_of("s3://bucket/archive").is_directory
     for location, options in (("", {}), ("archive", {"a": "b"}), ("file://host/x", {})):
