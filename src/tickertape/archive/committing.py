@@ -66,7 +66,8 @@ class Archive:
             return cls(place, journal)
         if place.is_directory:
             make_directory(place.location)
-            if others := sorted(os.listdir(place.location)):
+            # A log without a commit is what is left of somebody who died while creating it, or is at it.
+            if others := sorted(set(os.listdir(place.location)) - {"_delta_log"}):
                 raise ArchiveFailed(
                     f"{place.location} is not empty and no Delta table (found {', '.join(others[:3])}): "
                     "name a new directory; nothing was written"

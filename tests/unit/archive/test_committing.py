@@ -118,6 +118,16 @@ def test_a_place_with_something_else_is_refused_and_left_alone(place: Place, tmp
     assert DeltaTable(foreign).version() == 0
 
 
+def test_a_table_whose_creation_died_is_created_by_the_next(place: Place, tmp_path: Path) -> None:
+    log = tmp_path / "archive" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "_commit_4f0c.json.tmp").write_text("{")
+    archive = Archive.create(place, JOURNAL, 3, "")
+    assert archive.coverage == Coverage(JOURNAL, 3, 3, "")
+    assert archive.add(3, 10, files_of(place, 3, 10))
+    assert Archive(place, JOURNAL).coverage.end == 10
+
+
 def test_the_end_outlives_a_checkpoint_of_the_table(place: Place) -> None:
     archive = Archive.create(place, JOURNAL, 0, "")
     archive.table.alter.set_table_properties({"delta.checkpointInterval": "3"})
