@@ -20,8 +20,10 @@ from tickertape.archive.place import place_of
 from tickertape.archive.writing import write_files
 from tickertape.cli.group import cli
 from tickertape.client.blocking import Client
+from tickertape.engine.queue.checkpoint import Covered, encode_covered
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.identity import read_identity
+from tickertape.journal.queue_files import write_queues
 from tickertape.journal.snapshot import take_snapshot
 from tickertape.testing.server import RunningServer, running_server
 
@@ -289,6 +291,22 @@ def test_what_a_queue_needs_stays(tmp_path: Path, without_checkpoint: bool) -> N
         stream = client.subscribe("work", options="max_backlog=100")
         left = [message.data for _, message in zip(range(3), stream, strict=False)]
     assert left == [b"job 3", b"job 4", b"job 5"]
+
+
+def test_what_a_log_that_lost_its_end_says_of_a_queue_counts(tmp_path: Path) -> None:
+    """The checkpoint knows of acknowledgements that are gone: the jobs are to be done."""
+    data = tmp_path / "data"
+    fill_queue(data, acknowledged=0)
+    archive(data, tmp_path / "archive")
+    end = log_end(data)
+    covered = [Covered("work", b"", end + 6, end + 6)]
+    journal = bytes.fromhex(read_identity(SystemDisk(data)).journal)
+    write_queues(SystemDisk(data), journal, encode_covered(covered))
+    before = segments(data)
+    code, output = prune(data, tmp_path / "archive")
+    assert code == 0, output
+    assert "by queue 'work', which needs the log from position 0 on" in output
+    assert segments(data) == before
 
 
 # -- interrupted --------------------------------------------------------------------------------------

@@ -177,7 +177,9 @@ class Pruning:
         try:
             body = read_queues(self._disk, self.journal_id)
             covered = None if body is None else decode_covered(body)
-            if covered is not None:
+            end = self._view.end_position
+            # One that goes beyond a log that has lost its end is not used by a start either.
+            if covered is not None and all(max(one.messages, one.records) <= end for one in covered):
                 return [Pin(needed_from(one), f"queue {shown(one.queue)}") for one in covered]
         except ValueError:
             pass  # a checkpoint that cannot be used costs time at a start, and room here
