@@ -21,6 +21,8 @@ archive_scans_max: Final = 8
 """Readers that a server keeps where they are; others begin anew each time."""
 archive_answer_bytes_max: Final = MIB
 """What a server reads for one request, or one message."""
+archive_ahead_bytes_max: Final = 32 * MIB
+"""What a server's readers have asked of the archive, or were given and have not used: all together."""
 archive_threads_max: Final = 4
 """Requests that a server answers at a time."""
 archive_refresh_seconds_default: Final = 30.0

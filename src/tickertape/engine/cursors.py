@@ -24,7 +24,7 @@ from tickertape.engine.conflated import conflated
 from tickertape.engine.cover import EVERYTHING
 from tickertape.engine.cursor import Cursor
 from tickertape.engine.effects import Effect, Send, read_effect
-from tickertape.engine.read_budget import ReadBudget
+from tickertape.engine.read_budget import ReadBudgets
 from tickertape.engine.rounds import Rounds
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
@@ -61,13 +61,13 @@ class Cursors:
         journal: Journal,
         effects: list[Effect],
         new_token: Callable[[], int],
-        budget: ReadBudget,
+        budgets: ReadBudgets,
         hands: Hands,
     ) -> None:
         self._journal = journal
         self._effects = effects
         self._new_token = new_token
-        self.budget = budget
+        self.budgets = budgets
         self._hands = hands
         self._of: dict[Subscription, Cursor] = {}
         self._runnable: Rounds[Cursor] = Rounds()
@@ -109,7 +109,7 @@ class Cursors:
             self._run(cursor)
             return
         if not cursor.reading:
-            self.budget.forget(cursor)
+            self.budgets.forget(cursor)
         self._at_tail.pop(cursor, None)
         self._paced.drop(cursor)
         self._holding.drop(cursor)
@@ -149,7 +149,7 @@ class Cursors:
             return False
         cursor.reading = False
         if not cursor.subs or cursor.reader is None:
-            self.budget.forget(cursor)
+            self.budgets.forget(cursor)
             self._run(cursor)
             return True
         try:
@@ -250,9 +250,9 @@ class Cursors:
             return 0
         if not cursor.session.writable:
             self._full.setdefault(cursor.session.conn, {})[cursor] = None
-            self.budget.idle(cursor, cursor.let_go)
+            self.budgets.idle(cursor, cursor.let_go)
             return 0
-        self.budget.busy(cursor)
+        self.budgets.busy(cursor)
         if not cursor.ahead and not cursor.releases:
             self._fetch(cursor, now)
             if not cursor.ahead:
@@ -290,7 +290,7 @@ class Cursors:
         else:
             self._run(cursor)
             return spent
-        self.budget.idle(cursor, cursor.let_go)
+        self.budgets.idle(cursor, cursor.let_go)
         return spent
 
     def _fetch(self, cursor: Cursor, now: Now) -> None:
@@ -309,13 +309,13 @@ class Cursors:
                 self._hands.failed(sub, error)
             return
         if isinstance(step, ReadRequest | ReadArchive):
-            if self.budget.reserve(cursor, step.size, lambda: self._run(cursor)):
+            if self.budgets.reserve(cursor, step, lambda: self._run(cursor)):
                 token = self._new_token()
                 cursor.reading = True
                 self._reads[token] = cursor
                 self._effects.append(read_effect(token, step))
             return
-        self.budget.release(cursor)
+        self.budgets.release(cursor)
         if step is None:
             reached = min(
                 [cursor.reader.position, *[sub.turns[0].position for sub in cursor.subs if sub.turns]]
@@ -344,7 +344,7 @@ class Cursors:
     def _join(self, cursor: Cursor, now: Now) -> None:
         """It has caught up."""
         cursor.let_go()
-        self.budget.forget(cursor)
+        self.budgets.forget(cursor)
         for sub in list(cursor.subs):
             if self._hands.cross(sub, self._journal.persisted_end):
                 self._hands.caught_up(sub, now)

@@ -27,7 +27,7 @@ from tickertape.engine.effects import Effect, Send
 from tickertape.engine.live import LiveEnd
 from tickertape.engine.notices import Notices
 from tickertape.engine.rates import Pace
-from tickertape.engine.read_budget import ReadBudget
+from tickertape.engine.read_budget import ReadBudgets
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Phase, Subscription, Turn
 from tickertape.journal.journal import Journal
@@ -52,7 +52,7 @@ class Delivery:
         effects: list[Effect],
         answers: Answers,
         new_token: Callable[[], int],
-        budget: ReadBudget,
+        budgets: ReadBudgets,
         ended: Callable[[Subscription], None],
         age_seconds: float | None,
         slow: Callable[[Session, str], None],
@@ -64,7 +64,7 @@ class Delivery:
         self.step_bytes_max = step_bytes_max
         """About what one step delivers."""
         hands = Hands(self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others)
-        self.cursors = Cursors(journal, effects, new_token, budget, hands)
+        self.cursors = Cursors(journal, effects, new_token, budgets, hands)
         going = CohortHands(
             self._cohort,
             self.cursors.is_free,
@@ -74,7 +74,7 @@ class Delivery:
             self._go_over,
             self._failed,
         )
-        self.cohorts = Cohorts(journal, effects, new_token, budget, going)
+        self.cohorts = Cohorts(journal, effects, new_token, budgets.log, going)
         self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
         self.dispatcher = Dispatcher(journal.persisted_end, self._handing, overrun=self._overrun)
         self.live = LiveEnd(journal.accepted_end, self._handing, age_seconds, slow)

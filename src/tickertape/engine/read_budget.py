@@ -1,5 +1,5 @@
 """Owns how much of the log is in memory for those who read it: one bound for all reads, subscriptions and
-searches together.
+searches together, and another for what they read of the archive.
 
 Whoever reads reserves the bytes first and gives them back when what was read is used up. Must never let what
 is held pass `bytes_max` (but for one read that is larger by itself), nor let a reader that waits for its
@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
+
+from tickertape.journal.older import ArchiveRequest
+from tickertape.journal.reading import ReadRequest
 
 READ_BYTES_LEAST: Final = 4096
 """A read counts as this much at least: it has objects beside its bytes."""
@@ -109,3 +112,43 @@ class ReadBudget:
     def _drop(self, reader: object) -> None:
         self._idle.pop(reader, None)
         self.held_bytes -= self._held.pop(reader)
+
+
+class ReadBudgets(NamedTuple):
+    """The bound for the log, and that for the archive. A reader has something of one of them at a time.
+
+    Two, because an archive may take minutes to answer: who waits for it must hold nothing that others need
+    to read the log."""
+
+    log: ReadBudget
+    archive: ReadBudget
+
+    def reserve(
+        self, reader: object, request: ReadRequest | ArchiveRequest, granted: Callable[[], None]
+    ) -> bool:
+        """As `ReadBudget.reserve`, for what is asked."""
+        used, other = (self.log, self.archive)
+        if not isinstance(request, ReadRequest):
+            used, other = other, used
+        other.forget(reader)
+        return used.reserve(reader, request.size, granted)
+
+    def idle(self, reader: object, let_go: Callable[[], None]) -> None:
+        """As `ReadBudget.idle`."""
+        for one in self:
+            one.idle(reader, let_go)
+
+    def busy(self, reader: object) -> None:
+        """As `ReadBudget.busy`."""
+        for one in self:
+            one.busy(reader)
+
+    def release(self, reader: object) -> None:
+        """As `ReadBudget.release`."""
+        for one in self:
+            one.release(reader)
+
+    def forget(self, reader: object) -> None:
+        """As `ReadBudget.forget`."""
+        for one in self:
+            one.forget(reader)

@@ -20,7 +20,7 @@ from tickertape.base.ports import Buffer
 from tickertape.engine.effects import Effect, read_effect
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.points import Extent, ExtentSearch
-from tickertape.engine.read_budget import ReadBudget
+from tickertape.engine.read_budget import ReadBudgets
 from tickertape.engine.session import Session
 from tickertape.journal.older import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.reading import ReadRequest
@@ -49,11 +49,11 @@ class Searches:
     """All searches in progress. Appends its reads to the effects it is given."""
 
     def __init__(
-        self, effects: list[Effect], new_token: Callable[[], int], budget: ReadBudget, pauses: Pauses
+        self, effects: list[Effect], new_token: Callable[[], int], budgets: ReadBudgets, pauses: Pauses
     ) -> None:
         self._effects = effects
         self._new_token = new_token
-        self._budget = budget
+        self._budgets = budgets
         self._reading: dict[int, _Search] = {}
         self._ready: deque[_Search] = deque()
         """Those that let others go first."""
@@ -91,7 +91,7 @@ class Searches:
         search = self._reading.pop(token, None)
         if search is None:
             return
-        self._budget.forget(search)
+        self._budgets.forget(search)
         if not search.dropped:
             self._advance(search, data)
 
@@ -102,7 +102,7 @@ class Searches:
             search.dropped = True
             self.bookmarks -= search.bookmarks
             if search not in reading:
-                self._budget.forget(search)
+                self._budgets.forget(search)
 
     @property
     def has_work(self) -> bool:
@@ -132,7 +132,7 @@ class Searches:
         else:
             if request is None:
                 self._ready.append(search)
-            elif self._budget.reserve(search, request.size, lambda: self._read(search, request)):
+            elif self._budgets.reserve(search, request, lambda: self._read(search, request)):
                 self._read(search, request)
 
     def _read(self, search: _Search, request: ReadRequest | ArchiveRequest) -> None:

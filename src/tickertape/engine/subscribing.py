@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tickertape.base.archive_limits import archive_ahead_bytes_max
 from tickertape.base.errors import (
     BadCommand,
     BadOption,
@@ -44,7 +45,7 @@ from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.reaching import Bounds, reach
-from tickertape.engine.read_budget import ReadBudget
+from tickertape.engine.read_budget import ReadBudget, ReadBudgets
 from tickertape.engine.requests import bookmarks_in, check_subscribe, extent_search
 from tickertape.engine.retaining import Pin
 from tickertape.engine.searches import Searches
@@ -84,18 +85,19 @@ class Subscribing:
         self._held: dict[int, Held] = {}
         self.budget = ReadBudget(read_ahead_bytes_max)
         """For all who read the log."""
+        self.budgets = ReadBudgets(self.budget, ReadBudget(archive_ahead_bytes_max))
         self.delivery = Delivery(
             journal,
             effects,
             answers,
             self.new_token,
-            self.budget,
+            self.budgets,
             self._ended,
             limits.age_seconds,
             slow,
         )
         self.unrecorded = Unrecorded(effects, limits, slow)
-        self.searches = Searches(effects, self.new_token, self.budget, pauses)
+        self.searches = Searches(effects, self.new_token, self.budgets, pauses)
         access = LogAccess(journal, effects, self.new_token, self.budget)
         self.queues = Queues(queues, access, publishing, contents, answers, self._queue_ended)
         self._consuming = Consuming(

@@ -212,6 +212,41 @@ def test_what_cannot_be_read_ends_the_subscription_and_no_other(scene: Scene) ->
     assert scene.ask("0")[0].heard["s"] == scene.everything
 
 
+def test_those_who_wait_for_the_archive_keep_nobody_from_reading_the_log(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = scene.world
+    world.broker.journal.view.tail.clear()
+    world.broker.journal.view.tail_bytes_max = 1
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "run_archive_read", world.work)  # the store does not answer
+        waiting = [world.connect(f"waits-{number}") for number in range(40)]
+        for peer in waiting:
+            peer.subscribe("s", "t", bookmark="0")
+            peer.send(
+                Resolve(
+                    id=5,
+                    topic="t",
+                    bookmark="",
+                    positions=(0, world._known_end),
+                    journal=world.broker.journal.identity,
+                    messages_max=7,
+                )
+            )
+        for _ in range(1000):
+            world.step()
+        assert world.archive_reads
+        peer = world.connect("reader")
+        asked = peer.subscribe("s", "t", bookmark=scene.mark(scene.first), credit=1 << 20)
+        for _ in range(4000):
+            world.step()
+        assert isinstance(peer.answers[asked], Ack)
+        assert peer.heard["s"] == [h for p, h in sorted(world.everything.items()) if p > scene.first]
+    world.settle()
+    for peer in waiting:
+        assert peer.heard["s"] == scene.everything
+
+
 def test_those_with_filters_are_not_led_into_the_archive_by_others(scene: Scene) -> None:
     """One right above the seam and one right below it stand near each other, but do not go together."""
     world = scene.world

@@ -285,7 +285,7 @@ def test_a_read_of_a_cohort_is_answered_though_it_has_gone() -> None:
         world.broker.disconnected(peer.conn)
     world.settle()
     assert not world.broker._delivery.cohorts
-    assert world.broker._delivery.cursors.budget.held_bytes == 0
+    assert world.broker._delivery.cursors.budgets.log.held_bytes == 0
 
 
 def _faulty(world: EngineWorld, monkeypatch: pytest.MonkeyPatch, wanted: bytes, times: int) -> list[int]:

@@ -39,4 +39,4 @@ def test_beyond_the_bound_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(subscribing, "read_ahead_bytes_max", sum(map(len, BODIES)) + 100_000)
     world, reads = _replay(3)
     assert reads > 6
-    assert world.broker._delivery.cursors.budget.held_bytes == 0
+    assert world.broker._delivery.cursors.budgets.log.held_bytes == 0

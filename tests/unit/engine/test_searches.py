@@ -58,7 +58,7 @@ def test_a_search_of_a_connection_that_is_gone_ends_and_gives_its_memory_back() 
     world, peer = _world()
     peer.subscribe("waits for its turn", "t", bookmark=_list(world, 400), credit=1 << 20)
     peer.subscribe("reads", "t", bookmark=_list(world, 0), credit=1 << 20)
-    budget = world.broker._delivery.cursors.budget
+    budget = world.broker._delivery.cursors.budgets.log
     assert world.reads
     assert budget.held_bytes
     world.broker.disconnected(peer.conn)
@@ -71,7 +71,7 @@ def test_a_search_of_a_connection_that_is_gone_ends_and_gives_its_memory_back() 
 
 def test_searches_wait_for_the_read_budget_and_all_are_answered() -> None:
     world, peer = _world()
-    world.broker._delivery.cursors.budget.bytes_max = 1
+    world.broker._delivery.cursors.budgets.log.bytes_max = 1
     bookmark = _list(world, 0)
     commands = [peer.subscribe(f"s{number}", "t", bookmark=bookmark, credit=1 << 20) for number in range(20)]
     assert len(world.reads) == 1, "the others wait"
