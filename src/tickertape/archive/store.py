@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from tickertape.base.archive_limits import archive_buffer_bytes
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.texts import said
 
@@ -57,7 +58,8 @@ class Store:
             source: Any = str(self.root / path) if self.root is not None else self._open_remote(path)
             return pq.ParquetFile(
                 source,
-                memory_map=self.root is not None,
+                # Not mapped: a file that is cut short, or a disk that cannot be read, would end the process.
+                buffer_size=archive_buffer_bytes if self.root is not None else 0,
                 pre_buffer=self.root is None,
                 read_dictionary=["publisher"],
                 coerce_int96_timestamp_unit="us",
@@ -67,10 +69,15 @@ class Store:
     def rows(
         self, file: pq.ParquetFile, path: str, group: int, columns: Sequence[str], rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """A row group, so many rows at a time. Raises `ArchiveFailed`."""
+        """A row group, all of it, so many rows at a time. Raises `ArchiveFailed`."""
         self.groups_read += 1
+        left = file.metadata.row_group(group).num_rows
         with self.failing(path):
-            yield from file.iter_batches(rows_max, [group], list(columns), use_threads=False)
+            for batch in file.iter_batches(rows_max, [group], list(columns), use_threads=False):
+                left -= batch.num_rows
+                yield batch
+        if left:  # the library takes the end of a file that was cut short for the end of the group
+            raise ArchiveFailed(f"{self.location}: {path} cannot be read: {left} rows are not there")
 
     @contextmanager
     def failing(self, what: str) -> Iterator[None]:

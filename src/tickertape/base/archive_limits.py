@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.limits import MIB
+from tickertape.base.limits import KIB, MIB
 
 archive_row_group_bytes_max: Final = 16 * MIB
 """Bodies in a row group of its files, or one message."""
@@ -15,6 +15,8 @@ archive_scan_bytes_max: Final = 64 * MIB
 """What a reader has read and not given, or a row of each file."""
 archive_chunk_bytes_max: Final = 4 * MIB
 """What is read of one file at a time, or one message."""
+archive_buffer_bytes: Final = 64 * KIB
+"""What is read at a time of each column of a file in a directory."""
 archive_files_open_max: Final = 256
 """Files that a reader keeps open; more are opened again and again."""
 archive_scans_max: Final = 8

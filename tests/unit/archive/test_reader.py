@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
@@ -223,6 +225,28 @@ def test_a_damaged_page_is_told(tmp_path: Path) -> None:
     victim.write_bytes(data)
     with pytest.raises(ArchiveFailed, match=victim.name):
         read(archive, 0, end_of(log))
+
+
+def _read_what_is_cut_short(location: Path) -> None:
+    """In a process of its own: what is mapped and not there ends a process by a signal."""
+    archive = Archive(str(location), JOURNAL)
+    pieces = archive.messages(0, 8000, bytes_max=4096)
+    next(pieces)
+    for path in location.rglob("*.parquet"):
+        os.truncate(path, 4096)
+    with pytest.raises(ArchiveFailed, match=r"\.parquet"):
+        list(pieces)
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_told(tmp_path: Path) -> None:
+    noise = Random(1)
+    bodies = [noise.randbytes(100) for _ in range(8000)]
+    log = [Commit(np.arange(8000), batch_from_bodies("t", bodies, publisher=1, first_sequence=1))]
+    ArchiveWriter(tmp_path, JOURNAL).add(log, 8000, rows_per_group=500)
+    reader = get_context("spawn").Process(target=_read_what_is_cut_short, args=(tmp_path,))
+    reader.start()
+    reader.join(120)
+    assert reader.exitcode == 0
 
 
 def rewritten(path: Path, rows: pa.Table) -> None:
