@@ -79,9 +79,9 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "sequences are compared without their sign",
-        "archive/finding.py",
-        "    return sequence - 2 * _SIGN if sequence >= _SIGN else sequence\n",
-        "    return sequence % _SIGN\n",
+        "archive/table.py",
+        "    return sequence - (1 << 64) if sequence >= 1 << 63 else sequence\n",
+        "    return sequence % (1 << 63)\n",
         (_READER,),
     ),
 )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.archived_servers import archived_world
+from tests.helpers.archives import ArchiveWriter
+from tests.helpers.logs import Commit
+from tickertape.batch import batch_from_bodies
 from tickertape.spark import register
+from tickertape.spark.archived import positions_of, read_archive
 
 pytestmark = pytest.mark.spark
 
@@ -24,3 +29,14 @@ def test_a_batch_reads_archive_and_log(spark: SparkSession, tmp_path: Path) -> N
             .collect()
         )
         assert sorted(tuple(row) for row in rows) == sorted(world.of("a"))
+
+
+def test_bookmarks_with_the_upper_half_of_sequences_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """The table has the bits of a number without sign, which Spark takes for one with a sign."""
+    first = 2**63 - 5
+    batch = batch_from_bodies("t", [b"x"] * 10, publisher=2**64 - 1, first_sequence=first, timestamp=1)
+    ArchiveWriter(tmp_path, "ab" * 16).add([Commit(np.arange(10), batch)], 10)
+    archived = read_archive(spark, str(tmp_path))
+    for start, expected in ((3, 7), (6, 8)):
+        begin, end = (f"{2**64 - 1}|{first + at}|" for at in (start, expected))
+        assert positions_of(archived, f"[{begin}:{end}]") == (start, expected + 1)

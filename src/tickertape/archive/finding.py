@@ -15,6 +15,7 @@ import numpy as np
 from tickertape.archive.manifest import ArchiveFile, Int64s, Manifest
 from tickertape.archive.scan import groups_between, outside
 from tickertape.archive.store import Store
+from tickertape.archive.table import sequence_bits
 from tickertape.base.bookmarks import Bookmark
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _SIGN: Final = 1 << 63
 
 def find_bookmark(store: Store, manifest: Manifest, bookmark: Bookmark, end: int) -> int | None:
     """Position, below `end`, of the message of a bookmark; None when the archive has none."""
-    publisher, bits = str(bookmark.publisher), _signed(bookmark.sequence)
+    publisher, bits = str(bookmark.publisher), sequence_bits(bookmark.sequence)
 
     def may_hold(file: pq.ParquetFile, group: int) -> bool:
         return not (
@@ -141,7 +142,3 @@ def _moment(micros: int) -> datetime:
         return _EPOCH + timedelta(microseconds=micros)
     except OverflowError:
         return _LATEST
-
-
-def _signed(sequence: int) -> int:
-    return sequence - 2 * _SIGN if sequence >= _SIGN else sequence

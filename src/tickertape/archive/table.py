@@ -128,6 +128,11 @@ def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
     )
 
 
+def sequence_bits(sequence: int) -> int:
+    """A sequence, 0 to 2**64 - 1, as the table has it."""
+    return sequence - (1 << 64) if sequence >= 1 << 63 else sequence
+
+
 def holds_topic(topics: str, wanted: str) -> bool:
     """Whether all messages to `wanted`, a name or a pattern, are in an archive of `topics`."""
     if not topics or topics == wanted:

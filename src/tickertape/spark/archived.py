@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tickertape.archive.table import Coverage, coverage_of
+from tickertape.archive.table import Coverage, coverage_of, sequence_bits
 from tickertape.base.bookmarks import (
     AtBookmarks,
     AtTime,
@@ -89,7 +89,8 @@ def _place(archived: Archived, point: StartPoint | EndPoint, *, later: bool, at_
     if not isinstance(point, AtBookmarks):
         raise BookmarkUnknown(f"an archive has no {point}: give a bookmark, a timestamp, epoch or a range")
     wanted = [
-        (f.col("publisher") == str(bookmark.publisher)) & (f.col("sequence") == bookmark.sequence)
+        (f.col("publisher") == str(bookmark.publisher))
+        & (f.col("sequence") == sequence_bits(bookmark.sequence))
         for bookmark in point.bookmarks
     ]
     condition = f.lit(False)
