@@ -123,6 +123,9 @@ class ArchiveReads:
         self._stopped = threading.Event()
         self._told = ""
         """What was told of the last look."""
+        self._unfit = ""
+        """Why the archive is not that of this log, for good: the log will grow to where the archive ends, with
+        other messages at its positions."""
 
     def start(self, loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
@@ -151,13 +154,29 @@ class ArchiveReads:
     def _answered(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
         self._waiting -= 1
         if isinstance(answer, Covered):
-            self._cover(answer)
+            if self._fits(answer):
+                self._cover(answer)
+            else:
+                answer = ArchiveFailed(self._unfit)
         self._driver.broker.archive_done(token, answer, _clock())
         self._driver.flush()
 
     def _looked(self, covered: Covered) -> None:
-        self._cover(covered)
+        if self._fits(covered):
+            self._cover(covered)
         self._driver.flush()
+
+    def _fits(self, covered: Covered) -> bool:
+        """Whether the log has, or had, what the archive covers. If not, the archive is not used any more."""
+        end = self._driver.broker.journal.persisted_end
+        if covered.begin is not None and covered.end > end and not self._unfit:
+            self._unfit = (
+                f"{self._config.location} ends at position {covered.end}, and the log at {end}: it has lost "
+                "messages that were archived, perhaps it was restored from a copy. The archive is not used, "
+                "and nothing is removed for being in it; begin a new one at another place"
+            )
+            self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
+        return not self._unfit
 
     def _cover(self, covered: Covered) -> None:
         if not self._older.known or self._older.covered[:2] != covered[:2]:
@@ -219,6 +238,8 @@ class ArchiveReads:
         from tickertape.archive.table import holds_topic
 
         coverage = self._opened().refresh()
+        if self._unfit:
+            raise ArchiveFailed(self._unfit)
         if coverage is None:
             self._record("archive_missing", logging.WARNING, location=self._config.location)
             return Covered(None)

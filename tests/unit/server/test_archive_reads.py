@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -241,6 +242,7 @@ class Broker:
         self.answers: list[tuple[int, object]] = []
         self.freed_times = 0
         self.retaining = self
+        self.journal = SimpleNamespace(persisted_end=END)
 
     def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
         assert now.wall
@@ -302,6 +304,44 @@ def test_what_it_covers_is_looked_at_again_and_again(tmp_path: Path) -> None:
         reads.stop()
 
     asyncio.run(run())
+
+
+def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
+    location: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log was restored from a copy: what it takes at these positions now is not archived, and stays."""
+    look, looks = ArchiveReads._look, threading.Semaphore(0)
+
+    def counted(self: ArchiveReads) -> Covered:
+        looks.release()
+        return look(self)
+
+    monkeypatch.setattr(ArchiveReads, "_look", counted)
+
+    async def run() -> None:
+        reads = reads_of(location, refresh=0.1)
+        driver = Driver()
+        driver.broker.journal.persisted_end = END - 1
+        reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
+        for token, end in enumerate((END - 1, END + 5)):  # it grows, with other messages
+            driver.broker.journal.persisted_end = end
+            reads.submit(ArchiveRead(token, LookArchive()))
+            while len(driver.broker.answers) <= token:
+                driver.flushed.clear()
+                await driver.flushed.wait()
+        for _ in range(5):  # two were asked for; it is looked by itself too
+            assert await asyncio.to_thread(looks.acquire, timeout=30)
+        reads.stop()
+        for _, answer in driver.broker.answers:
+            assert isinstance(answer, ArchiveFailed)
+            assert f"ends at position {END}, and the log at {END - 1}: it has lost" in str(answer)
+        assert not reads._older.known
+        assert reads._older.end == 0
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told.count("archive_failed") == 1
 
 
 def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
