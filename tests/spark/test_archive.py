@@ -3,20 +3,23 @@ moment."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.helpers.archive_rows import archived, check_files, log_end, log_rows
+from tests.helpers.archive_rows import SCHEMA, archived, check_files, log_end, log_rows
 from tests.helpers.object_store import PYTHON, object_store
 from tickertape.archive.committing import Archive
 from tickertape.archive.place import place_of
 from tickertape.archive.table import Coverage, app_id
+from tickertape.archive.writing import write_files
 from tickertape.base.errors import ArchiveFailed, BadOption, WrongJournal
 from tickertape.client.blocking import Client
 from tickertape.spark.archive import Commits, Report, Wish, archive_log, prepare, whole
@@ -222,6 +225,44 @@ def test_a_log_that_is_shorter_than_its_archive_is_refused(log: RunningServer, l
     ready = prepare(wish(log, location))
     ready.archive.add(0, log_end(log.data) + 1, [])
     with pytest.raises(ArchiveFailed, match="it has lost messages that were archived"):
+        prepare(wish(log, location))
+
+
+def archive_rows(server: RunningServer, location: Path, rows: list[dict[str, Any]]) -> None:
+    """Archive these, up to the end of the log, without Spark."""
+    made = prepare(wish(server, location)).archive
+    files = write_files(made.place, [pa.RecordBatch.from_pylist(rows, SCHEMA)])
+    assert made.add(0, log_end(server.data), files)
+
+
+def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_is_refused(
+    location: Path, tmp_path: Path
+) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with running_server(data) as server:
+        publish(server, "one", 20)
+        server.stop()
+    shutil.copytree(data, copy)
+    with running_server(data) as server:
+        publish(server, "one", 20)
+        archive_rows(server, location, log_rows(data))
+        prepare(wish(server, location))  # the same message is where it was
+        server.stop()
+    with running_server(copy) as server:
+        publish(server, "one", 60)
+        assert log_end(copy) > Archive(place_of(str(location))).coverage.end
+        with pytest.raises(ArchiveFailed, match="and the log does not have it: it has lost messages"):
+            prepare(wish(server, location))
+
+
+def test_a_log_with_messages_at_other_places_than_in_the_archive_is_refused(
+    log: RunningServer, location: Path
+) -> None:
+    publish(log, "one", 20)
+    *rows, last = log_rows(log.data)
+    rows[-1]["position"], at = last["position"], rows[-1]["position"]
+    archive_rows(log, location, rows)
+    with pytest.raises(ArchiveFailed, match=f"at position {last['position']}, and the log has it at {at}"):
         prepare(wish(log, location))
 
 

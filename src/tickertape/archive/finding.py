@@ -75,8 +75,8 @@ def find_time(store: Store, manifest: Manifest, micros: int, begin: int, end: in
     return best
 
 
-def last_before(store: Store, manifest: Manifest, position: int) -> Bookmark | None:
-    """The bookmark of the last message before `position`; None when the archive has none there."""
+def last_before(store: Store, manifest: Manifest, position: int) -> tuple[int, Bookmark] | None:
+    """Position and bookmark of the last message before `position`; None when the archive has none there."""
     best, found = -1, None
     candidates = manifest.files(manifest.low < position)
     for file in sorted(candidates, key=lambda file: file.high, reverse=True):
@@ -88,7 +88,7 @@ def last_before(store: Store, manifest: Manifest, position: int) -> Bookmark | N
             last = _last_row(store, opened, file.path, group, position)
             if last is not None:
                 if last[0] > best:
-                    best, found = last
+                    best, found = last[0], last
                 break
     return found
 

@@ -124,8 +124,8 @@ class ArchiveReads:
         self._told = ""
         """What was told of the last look."""
         self._unfit = ""
-        """Why the archive is not that of this log, for good: the log will grow to where the archive ends, with
-        other messages at its positions."""
+        """Why the archive is not that of this log, for good: the log will grow to where the archive ends,
+        with other messages at its positions."""
 
     def start(self, loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
@@ -231,7 +231,8 @@ class ArchiveReads:
         if isinstance(request, FindArchived):
             return ArchivedPlace(archive.find_bookmark(request.bookmark, request.end))
         if isinstance(request, LastArchived):
-            return ArchivedLast(archive.last_before(request.position))
+            last = archive.last_before(request.position)
+            return ArchivedLast(None if last is None else last[1])
         return ArchivedPlace(archive.find_time(request.micros, request.begin, request.end))
 
     def _look(self) -> Covered:

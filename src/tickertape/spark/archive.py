@@ -20,10 +20,17 @@ import msgspec
 from tickertape.archive.committing import Archive
 from tickertape.archive.compacting import Compacted, compact
 from tickertape.archive.place import Place
+from tickertape.archive.reader import Archive as Stored
 from tickertape.archive.table import Coverage
 from tickertape.archive.writing import Added
 from tickertape.base.archive_limits import batch_messages_default
-from tickertape.base.errors import ArchiveFailed, BadOption, TickertapeError
+from tickertape.base.errors import (
+    ArchiveFailed,
+    BadOption,
+    BookmarkExpired,
+    BookmarkUnknown,
+    TickertapeError,
+)
 from tickertape.base.names import is_pattern
 from tickertape.spark.archive_source import FORMAT, ORDER, ArchiveSource, Order, gap, shortened
 from tickertape.spark.reading import connect
@@ -94,7 +101,8 @@ def prepare(wish: Wish) -> Ready:
     that the log has.
 
     Raises `Disconnected`, `TopicNotRecorded`, `WrongJournal` (the archive is of another log), `ArchiveFailed`
-    (it is none, it is of other topics, or what comes next in the log is gone)."""
+    (it is none, it is of other topics, what comes next in the log is gone, or the log has other messages than
+    those that were archived)."""
     client, _ = connect(wish.servers, wish.timeout_seconds)
     with client:
         journal, first, end = client.resolve(wish.pattern, "0", timeout=wish.timeout_seconds)
@@ -113,7 +121,34 @@ def prepare(wish: Wish) -> Ready:
         raise gap(place, coverage.end, first)
     if coverage.end > end:
         raise shortened(place, coverage.end, end)
+    _check_last(wish, coverage)
     return Ready(archive, end)
+
+
+def _check_last(wish: Wish, coverage: Coverage) -> None:
+    """The last message that was archived must be where it was: a log that has lost its end gives the
+    positions again, and may have grown beyond the archive since. Raises `ArchiveFailed`."""
+    last = Stored(wish.place.location, coverage.journal, wish.place.options).last_before(coverage.end)
+    if last is None:
+        return
+    position, bookmark = last
+    client, _ = connect(wish.servers, wish.timeout_seconds)
+    with client:
+        try:
+            _, found, _ = client.resolve(
+                wish.pattern, f"[{bookmark}:{bookmark}]", timeout=wish.timeout_seconds
+            )
+        except BookmarkExpired:
+            return  # the log has it no more: there is nothing to compare
+        except BookmarkUnknown:
+            found = None
+    if found != position:
+        what = "does not have it" if found is None else f"has it at {found}"
+        raise ArchiveFailed(
+            f"{wish.place.location} has the message {bookmark} at position {position}, and the log {what}: "
+            "it has lost messages that were archived and gave their positions to others, perhaps it was "
+            "restored from a copy. Nothing was added; begin a new archive at another place"
+        )
 
 
 def archive_log(
