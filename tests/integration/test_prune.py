@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -212,11 +213,27 @@ def test_an_archive_whose_files_are_not_there_any_more_lets_nothing_go(
     assert not (data / "retired.bin").exists()
 
 
-def test_an_archive_with_other_messages_lets_nothing_go(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "other"),
+    [
+        ("topic", "rare"),
+        ("publisher", "1"),
+        ("sequence", 1),
+        ("timestamp", datetime.fromtimestamp(0, UTC)),
+        ("data", b"0 9 " + b"x" * 901),
+        ("expiration_ms", 1),
+        ("correlation_id", "c"),
+        ("key", "k"),
+    ],
+)
+def test_an_archive_with_other_messages_lets_nothing_go(
+    data: Path, tmp_path: Path, column: str, other: object
+) -> None:
     journal = read_identity(SystemDisk(data)).journal
     made = Archive.create(place_of(str(tmp_path / "archive")), journal, 0, "")
     rows = log_rows(data)
-    rows[10]["sequence"] += 1
+    assert rows[10][column] != other
+    rows[10][column] = other
     files = write_files(made.place, [pa.RecordBatch.from_pylist(rows, SCHEMA)])
     made.add(0, log_end(data), files)
     code, output = prune(data, tmp_path / "archive")

@@ -5,48 +5,70 @@ Must never take the word of the table's log for it: the files are opened, and al
 
 from __future__ import annotations
 
+from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from tickertape.archive.committing import Archive
 from tickertape.archive.compacting import stored_files
+from tickertape.archive.rows import rows_of
 from tickertape.archive.writing import numbers
 from tickertape.base.errors import ArchiveFailed
-from tickertape.base.ports import Buffer
+from tickertape.batch import Labels, MessageBatch
+from tickertape.batch.format import U8, Int64s, UInt64s, lengths_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _READ_ROWS: Final = 64 * 1024
-
-Wide = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
+_MASK: Final = (1 << 64) - 1
+_NUMBERS: Final = 8
+_TEXTS: Final = 3
 
 
 class Sums(NamedTuple):
-    """What messages add up to. Two ranges that differ in a message have other sums, but for rare chance."""
+    """What messages add up to. Two ranges that differ in a message have other sums, unless bytes of bodies,
+    or of labels, changed places: these the checksums of pages and frames guard."""
 
     messages: int = 0
-    positions: int = 0
-    sequences: int = 0
-    """Modulo 2**64."""
-    body_bytes: int = 0
-    content: int = 0
-    """All bytes of the bodies, added."""
+    numbers: tuple[int, ...] = (0,) * _NUMBERS
+    """Of each column, what the messages have there, each times its place, modulo 2**64."""
+    texts: tuple[int, ...] = (0,) * _TEXTS
+    """All bytes of the bodies, the correlation ids and the keys, added."""
 
-    def plus(self, positions: Wide, sequences: Wide, bodies: Buffer) -> Sums:
-        """These and some more messages."""
-        body = np.frombuffer(bodies, np.uint8)
-        with np.errstate(over="ignore"):
-            more = int(sequences.astype(np.uint64).sum(dtype=np.uint64))
+    def plus(self, positions: Int64s, batch: MessageBatch) -> Sums:
+        """These and the messages of `batch`, which stand at `positions`."""
+        places = positions.astype(U8) * U8.type(2) + U8.type(1)
+        found = [int((places * column).sum(dtype=U8)) for column in _columns(batch)]
+        labels = [b"" if one is None else one.text for one in (batch.correlation_ids, batch.keys)]
+        texts = [int(np.frombuffer(text, np.uint8).sum(dtype=U8)) for text in (batch.bodies, *labels)]
         return Sums(
-            self.messages + len(positions),
-            self.positions + int(positions.sum()),
-            (self.sequences + more) & (1 << 64) - 1,
-            self.body_bytes + len(body),
-            self.content + int(body.sum(dtype=np.uint64)),
+            self.messages + batch.count,
+            tuple([total & _MASK for total in map(add, self.numbers, found)]),
+            tuple(map(add, self.texts, texts)),
         )
+
+
+def _columns(batch: MessageBatch) -> list[UInt64s]:
+    """What a message is, in numbers: `_NUMBERS` columns."""
+    topics = np.array([crc32(topic.encode()) for topic in batch.topics], U8)
+    expirations = batch.expirations
+    return [
+        batch.publishers,
+        batch.sequences,
+        batch.timestamps.view(U8),
+        np.repeat(topics, batch.count) if batch.topic_index is None else topics[batch.topic_index],
+        np.zeros(batch.count, U8) if expirations is None else expirations.view(U8),
+        lengths_of(batch.offsets).astype(U8),
+        _lengths(batch.correlation_ids, batch.count),
+        _lengths(batch.keys, batch.count),
+    ]
+
+
+def _lengths(labels: Labels | None, count: int) -> UInt64s:
+    return np.zeros(count, U8) if labels is None else lengths_of(labels.offsets).astype(U8)
 
 
 def sums_of(archive: Archive, begin: int, end: int) -> Sums:
@@ -67,14 +89,14 @@ def sums_of(archive: Archive, begin: int, end: int) -> Sums:
                     raise ArchiveFailed(f"{archive.place.location}: {stored.path} has {what}")
                 file = pq.ParquetFile(opened, page_checksum_verification=True)
                 for batch in file.iter_batches(_READ_ROWS):
-                    sums = _with(sums, batch, begin, end)
+                    sums = _with(sums, batch, stored.topic, begin, end)
         except (OSError, pa.ArrowException) as error:
             raise ArchiveFailed(f"{archive.place.location}: {stored.path}: {error}") from error
     return sums
 
 
-def _with(sums: Sums, batch: pa.RecordBatch, begin: int, end: int) -> Sums:
-    """`sums` and the rows of `batch` between the positions."""
+def _with(sums: Sums, batch: pa.RecordBatch, topic: str, begin: int, end: int) -> Sums:
+    """`sums` and the rows of `batch`, of a topic, between the positions."""
     import pyarrow as pa
 
     positions = numbers(batch.column("position"))
@@ -83,8 +105,5 @@ def _with(sums: Sums, batch: pa.RecordBatch, begin: int, end: int) -> Sums:
         batch = batch.filter(pa.array(inside))
     if not batch.num_rows:
         return sums
-    data = batch.column("data")
-    _, places, content = data.buffers()
-    offsets = np.frombuffer(places, np.int32)[data.offset : data.offset + len(data) + 1]
-    bodies = memoryview(content or b"").cast("B")[int(offsets[0]) : int(offsets[-1])]
-    return sums.plus(numbers(batch.column("position")), numbers(batch.column("sequence")), bodies)
+    rows = rows_of(batch, topic)
+    return sums.plus(rows.positions, rows.batch())

@@ -115,8 +115,7 @@ class Pruning:
         begin, end = plan.segments[0].first_position, plan.segments[-1].end_position
         ours, done = Sums(), self._reader.bytes_before(begin)
         for selected in self._reader.selected(begin, end):
-            batch = selected.batch
-            ours = ours.plus(selected.positions, batch.sequences, batch.bodies)
+            ours = ours.plus(selected.positions, selected.batch)
             passed = self._reader.bytes_before(selected.end_position)
             advance(passed - done)
             done = passed
