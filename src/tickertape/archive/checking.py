@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from tickertape.archive.committing import Archive
-from tickertape.archive.compacting import stored_files
+from tickertape.archive.compacting import batches_of, stored_files
 from tickertape.archive.rows import rows_of
 from tickertape.archive.writing import numbers
 from tickertape.base.errors import ArchiveFailed
@@ -22,7 +22,6 @@ from tickertape.batch.format import U8, Int64s, UInt64s, lengths_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_READ_ROWS: Final = 64 * 1024
 _MASK: Final = (1 << 64) - 1
 _NUMBERS: Final = 8
 _TEXTS: Final = 3
@@ -88,7 +87,7 @@ def sums_of(archive: Archive, begin: int, end: int) -> Sums:
                     what = f"{opened.size():,} bytes, not {stored.bytes:,}"
                     raise ArchiveFailed(f"{archive.place.location}: {stored.path} has {what}")
                 file = pq.ParquetFile(opened, page_checksum_verification=True)
-                for batch in file.iter_batches(_READ_ROWS):
+                for batch in batches_of(file):
                     sums = _with(sums, batch, stored.topic, begin, end)
         except (OSError, pa.ArrowException) as error:
             raise ArchiveFailed(f"{archive.place.location}: {stored.path}: {error}") from error

@@ -31,6 +31,7 @@ from tickertape.base.texts import said
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 Wrote = Callable[[int], object]
 """Told how many more rows were written."""
@@ -165,9 +166,15 @@ def _rows_of(place: Place, run: Sequence[StoredFile]) -> Iterator[pa.RecordBatch
     for stored in run:
         with files.open_input_file(stored.path) as opened:
             file = pq.ParquetFile(opened, page_checksum_verification=True)
-            for batch in file.iter_batches(_READ_ROWS, columns=list(FILE_COLUMNS), use_threads=False):
+            for batch in batches_of(file):
                 topics = pa.array([stored.topic], pa.string()).take(_zeros(batch.num_rows))
                 yield batch.select(FILE_COLUMNS).append_column("topic", topics)
+
+
+def batches_of(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, one row group after the other: rows of several would have bodies without bound."""
+    for group in range(file.metadata.num_row_groups):
+        yield from file.iter_batches(_READ_ROWS, [group], list(FILE_COLUMNS), use_threads=False)
 
 
 def _zeros(count: int) -> pa.Array:

@@ -14,6 +14,7 @@ from tickertape.archive.committing import Archive
 from tickertape.archive.compacting import StoredFile, compact, plan, stored_files, vacuum
 from tickertape.archive.place import Place, place_of
 from tickertape.archive.writing import write_files
+from tickertape.base.archive_limits import archive_row_group_bytes_max
 from tickertape.base.errors import ArchiveFailed, BadOption
 
 TOPICS = ("a", "b", "rare topic/%")
@@ -54,6 +55,15 @@ def test_rows_and_order_stay_and_files_become_few(place: Place) -> None:
     assert compact(archive).files_before == 0  # nothing is left to do
     add(archive, 300, 310)
     assert archive.coverage.end == 310
+
+
+def test_large_bodies_are_merged_a_row_group_at_a_time(place: Place) -> None:
+    archive = Archive.create(place, JOURNAL, 0, "")
+    for at in range(0, 120, 60):
+        files = write_files(place, [batch_of(range(at, at + 60), body=b"x" * 1_000_000)])
+        assert archive.add(at, at + 60, files)
+    sizes = [batch.nbytes for batch in compacting._rows_of(place, stored_files(archive))]
+    assert max(sizes) < archive_row_group_bytes_max + 1_000_000
 
 
 def test_neighbours_are_merged_up_to_the_target() -> None:
