@@ -305,7 +305,8 @@ class Transactions:
             return
         try:
             self._check_prepared(current.transaction, current.parts)
-        except TransactionUnknown as error:
+            self._committed.check_space(current.transaction)
+        except (TransactionUnknown, LimitReached) as error:
             self._refuse(error, now)
             return
         for name in current.parts:

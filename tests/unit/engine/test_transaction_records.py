@@ -91,7 +91,8 @@ def test_spaces_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyPatch
     commit(known, numbered(1, "a"))
     commit(known, numbered(1, "b"))
     with pytest.raises(LimitReached, match="2 spaces of transactions are known"):
-        known.record(numbered(1, "c"), 1)
+        known.check_space(numbered(1, "c"))
+    known.check_space(named("c"))
     commit(known, numbered(2, "a"))
     assert numbered(2, "a") in known
 

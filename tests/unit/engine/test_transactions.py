@@ -11,6 +11,7 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine import staging as staging_module
+from tickertape.engine import transaction_records as transaction_records_module
 from tickertape.engine import transactions as transactions_module
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.wire.commands import (
@@ -272,6 +273,21 @@ def test_commits_that_wait_are_bounded(
 
 
 def test_thousands_that_wait_are_refused_together_when_the_server_stops(
+def test_a_space_too_many_is_refused_and_others_go_on(
+    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_records_module, "transaction_spaces_max", 1)
+    sink.prepared(b"1", transaction=numbered(1))
+    assert isinstance(sink.commit("0", transaction=numbered(1)), Committed)
+    other = Transaction(publisher="sink", space="other", name="1")
+    sink.prepared(b"x", transaction=other)
+    assert sink.code(Commit, transaction=other, parts=("0",)) == "limit_reached"
+    assert sink.code(Commit, transaction=other, parts=()) == "limit_reached", "without files to open, too"
+    sink.prepared(b"2", transaction=numbered(2))
+    assert isinstance(sink.commit("0", transaction=numbered(2)), Committed)
+    assert bodies_of(world) == [b"1", b"2"]
+
+
     world: EngineWorld, sink: Sink
 ) -> None:
     numbers = [
