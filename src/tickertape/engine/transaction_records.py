@@ -105,7 +105,8 @@ class CommittedTransactions:
     def record(self, transaction: Transaction, messages: int) -> TransactionRecord:
         """The record of one that is committed now; `check_space` came before."""
         if transaction.space:
-            matter = f"space {transaction.publisher} {transaction.space}"
+            # With the length: both may have spaces in them, and no two pairs may share a text.
+            matter = f"space {len(transaction.publisher)} {transaction.publisher} {transaction.space}"
         else:
             matter = f"name {self._next_place}"
         return TransactionRecord(
