@@ -163,6 +163,38 @@ def test_a_disk_without_room_for_a_chain_has_room_for_others() -> None:
     assert bench.machine.failure is None
 
 
+def test_a_chain_that_found_no_room_leaves_nothing_to_wait_for() -> None:
+    bench = ChainBench()
+    room = bench.room_of(*[30_000] * 8)
+    bench.want(room)
+    bench.full()
+    assert bench.is_full()
+    bench.want(0)
+    assert not bench.is_full(), "for the others"
+    bench.wait(5.0)
+    deadline = bench.machine.next_deadline()
+    assert deadline is None or deadline > bench.mono, "or who waits for it never sleeps"
+    bench.want(room)
+    bench.ok(PrepareSegment)
+    bench.ok(RollSegment)
+    assert bench.machine.has_room(room), "when there is room again"
+
+
+def test_a_reserve_that_was_given_up_for_a_chain_is_there_again_at_once() -> None:
+    bench = ChainBench()
+    bench.append(CAPACITY * 5 // 8)
+    bench.ok(WriteCommit)
+    bench.ok(PrepareSegment)
+    bench.want(bench.room_of(*[30_000] * 8))
+    bench.full()
+    bench.want(0)
+    bench.ok(PrepareSegment)
+    bench.append(CAPACITY // 2)
+    bench.ok(RollSegment)
+    bench.ok(WriteCommit)
+    assert len(bench.persisted) == 2
+
+
 def test_a_segment_is_not_rolled_within_a_chain_though_room_is_wanted() -> None:
     bench = ChainBench()
     bench.chain(10, 10, 10)
