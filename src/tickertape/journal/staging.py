@@ -52,6 +52,7 @@ class Prepared(NamedTuple):
     bytes: int
 
 
+    blocks: int
 class StageWrite(NamedTuple):
     """Write a block to a file, behind its label when it is new."""
 
@@ -281,6 +282,7 @@ def _found(disk: Disk, file: int, journal_id: bytes) -> Prepared:
             raise Damaged("it belongs to another journal")
         # After a killed process it may stand in the page cache only.
         disk.sync(handle)
-        return Prepared(file, label, counts[0], size)
+        messages, blocks = counts
+        return Prepared(file, label, messages, size, blocks)
     finally:
         disk.close(handle)

@@ -89,7 +89,7 @@ def test_what_is_prepared_survives_power_loss_and_other_things_are_removed(disk:
     for seed in range(30):
         after = disk.crash_clone(Random(seed))
         found, report = find_staged(after, JOURNAL_ID)
-        assert found == [Prepared(1, LABEL, 3, offset + 32)]
+        assert found == [Prepared(1, LABEL, 3, offset + 32, 2)]
         assert report == []
         assert after.names(STAGING_DIRECTORY) == [Path(path_of(1)).name]
         assert len(Staging(after).run(StageOpen(1))) == 2
