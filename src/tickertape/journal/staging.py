@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ import msgspec
 from crc32c import crc32c
 
 from tickertape.base.ports import Buffer, Disk
+from tickertape.base.transaction_limits import staging_files_open_max
 
 STAGING_DIRECTORY: Final = "transactions"
 _MAGIC: Final = b"TKTSTG\x00\x00"
@@ -50,9 +52,9 @@ class Prepared(NamedTuple):
     label: Label
     messages: int
     bytes: int
-
-
     blocks: int
+
+
 class StageWrite(NamedTuple):
     """Write a block to a file, behind its label when it is new."""
 
@@ -186,7 +188,8 @@ class Staging:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._handles: dict[int, int] = {}
+        self._handles: OrderedDict[int, int] = OrderedDict()
+        """Files that are being written, the one that was written last at the end; the others are closed."""
 
     def run(self, task: StagingTask) -> list[memoryview]:
         """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `Damaged`."""
@@ -214,12 +217,11 @@ class Staging:
         buffers: list[Buffer] = [head, *task.buffers]
         if task.label is not None:
             self._disk.make_directory(STAGING_DIRECTORY)
-            self._handles[task.file] = self._disk.open(path_of(task.file), create=True)
             buffers.insert(0, encode_label(task.label))
-        self._disk.write(self._handles[task.file], task.offset, buffers)
+        self._disk.write(self._handle(task.file, create=task.label is not None), task.offset, buffers)
 
     def _prepare(self, task: StagePrepare) -> None:
-        handle = self._handles[task.file]
+        handle = self._handle(task.file)
         self._disk.write(handle, task.offset, [encode_foot(task.offset, task.messages, task.blocks)])
         self._disk.sync(handle)
         self._disk.sync_directory(STAGING_DIRECTORY)
@@ -237,6 +239,16 @@ class Staging:
         self._close(file)
         with contextlib.suppress(FileNotFoundError):  # its first write failed
             self._disk.remove(path_of(file))
+
+    def _handle(self, file: int, *, create: bool = False) -> int:
+        """The file, open: not all are at a time, because the log and connections need descriptors too."""
+        handle = self._handles.get(file)
+        if handle is None:
+            if len(self._handles) >= staging_files_open_max:
+                self._close(next(iter(self._handles)))
+            handle = self._handles[file] = self._disk.open(path_of(file), create=create)
+        self._handles.move_to_end(file)
+        return handle
 
     def _close(self, file: int) -> None:
         handle = self._handles.pop(file, None)

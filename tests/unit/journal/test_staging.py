@@ -12,12 +12,14 @@ from crc32c import crc32c
 
 from tests.helpers.staged_files import GOLDEN_PART, JOURNAL_ID, LABEL, batches, golden_bytes, stage
 from tickertape.batch import MessageBatch
+from tickertape.journal import staging as staging_module
 from tickertape.journal.staging import (
     STAGING_DIRECTORY,
     Damaged,
     Prepared,
     StageDrop,
     StageOpen,
+    StagePrepare,
     StageWrite,
     Staging,
     blocks_of,
@@ -176,6 +178,26 @@ def test_a_foot_that_counts_otherwise_is_damage(messages: int, blocks: int) -> N
 def test_a_closed_one_holds_no_files(disk: StrictDisk) -> None:
     staging = Staging(disk)
     stage(staging, 1, LABEL, batches(), prepare=False)
+    assert len(disk._handles) == 1
     staging.close()
-    with pytest.raises(KeyError):
-        staging.run(StageWrite(1, 0, None, 0, []))
+    assert len(disk._handles) == 0
+
+
+def test_of_many_files_that_are_written_few_are_open(
+    disk: StrictDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_module, "staging_files_open_max", 3)
+    staging = Staging(disk)
+    begin = len(encode_label(LABEL))
+    offsets = dict.fromkeys(range(1, 9), 0)
+    for batch in batches():
+        for file, offset in offsets.items():
+            label = None if offset else LABEL
+            staging.run(StageWrite(file, offset, label, batch.count, list(batch.buffers())))
+            offsets[file] = (offset or begin) + 16 + batch.nbytes
+            assert len(disk._handles) <= 3
+    for file, offset in offsets.items():
+        staging.run(StagePrepare(file, offset, 3, 2))
+    assert len(disk._handles) == 0
+    for file in offsets:
+        assert [bytes(block) for block in staging.run(StageOpen(file))] == [b.encode() for b in batches()]
