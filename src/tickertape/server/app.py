@@ -64,7 +64,7 @@ def run_server(config: Config, ready: Ready) -> int:
     with logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
-            opened = open_instance(config, admission.user_of)
+            opened = open_instance(config, admission)
         except (JournalError, WrongJournal) as error:
             data = config.instance.data
             event("start_refused", logging.CRITICAL, code=error.code, data=data, text=str(error))
@@ -178,12 +178,12 @@ def _peer(instance: Instance, admission: Admission, number: int) -> Peer:
 def _reload(admission: Admission, watch: UserWatch) -> None:
     """Read certificates and tokens again; connections that there are keep their certificates."""
     try:
-        admission.reload()
+        replaced = admission.reload()
     except ConfigurationError as error:
         event("reload_failed", logging.ERROR, code=error.code, text=f"{error}; what was read before goes on")
         return
     event("reloaded")
-    watch.look()
+    watch.look(replaced)
 
 
 def _tell_start(config: Config, connections: int) -> None:

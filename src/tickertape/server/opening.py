@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
 from tickertape.engine.retaining import Pin
-from tickertape.engine.sessions import claimed_user
+from tickertape.engine.sessions import Rights
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
@@ -37,7 +37,6 @@ from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_reads import ArchiveReads
 from tickertape.server.config import Config
 from tickertape.server.spill_files import SpillFiles
-from tickertape.wire.commands import Logon
 
 T = TypeVar("T")
 
@@ -71,8 +70,8 @@ def salt() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-def open_instance(config: Config, user_of: Callable[[Logon, Now], str | None] = claimed_user) -> Opened:
-    """Open the data directory of `config`; `user_of` says whose a logon is (see `Broker`). Raises
+def open_instance(config: Config, rights: Rights | None = None) -> Opened:
+    """Open the data directory of `config`; `rights` say whose a logon is (see `Broker`). Raises
     `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
     """
     settings = config.journal
@@ -114,7 +113,7 @@ def open_instance(config: Config, user_of: Callable[[Logon, Now], str | None] = 
         slow_clients=config.slow_clients.limits,
         queues=config.queues,
         staging=config.transactions.limits,
-        user_of=user_of,
+        rights=rights,
     )
     archive = None if config.archive is None else _archive(config.archive, broker)
     report = list(recovered.report)
