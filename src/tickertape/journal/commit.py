@@ -331,7 +331,7 @@ class GroupCommit:
         end = active.offset + commit_header_bytes + body_bytes
         persisted = None
         if batch is not None:
-            persisted = Persisted(first, batch, active.header.number, end)
+            persisted = Persisted(first, batch, active.header.number, end, chained=flags != 0)
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         continues = following is not None and following.continues

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.journal.test_commit import CAPACITY, Bench
 from tests.unit.journal.written import Written
 from tickertape.base.errors import JournalFailed
+from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.active import commit_bytes_of
 from tickertape.journal.format import (
@@ -235,6 +236,25 @@ def test_a_run_that_has_no_segment_yet_has_no_room() -> None:
     bench.ok(PrepareSegment)
     bench.ok(StartSegment)
     assert bench.machine.has_room(1)
+
+
+def test_what_a_chain_was_made_of_is_let_go_when_it_is_persisted() -> None:
+    written = Written(segment_bytes=1 << 16)
+    written.publish()
+    encoded = batch_from_bodies("orders", [bytes(100)] * 3).encode()
+    places = [bytearray(encoded) for _ in range(3)]
+    parts = [
+        (MessageBatch.parse(memoryview(place)), Stamp(9, 1 + 3 * number, 1))
+        for number, place in enumerate(places)
+    ]
+    written.journal.append_chain(parts, Now(9.0, 1))
+    parts.clear()
+    written.work()
+    assert written.journal.persisted_end == 12
+    assert [part.first_position for part in written.journal.view.tail] == [0, 3, 6, 9]
+    assert [part.batch.body(0) for part in written.journal.view.tail[1:]] == [bytes(100)] * 3
+    for place in places:
+        place.append(0)  # a mapped file that somebody looks at cannot be closed either
 
 
 # -- without its end ----------------------------------------------------------------------------------
