@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from tickertape.base.ports import Buffer, Disk
 from tickertape.base.transaction_limits import staging_files_open_max
+from tickertape.journal.format import QUARANTINE_DIRECTORY
 
 STAGING_DIRECTORY: Final = "transactions"
 _MAGIC: Final = b"TKTSTG\x00\x00"
@@ -122,9 +123,9 @@ def decode_label(data: Buffer) -> tuple[Label, int]:
     """The label, and where the blocks begin. Raises `Damaged`."""
     if len(data) < _HEAD.size:
         raise Damaged("it is too short")
-    magic, version, size, checksum, own = _HEAD.unpack_from(data)
-    if magic != _MAGIC or crc32c(bytes(data[: _HEAD.size - 4])) != own:
+    if not _begins(data):
         raise Damaged("it does not begin as a staging file")
+    _, version, size, checksum, _ = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise Damaged(f"it has the format version {version}")
     body = bytes(data[_HEAD.size : _HEAD.size + size])
@@ -139,6 +140,15 @@ def decode_label(data: Buffer) -> tuple[Label, int]:
     if any(data[end:begin]):
         raise Damaged("what fills up its label is not zero")
     return label, begin
+
+
+def _begins(data: Buffer) -> bool:
+    """Whether a file begins as those of any version."""
+    if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
+        return False
+    return crc32c(bytes(data[: _HEAD.size - 4])) == int.from_bytes(
+        data[_HEAD.size - 4 : _HEAD.size], "little"
+    )
 
 
 def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
@@ -258,7 +268,7 @@ class Staging:
 
 def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[Prepared], list[str]]:
     """The prepared parts of a data directory, and a line for each thing to tell. What was not prepared is
-    removed: nobody was told that it is there. Raises `OSError`."""
+    removed: nobody was told that it is there. What was and cannot be used is set aside. Raises `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return [], []
     found: list[Prepared] = []
@@ -270,12 +280,26 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[Prepared], list[str
         try:
             found.append(_found(disk, int(name[:20]), journal_id))
         except Damaged as error:
-            disk.remove(f"{STAGING_DIRECTORY}/{name}")
-            report.append(f"{STAGING_DIRECTORY}/{name}: {error}; removed, what was staged there is lost")
+            aside = _set_aside(disk, name)
+            report.append(f"{STAGING_DIRECTORY}/{name}: {error}; moved to {aside}, it cannot be committed")
         except _Unprepared:
             disk.remove(f"{STAGING_DIRECTORY}/{name}")
     disk.sync_directory(STAGING_DIRECTORY)
     return found, report
+
+
+def _set_aside(disk: Disk, name: str) -> str:
+    """Move a file to quarantine; where it is then."""
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(".")
+    taken = set(disk.names(QUARANTINE_DIRECTORY))
+    attempt = 0
+    while (aside := f"{name[:20]}-{attempt}.part") in taken:
+        attempt += 1
+    path = f"{QUARANTINE_DIRECTORY}/{aside}"
+    disk.rename(f"{STAGING_DIRECTORY}/{name}", path)
+    disk.sync_directory(QUARANTINE_DIRECTORY)
+    return path
 
 
 class _Unprepared(Exception):
@@ -286,10 +310,13 @@ def _found(disk: Disk, file: int, journal_id: bytes) -> Prepared:
     handle = disk.open(path_of(file))
     try:
         size = disk.size(handle)
+        begin = disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8)
+        if _begins(begin) and _HEAD.unpack_from(begin)[1] != _VERSION:
+            decode_label(begin)  # which says so: whether it is prepared is not known here
         counts = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
         if counts is None:
             raise _Unprepared
-        label, _ = decode_label(disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8))
+        label, _ = decode_label(begin)
         if label.journal != journal_id:
             raise Damaged("it belongs to another journal")
         # After a killed process it may stand in the page cache only.

@@ -13,6 +13,7 @@ from crc32c import crc32c
 from tests.helpers.staged_files import GOLDEN_PART, JOURNAL_ID, LABEL, batches, golden_bytes, stage
 from tickertape.batch import MessageBatch
 from tickertape.journal import staging as staging_module
+from tickertape.journal.format import QUARANTINE_DIRECTORY
 from tickertape.journal.staging import (
     STAGING_DIRECTORY,
     Damaged,
@@ -140,19 +141,28 @@ def versioned(version: int) -> bytes:
     [
         (relabelled(journal=bytes(16)), "it belongs to another journal"),
         (versioned(1), "it has the format version 1"),
+        (versioned(1) + b"another foot", "it has the format version 1"),
         (b"X" + golden_bytes()[1:], "it does not begin as a staging file"),
         (golden_bytes()[:30] + b"X" + golden_bytes()[31:], "its label does not match its checksum"),
         (encode_foot(0, 0, 0), "it does not begin as a staging file"),
     ],
 )
-def test_a_prepared_file_that_cannot_be_used_is_removed_and_told(
+def test_a_prepared_file_that_cannot_be_used_is_set_aside_and_told(
     disk: StrictDisk, data: bytes, what: str
 ) -> None:
     put(disk, path_of(9), data)
     put(disk, path_of(10), golden_bytes())
     found, report = find_staged(disk, JOURNAL_ID)
     assert [prepared.file for prepared in found] == [10]
-    assert report == [f"{path_of(9)}: {what}; removed, what was staged there is lost"]
+    aside = f"{QUARANTINE_DIRECTORY}/{9:020d}-0.part"
+    assert report == [f"{path_of(9)}: {what}; moved to {aside}, it cannot be committed"]
+    for seed in range(10):
+        after = disk.crash_clone(Random(seed)).contents()
+        assert after[aside] == data
+        assert path_of(10) in after
+    put(disk, path_of(9), data)
+    find_staged(disk, JOURNAL_ID)
+    assert len(disk.names(QUARANTINE_DIRECTORY)) == 2, "none takes the place of another"
     assert disk.names(STAGING_DIRECTORY) == [Path(path_of(10)).name]
 
 
