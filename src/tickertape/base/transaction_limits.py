@@ -32,8 +32,9 @@ staging_unwritten_bytes_max: Final = 64 * MIB
 staging_jobs_max: Final = 1_024
 """Blocks and feet that wait to be written to staging files, of all connections: a foot is three syncs,
 however small its part is. Who brings more is not read from."""
-transaction_batches_max: Final = 65_536
-"""Batches that are staged for one transaction: each becomes a commit of its own in the log."""
+transaction_batches_max: Final = 16_384
+"""Batches that are staged for one transaction: each becomes a commit of its own in the log, and all of
+a part are looked at in one turn of the event loop."""
 transaction_name_bytes_max: Final = 255
 """Of each text that names a transaction or a part of one, in UTF-8."""
 transaction_names_max: Final = 16_384
