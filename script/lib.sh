@@ -28,3 +28,13 @@ need_venv() {
   export PYSPARK_PYTHON="$venv/bin/python" # Spark starts its workers with python3 from PATH otherwise
   cd "$root"
 }
+
+# need_object_store: an environment with what stands for an object store in tests (tests/helpers/object_store.py).
+need_object_store() {
+  local wanted="$root/requirements/object-store.txt" made="$root/.venv-object-store"
+  cmp -s "$wanted" "$made/installed.txt" && return
+  echo "setting up $(basename "$made")" >&2
+  "$venv/bin/python" -m venv --clear "$made"
+  "$made/bin/python" -m pip install --quiet --no-input --no-deps -r "$wanted" >&2
+  cp "$wanted" "$made/installed.txt"
+}

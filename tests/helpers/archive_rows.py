@@ -68,9 +68,9 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: int(row["position"]))
 
 
-def archived(location: Path | str) -> list[dict[str, Any]]:
-    """The rows of an archive, in order of position, the date left out."""
-    table = DeltaTable(location).to_pyarrow_table()
+def archived(location: Path | str, options: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """The rows of an archive, in order of position, the date left out. `options` are an object store's."""
+    table = DeltaTable(location, storage_options=options).to_pyarrow_table()
     return rows_of(table.select(SCHEMA.names).to_batches())
 
 

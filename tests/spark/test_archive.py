@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.helpers.archive_rows import archived, check_files, log_end, log_rows
+from tests.helpers.object_store import PYTHON, object_store
 from tickertape.archive.committing import Archive
 from tickertape.archive.place import place_of
 from tickertape.archive.table import Coverage, app_id
@@ -85,6 +86,21 @@ def test_everything_recorded_is_there_once_as_it_was_published(
     check_files(location)
     read = spark.read.parquet(*DeltaTable(location).file_uris())
     assert read.count() == len(log_rows(log.data))
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not PYTHON.exists(), reason="no object store: script/test --full sets one up")
+def test_tasks_write_into_an_object_store(spark: SparkSession, log: RunningServer) -> None:
+    publish(log, "first", 1000)
+    with object_store() as store:
+        where = store.location("log")
+        asked = Wish(servers=(log.uri,), place=place_of(where, store.options), batch_messages_max=600)
+        assert archive_log(spark, asked).rows == len(log_rows(log.data))
+        assert archived(where, store.options) == log_rows(log.data)
+        publish(log, "second", 300)
+        archive_log(spark, asked)
+        assert archive_log(spark, asked).commits == 0
+        assert archived(where, store.options) == log_rows(log.data)
 
 
 def test_a_driver_that_dies_around_a_commit_neither_loses_nor_doubles(

@@ -25,6 +25,7 @@ from tickertape.archive.table import (
 from tickertape.archive.writing import Added
 from tickertape.base.archive_limits import commit_attempts_max
 from tickertape.base.errors import ArchiveFailed
+from tickertape.base.texts import said
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -188,4 +189,4 @@ def _loaded(place: Place) -> DeltaTable:
 
 
 def _failed(place: Place, error: Exception) -> ArchiveFailed:
-    return ArchiveFailed(f"{place.location}: {' '.join(str(error).split())}")
+    return ArchiveFailed(f"{place.location}: {said(error)}")

@@ -27,6 +27,7 @@ from tickertape.base.archive_limits import (
     keep_seconds_min,
 )
 from tickertape.base.errors import ArchiveFailed, BadOption
+from tickertape.base.texts import said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,7 +151,7 @@ def vacuum(archive: Archive, keep_seconds: float) -> int:
             retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
         )
     except Exception as error:
-        raise ArchiveFailed(f"{archive.place.location}: {' '.join(str(error).split())}") from error
+        raise ArchiveFailed(f"{archive.place.location}: {said(error)}") from error
     archive.reload()
     return len(set(removed))
 

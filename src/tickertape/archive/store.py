@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from tickertape.base.errors import ArchiveFailed
+from tickertape.base.texts import said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,8 +82,9 @@ class Store:
             yield
         except (OSError, pa.ArrowException, DeltaError) as error:
             missing = isinstance(error, FileNotFoundError) or "not found" in str(error).lower()
-            text = " ".join(str(error).split())
-            raise ArchiveFailed(f"{self.location}: {what} cannot be read: {text}", missing=missing) from error
+            raise ArchiveFailed(
+                f"{self.location}: {what} cannot be read: {said(error)}", missing=missing
+            ) from error
 
     def _open_remote(self, path: str) -> Any:
         import pyarrow.fs as pafs

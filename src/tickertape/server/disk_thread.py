@@ -1,4 +1,4 @@
-"""Owns the thread that carries out the journal's jobs, in order, one at a time.
+"""Owns carrying out the journal's jobs, in order, one at a time.
 
 Must never decide anything: an error goes back to the journal's machine, which latches.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from tickertape.base.histogram import Histogram
 from tickertape.base.limits import sync_slow_seconds
 from tickertape.journal.jobs import Executor, Job, PrepareSegment, RetireSegments, SyncSegment, WriteCommit
 from tickertape.server.events import event
+from tickertape.server.lanes import Lane, MakeLane, ThreadLane
 
 Answer = Callable[[Job, OSError | None, int], None]
 
@@ -24,35 +23,26 @@ class DiskThread:
     """One thread for commits, one for preparing segments, one for removing old ones, so that neither
     reserving space nor giving it back ever delays a commit.
 
-    `answer(job, error, salt)` is called on the thread: it must hand over to the event loop."""
+    `answer(job, error, salt)` is called on the thread: it must hand over to the event loop. `make_lane` makes
+    what stands for each thread."""
 
-    def __init__(self, executor: Executor, answer: Answer) -> None:
+    def __init__(self, executor: Executor, answer: Answer, make_lane: MakeLane = ThreadLane) -> None:
         self.syncs = Histogram()
         """Seconds of each commit that was written and synced, and of each sync by itself."""
         self._executor = executor
         self._answer = answer
-        self._commits: SimpleQueue[Job | None] = SimpleQueue()
-        self._prepares: SimpleQueue[Job | None] = SimpleQueue()
-        self._removals: SimpleQueue[Job | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
-            for queue, name in (
-                (self._commits, "journal-commit"),
-                (self._prepares, "journal-prepare"),
-                (self._removals, "journal-remove"),
-            )
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._commits: Lane[Job] = make_lane(self._do, "journal-commit")
+        self._prepares: Lane[Job] = make_lane(self._do, "journal-prepare")
+        self._removals: Lane[Job] = make_lane(self._do, "journal-remove")
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
         if isinstance(job, PrepareSegment):
-            self._prepares.put(job)
+            self._prepares.submit(job)
         elif isinstance(job, RetireSegments):
-            self._removals.put(job)
+            self._removals.submit(job)
         else:
-            self._commits.put(job)
+            self._commits.submit(job)
 
     def run_inline(self, job: Job) -> OSError | None:
         """Carry out a job on the calling thread (sync policy `never`: a write into the page cache)."""
@@ -64,14 +54,8 @@ class DiskThread:
 
     def stop(self) -> None:
         """Finish what is queued and end the threads."""
-        for queue in (self._commits, self._prepares, self._removals):
-            queue.put(None)
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, queue: SimpleQueue[Job | None]) -> None:
-        while (job := queue.get()) is not None:
-            self._do(job)
+        for lane in (self._commits, self._prepares, self._removals):
+            lane.stop()
 
     def _do(self, job: Job) -> None:
         salt, error = 0, None

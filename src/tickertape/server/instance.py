@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from concurrent.futures import Executor
+from typing import Any, Final, NamedTuple, get_args
 
 from tickertape.base.errors import (
     FrameStalled,
@@ -53,6 +54,7 @@ from tickertape.server.command_turns import CommandTurns
 from tickertape.server.disk_thread import DiskThread
 from tickertape.server.events import event
 from tickertape.server.inbound import Inbound
+from tickertape.server.lanes import MakeLane, ThreadLane
 from tickertape.server.listener import Peer
 from tickertape.server.opening import Opened, clock
 from tickertape.server.readers import Readers
@@ -73,11 +75,21 @@ _LATE_SECONDS_MAX: Final = 1.0
 """A timer that fires later than this says that the server itself stood still."""
 
 
+class Workers(NamedTuple):
+    """What does for an instance what would hold up its event loop."""
+
+    make_lane: MakeLane = ThreadLane
+    """For what is written, one thing after the other."""
+    pool: Executor | None = None
+    """For reads, any of them at once; None: threads of its own."""
+
+
 class Instance:
     """A running instance on the current event loop.
 
     `inbound` bounds the unfinished large frames of its connections; None stands for the product's bounds.
-    `connections` bounds the connections, where descriptors allow fewer than `connections_max`.
+    `connections` bounds the connections, where descriptors allow fewer than `connections_max`. `workers` do
+    what would hold up the event loop.
     """
 
     def __init__(
@@ -86,6 +98,7 @@ class Instance:
         loop: asyncio.AbstractEventLoop,
         inbound: Inbound | None = None,
         connections: int = connections_max,
+        workers: Workers = Workers(),  # noqa: B008 - a constant
     ) -> None:
         self.broker = opened.broker
         self.inbound = Inbound() if inbound is None else inbound
@@ -104,14 +117,14 @@ class Instance:
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
-        self.disk = DiskThread(opened.executor, self._disk_answers)
+        self.disk = DiskThread(opened.executor, self._disk_answers, workers.make_lane)
         self._full = False
-        self._readers = Readers(opened.disk, self._read_answers)
+        self._readers = Readers(opened.disk, self._read_answers, workers.pool)
         self._reads: dict[int, ReadRequest] = {}
         self._spill = opened.spill
         if self._spill is not None:
             self._spill.start(self._spill_answers)
-        self._staging = StagingFiles(opened.disk, self._staging_answers)
+        self._staging = StagingFiles(opened.disk, self._staging_answers, workers.make_lane)
         self._archive = opened.archive
         if self._archive is not None:
             self._archive.start(loop, self)

@@ -36,6 +36,7 @@ from tickertape.journal.staging import find_staged
 from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_reads import ArchiveReads
 from tickertape.server.config import Config
+from tickertape.server.readers import CachingDisk
 from tickertape.server.spill_files import SpillFiles
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Opened(NamedTuple):
     """An instance that can begin to serve."""
 
     broker: Broker
-    disk: SystemDisk
+    disk: CachingDisk
     executor: Executor
     report: list[str]
     """What recovery found, a line each."""
@@ -74,15 +75,30 @@ def open_instance(config: Config, rights: Rights | None = None) -> Opened:
     """Open the data directory of `config`; `rights` say whose a logon is (see `Broker`). Raises
     `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
     """
-    settings = config.journal
     disk = _data_directory(config)
     owner = f"instance {config.instance.name}, process {os.getpid()}"
+    return open_on(disk, config, user_of, owner=owner, new_id=os.urandom(16), salt=salt)
+
+
+def open_on(
+    disk: CachingDisk,
+    config: Config,
+    user_of: Callable[[Logon, Now], str | None] = claimed_user,
+    *,
+    owner: str,
+    new_id: bytes,
+    salt: Callable[[], int],
+) -> Opened:
+    """As `open_instance`, on this disk. `owner` says in the lock who holds it, `new_id` becomes the identity
+    of a new journal, and `salt` gives the 64 bits of each new segment.
+    """
+    settings = config.journal
     fresh = IDENTITY_FILE not in disk.names(".")
     identity = open_identity(
         disk,
         owner=owner,
         create=settings.create,
-        new_id=os.urandom(16),
+        new_id=new_id,
         instance=config.instance.name,
     )
     spill = _spill_files(config, owner)

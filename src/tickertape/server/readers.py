@@ -8,12 +8,11 @@ from __future__ import annotations
 import errno
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-from tickertape.base.ports import Buffer
-from tickertape.journal.disk import SystemDisk
+from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.format import segment_path
 from tickertape.journal.reading import ReadRequest
 
@@ -23,15 +22,26 @@ _OPEN_FILES_MAX: Final = 128
 Answer = Callable[[int, Buffer | OSError], None]
 
 
+class CachingDisk(Disk, Protocol):
+    """A disk that can be asked for what it has in memory."""
+
+    def close_all(self) -> None:
+        """Close every file, and let go of the lock."""
+
+    def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
+        """As `read`; None where the disk would have to be waited for."""
+
+
 class Readers:
     """Read-only files of the segments and the threads that read them.
 
-    `answer(token, data or error)` may be called on a pool thread: it must hand over to the event loop."""
+    `answer(token, data or error)` may be called on a pool thread: it must hand over to the event loop.
+    `pool`: who reads, instead of threads of its own."""
 
-    def __init__(self, disk: SystemDisk, answer: Answer) -> None:
+    def __init__(self, disk: CachingDisk, answer: Answer, pool: Executor | None = None) -> None:
         self._disk = disk
         self._answer = answer
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="journal-read")
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="journal-read") if pool is None else pool
         self._handles: OrderedDict[int, int] = OrderedDict()
         self._busy: dict[int, int] = {}
         self._gone: set[int] = set()

@@ -1,0 +1,124 @@
+"""Owns time that moves only when a test says so: a clock, and an asyncio loop that runs on it.
+
+Must never wait for real time, draw chance, or let anything but this package's own modules see its clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tickertape.base.ports import Now
+
+BEGIN_MONO: Final = 1_000.0
+BEGIN_WALL: Final = 1_767_225_600_000_000
+"""2026-01-01 00:00 UTC in microseconds."""
+_MICROS: Final = 1_000_000
+
+
+class Standstill(RuntimeError):
+    """Everybody waits for something that nobody will do: no timer is set and nothing is ready."""
+
+
+class VirtualClock:
+    """A monotonic clock (seconds) and a wall clock (microseconds since 1970) that move together, but for
+    jumps of the wall clock."""
+
+    def __init__(self, *, mono: float = BEGIN_MONO, wall: int = BEGIN_WALL) -> None:
+        self.mono = mono
+        self._wall_ahead = wall - round(mono * _MICROS)
+
+    @property
+    def wall(self) -> int:
+        """Microseconds since 1970."""
+        return round(self.mono * _MICROS) + self._wall_ahead
+
+    def now(self) -> Now:
+        """This moment, as the machines want it."""
+        return Now(self.mono, self.wall)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass on both. Raises `ValueError` for less than none."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back, and {seconds} s is less than none; see jump()")
+        self.mono += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock ahead, or back: what daylight saving, NTP and operators do."""
+        self._wall_ahead += round(seconds * _MICROS)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """While it lasts the modules of `tickertape` that are loaded read this clock and no other; those of
+        everybody else go on with the real one. `time.sleep` there lets it pass."""
+        patched = [
+            module
+            for name, module in list(sys.modules.items())
+            if name.startswith("tickertape.") and getattr(module, "time", None) is time
+        ]
+        stand_in: Any = _Time(self)
+        for module in patched:
+            module.time = stand_in  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            for module in patched:
+                module.time = time  # type: ignore[attr-defined]
+
+
+class _Time:
+    """What stands for the module `time`."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.sleep = clock.advance
+
+    def monotonic(self) -> float:
+        return self._clock.mono
+
+    perf_counter = monotonic
+
+    def time(self) -> float:
+        return self._clock.wall / _MICROS
+
+    def time_ns(self) -> int:
+        return self._clock.wall * 1000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop that does not wait: when nothing is ready, its clock goes on to the next timer.
+
+    It has no sockets and starts no threads; `create_connection` and the like are for those who derive from
+    it. What is ready runs in the order in which it came to be, so equal programs run equally. Where nothing
+    is ready and no timer set, it raises `Standstill`.
+    """
+
+    def __init__(self, clock: VirtualClock | None = None) -> None:
+        super().__init__()
+        self.clock = VirtualClock() if clock is None else clock
+        self._selector = self
+        self._clock_resolution = 1e-6
+
+    def time(self) -> float:
+        """Seconds of the monotonic clock."""
+        return self.clock.mono
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Called by the base class where a real loop waits."""
+        if timeout is None:
+            raise Standstill("nothing is ready, and no timer is set")
+        self.clock.advance(max(0.0, timeout))
+        return []
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """Nobody waits who would have to be woken."""

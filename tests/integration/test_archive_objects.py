@@ -1,0 +1,150 @@
+"""An archive in an object store: written, raced for, compacted, replayed from and pruned against."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+import tickertape as tt
+from tests.helpers.admin import stats_of
+from tests.helpers.archive_rows import JOURNAL, SCHEMA, archived, batch_of, log_end, log_rows
+from tests.helpers.object_store import PYTHON, ObjectStore, object_store
+from tickertape.archive.committing import Archive
+from tickertape.archive.compacting import compact
+from tickertape.archive.place import Place, place_of
+from tickertape.archive.writing import write_files
+from tickertape.base.errors import ArchiveFailed
+from tickertape.cli.group import cli
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.identity import read_identity
+from tickertape.testing.server import running_server
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not PYTHON.exists(), reason="no object store: script/test --full sets one up"),
+]
+
+CONFIG = '[journal]\nsegment_size = "1MB"\n'
+MESSAGES = 4000
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    with object_store() as running:
+        yield running
+
+
+def place(store: ObjectStore, name: str) -> Place:
+    return place_of(store.location(name), store.options)
+
+
+def kept(store: ObjectStore, name: str) -> list[dict[str, Any]]:
+    """What delta-rs alone reads there."""
+    return archived(store.location(name), store.options)
+
+
+def fill(data: Path) -> None:
+    """A log of some segments, of a server that was stopped."""
+    with running_server(data, CONFIG) as server, tt.Client("publisher", server.uri) as client:
+        for first in range(0, MESSAGES, 500):
+            client.publish_batch("flights", [b"%d " % n + b"x" * 900 for n in range(first, first + 500)])
+            client.publish_flush()
+        server.stop()
+
+
+def test_of_two_who_commit_the_same_range_one_does(store: ObjectStore) -> None:
+    """What a rename is in a directory is a put under a condition here: no commit replaces another."""
+    where = place(store, "raced")
+    Archive.create(where, JOURNAL, 0, "")
+    start = threading.Barrier(4)
+    outcomes: list[bool | str] = []
+
+    def commit() -> None:
+        own = Archive(where)
+        files = write_files(where, [batch_of(range(100))])
+        start.wait()
+        try:
+            outcomes.append(own.add(0, 100, files))
+        except ArchiveFailed as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=commit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count(True) == 1, outcomes
+    assert [row["position"] for row in kept(store, "raced")] == list(range(100))
+    assert Archive(where).coverage.end == 100
+
+
+def test_small_files_become_one_and_the_rows_stay(store: ObjectStore) -> None:
+    where = place(store, "small")
+    archive = Archive.create(where, JOURNAL, 0, "")
+    for at in range(0, 500, 100):
+        assert archive.add(at, at + 100, write_files(where, [batch_of(range(at, at + 100))]))
+    before = kept(store, "small")
+    compact(Archive(where))
+    assert kept(store, "small") == before
+    table = DeltaTable(store.location("small"), storage_options=store.options)
+    assert len(table.file_uris()) == 1
+    assert Archive(where).coverage.end == 500
+
+
+def test_a_replay_begins_there_and_the_log_may_be_pruned(store: ObjectStore, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    fill(data)
+    where = place(store, "flights")
+    archive = Archive.create(where, read_identity(SystemDisk(data)).journal, 0, "")
+    end, rows = log_end(data), log_rows(data)
+    assert archive.add(0, end, write_files(where, [pa.RecordBatch.from_pylist(rows, SCHEMA)]))
+    assert kept(store, "flights") == rows
+
+    options = [
+        part for key, value in store.options.items() for part in ("--storage-option", f"{key}={value}")
+    ]
+    command = ["journal", "prune", str(data), "--archived", store.location("flights"), *options]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0, result.output
+    assert "removed: " in result.output
+    assert "desk-secret" not in result.output
+    told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in store.options.items())
+    config = f'{CONFIG}[archive]\nlocation = "{store.location("flights")}"\n[archive.storage_options]\n{told}'
+    with running_server(data, config) as server, tt.Client("reader", server.uri) as client:
+        assert stats_of(server).journal.first_position > MESSAGES // 2, "most of it is in the archive only"
+        got = [int(message.data.split()[0]) for message in client.replay("flights")]
+        assert got == list(range(MESSAGES))
+        assert "desk-secret" not in server.errors()
+
+
+def test_a_store_that_is_gone_is_told_and_nothing_else_ends(tmp_path: Path) -> None:
+    """Who asks for what is in the archive hears that it cannot be read; the server and its log go on."""
+    data = tmp_path / "data"
+    with object_store() as store:
+        where = place(store, "gone")
+        fill(data)
+        archive = Archive.create(where, read_identity(SystemDisk(data)).journal, 0, "")
+        files = write_files(where, [pa.RecordBatch.from_pylist(log_rows(data), SCHEMA)])
+        assert archive.add(0, log_end(data), files)
+        options = [f"--storage-option={key}={value}" for key, value in store.options.items()]
+        command = ["journal", "prune", str(data), "--archived", store.location("gone"), *options]
+        assert CliRunner().invoke(cli, command).exit_code == 0
+    told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in store.options.items())
+    told += '"max_retries" = "0"\n"timeout" = "5s"\n'
+    config = f'{CONFIG}[archive]\nlocation = "{store.location("gone")}"\n[archive.storage_options]\n{told}'
+    with running_server(data, config) as server, tt.Client("reader", server.uri) as client:
+        with pytest.raises(tt.TickertapeError) as raised:
+            list(client.replay("flights"))
+        assert f"{store.location('gone')}: the table cannot be read: " in str(raised.value)
+        assert str(raised.value).isprintable(), "delta-rs writes in colours"
+        assert "desk-secret" not in str(raised.value)
+        client.publish("flights", b"more")
+        client.publish_flush()

@@ -1,0 +1,307 @@
+"""Owns the links between simulated processes: what travels, how long it takes, and what becomes of it.
+
+Must never look into what travels, reorder the bytes of one direction, or hand over a byte that was cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from tests.world.process import Process, running
+
+SLICES: Final = (1 << 20, 1 << 20, 300, 7)
+"""The longest piece that travels by itself, one of these for each connection."""
+LATENCIES: Final = (0.0001, 0.002, 0.05)
+"""Seconds, one of these for each connection; each piece takes up to so long."""
+WINDOWS: Final = (1 << 20, 65_536, 4_096)
+"""Bytes on the way or unread in one direction."""
+FORGOTTEN_SECONDS: Final = 120.0
+"""After this the system ends a connection on which nothing comes through."""
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class _Socket(NamedTuple):
+    """What a transport says of its socket: there is none."""
+
+    def fileno(self) -> int:
+        return -1
+
+
+class End(asyncio.Transport):
+    """One end of a connection, and the way from here to the other."""
+
+    def __init__(self, link: Link, owner: Process, name: str) -> None:
+        super().__init__()
+        self.link = link
+        self.owner = owner
+        self.name = name
+        self.protocol: Any = None
+        self.other: End = self
+        self.vanishes = False
+        """What is sent from here arrives nowhere."""
+        self._unsent = bytearray()
+        self._on_the_way = 0
+        self._arrives_at = 0.0
+        self._inbox = bytearray()
+        self._reading = True
+        self._full = False
+        self._high, self._low = 65_536, 16_384
+        self._closing = False
+        self._eof_sent = self._eof_wanted = self._eof_came = False
+        self.lost = False
+        """Its protocol was told that the connection is gone, or its process is."""
+        owner.holds[self] = None
+
+    # -- what a transport is asked ----------------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "socket":
+            return _Socket()
+        return (self.other.owner.name, self.link.number) if name == "peername" else default
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = 65_536 if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def write(self, data: Any) -> None:
+        if self._closing and self.lost:
+            return
+        self._unsent += data
+        self._pump()
+        if not self._full and len(self._unsent) > self._high:
+            self._full = True
+            self.protocol.pause_writing()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self._eof_wanted = True
+        self._pump()
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._soon(self._read)
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def close(self) -> None:
+        """Send what was written, then end."""
+        if self._closing:
+            return
+        self._closing = True
+        self._eof_wanted = True
+        if self._inbox:
+            self.other._lose_later(ConnectionResetError(104, "Connection reset by peer"))
+        self._pump()
+        if not self._unsent:
+            self._soon(self._end, None)
+
+    def abort(self) -> None:
+        """End at once; the other end is told."""
+        self._closing = True
+        self._unsent.clear()
+        self._soon(self._end, None)
+        self.other._lose_later(ConnectionResetError(104, "Connection reset by peer"))
+
+    # -- what happens to it -----------------------------------------------------------------------------
+
+    def process_ended(self) -> None:
+        """The process here is gone: the system tells the other end, unless it is gone as well."""
+        self.lost = self._closing = True
+        self.link.counts["connections of a process that ended"] += 1
+        if not self.link.silent_end:
+            self.other._lose_later(ConnectionResetError(104, "Connection reset by peer"))
+        else:
+            self.vanishes = self.other.vanishes = True
+            self.link.forget()
+
+    def cut(self) -> None:
+        """The connection is gone: what is on its way is lost, and this end hears of it."""
+        self.vanishes = True
+        self._lose_later(ConnectionResetError(104, "Connection reset by peer"))
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
+        if self.owner.alive:
+            self.owner.run(self.link.loop.call_soon, function, *arguments)
+
+    def _pump(self) -> None:
+        """Let what was written travel, as far as there is room."""
+        link = self.link
+        while self._unsent and self._on_the_way < link.window:
+            size = min(len(self._unsent), link.window - self._on_the_way, link.rng.randint(1, link.slice))
+            piece = bytes(self._unsent[:size])
+            del self._unsent[:size]
+            self._on_the_way += size
+            if not self.vanishes:
+                self._travel(self.other._arrived, piece)
+        if self._full and len(self._unsent) <= self._low:
+            self._full = False
+            self._soon(self.protocol.resume_writing)
+        if self._eof_wanted and not self._unsent and not self._eof_sent:
+            self._eof_sent = True
+            if not self.vanishes:
+                self._travel(self.other._eof)
+            if self._closing:
+                self._soon(self._end, None)
+
+    def _travel(self, arrive: Callable[..., None], *what: Any) -> None:
+        link = self.link
+        moment = link.loop.time() + link.rng.random() * link.latency + link.delay
+        self._arrives_at = max(self._arrives_at, moment)
+        link.world_at(self._arrives_at, self._deliver, arrive, *what)
+
+    def _deliver(self, arrive: Callable[..., None], *what: Any) -> None:
+        """It arrives, unless the connection was cut meanwhile."""
+        if not self.vanishes and self.other.owner.alive and not self.other.lost:
+            arrive(*what)
+        elif not self.vanishes and self.other.lost:
+            self._lose_later(ConnectionResetError(104, "Connection reset by peer"))
+
+    def _arrived(self, piece: bytes) -> None:
+        self._inbox += piece
+        self._soon(self._read)
+
+    def _eof(self) -> None:
+        self._eof_came = True
+        self._soon(self._read)
+
+    def _read(self) -> None:
+        """Hand over what has arrived."""
+        while self._inbox and self._reading and not self.lost:
+            buffer = self.protocol.get_buffer(-1)
+            size = min(len(buffer), len(self._inbox))
+            buffer[:size] = self._inbox[:size]
+            del self._inbox[:size]
+            self.other._taken(size)
+            self.protocol.buffer_updated(size)
+        if self._eof_came and not self._inbox and not self.lost and not self._closing:
+            self._eof_came = False
+            if not self.protocol.eof_received():
+                self.close()
+
+    def _taken(self, size: int) -> None:
+        self._on_the_way -= size
+        if self._unsent and not self.lost:
+            self._pump()
+
+    def _lose_later(self, error: Exception) -> None:
+        link = self.link
+        link.world_at(link.loop.time() + link.rng.random() * link.latency, self._lose, error)
+
+    def _lose(self, error: Exception) -> None:
+        if not self.lost and self.owner.alive:
+            self._closing = True
+            self._soon(self._end, error)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.lost:
+            self.lost = self._closing = True
+            self.owner.holds.pop(self, None)
+            self.protocol.connection_lost(error)
+
+
+class Link:
+    """A connection. Chance decides once how it is."""
+
+    def __init__(self, network: Network, number: int, client: Process, server: Process) -> None:
+        self.loop = network.loop
+        self.rng = network.rng
+        self.counts = network.counts
+        self.world_at = network.at
+        self.number = number
+        self.slice = self.rng.choice(SLICES)
+        self.latency = self.rng.choice(LATENCIES)
+        self.window = self.rng.choice(WINDOWS)
+        self.delay = 0.0
+        """Seconds that everything takes longer just now."""
+        self.silent_end = False
+        """Whether nobody tells an end that the other process is gone: its machine is, too."""
+        self.client = End(self, client, "client")
+        self.server = End(self, server, "server")
+        self.client.other, self.server.other = self.server, self.client
+        self.counts["connections sliced"] += self.slice < 1 << 20
+
+    @property
+    def over(self) -> bool:
+        """Whether both ends are gone."""
+        return self.client.lost and self.server.lost
+
+    def cut(self) -> None:
+        """Both ends hear of it, each in its own time."""
+        self.client.cut()
+        self.server.cut()
+
+    def half_open(self, *, to_server: bool, to_client: bool) -> None:
+        """From now on nothing comes through in these directions, and nobody is told until it is forgotten."""
+        self.client.vanishes |= to_server
+        self.server.vanishes |= to_client
+        self.forget()
+
+    def forget(self) -> None:
+        """In the end the system notices by itself."""
+        self.world_at(self.loop.time() + FORGOTTEN_SECONDS, self.cut)
+
+
+class Network:
+    """All links of a world. `at(moment, function, ...)` has the world itself do something later."""
+
+    def __init__(
+        self,
+        loop: asyncio.BaseEventLoop,
+        rng: Random,
+        counts: Counter[str],
+        at: Callable[..., None],
+    ) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.counts = counts
+        self.at = at
+        self.links: list[Link] = []
+        self._made = 0
+        self._listening: dict[tuple[str, int], tuple[Process, Factory]] = {}
+        self.unreachable: set[tuple[str, int]] = set()
+        """Where who connects hears nothing at all."""
+
+    def listen(self, host: str, port: int, owner: Process, factory: Factory) -> None:
+        """Take connections there from now on, as long as `owner` lives."""
+        self._listening[host, port] = owner, factory
+
+    async def connect(self, factory: Factory, host: str, port: int) -> tuple[End, Any]:
+        """What `create_connection` does."""
+        client = running()
+        assert client is not None, "only processes connect"
+        await asyncio.sleep(self.rng.random() * 0.002)
+        while (host, port) in self.unreachable:
+            self.counts["connecting to what does not answer"] += 1
+            await asyncio.sleep(FORGOTTEN_SECONDS)
+        owner, accept = self._listening.get((host, port), (None, None))
+        if owner is None or accept is None or not owner.alive:
+            self.counts["connection refused"] += 1
+            raise ConnectionRefusedError(111, "Connection refused")
+        self._made += 1
+        link = Link(self, self._made, client, owner)
+        self.links = [other for other in self.links if not other.over]
+        self.links.append(link)
+        for end, make in ((link.server, accept), (link.client, factory)):
+            end.protocol = end.owner.run(make)
+            end.owner.run(end.protocol.connection_made, end)
+        return link.client, link.client.protocol

@@ -1,0 +1,91 @@
+"""Owns what a process is in a simulated world: everything that it set in motion, so that it can be killed.
+
+Must never let a killed process run another line: no `finally`, no timer, no answer that comes later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
+
+T = TypeVar("T")
+
+_RUNNING: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar("running", default=None)
+
+
+class Mortal(Protocol):
+    """What is told of the end of its process, outside of it."""
+
+    def process_ended(self) -> None:
+        """The process is gone."""
+
+
+class Process:
+    """A client or a server. What is called by `run` and `spawn`, and whatever they set in motion, belongs to
+    it."""
+
+    def __init__(self, name: str, loop: asyncio.BaseEventLoop) -> None:
+        self.name = name
+        self.alive = True
+        self.holds: dict[Mortal, None] = {}
+        """Connections, which the system closes when it ends."""
+        self._loop = loop
+        self._context = contextvars.copy_context()
+        self._context.run(_RUNNING.set, self)
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call `function` in this process; not while another function of it runs."""
+        assert self.alive, f"{self.name} is dead"
+        return self._context.copy().run(function, *arguments)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine in this process."""
+        assert self.alive, f"{self.name} is dead"
+        task = self._loop.create_task(work, context=self._context.copy())
+        self._tasks.append(task)
+        return task
+
+    def kill(self) -> None:
+        """End it between two steps."""
+        self.alive = False
+        loop: Any = self._loop
+        for handle in [*loop._ready, *loop._scheduled]:
+            if handle._context.get(_RUNNING) is self:
+                handle.cancel()
+        for task in asyncio.all_tasks(self._loop):
+            if _process_of(task) is self:
+                # Nobody will ever run it again, and nobody is to complain of that.
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                self._tasks.append(task)
+        for mortal in list(self.holds):
+            mortal.process_ended()
+        self.holds.clear()
+
+
+def running() -> Process | None:
+    """The process of the function that asks; None: the world's own."""
+    return _RUNNING.get()
+
+
+def _process_of(task: asyncio.Task[Any]) -> Process | None:
+    return getattr(task, "process", None)
+
+
+class OwnedTask(asyncio.Task[Any]):
+    """A task that knows its process."""
+
+    process: Process | None = None
+
+
+def make_task(
+    loop: asyncio.AbstractEventLoop,
+    work: Coroutine[Any, Any, Any],
+    context: contextvars.Context | None = None,
+) -> asyncio.Task[Any]:
+    """The task factory of a world's loop."""
+    task = OwnedTask(work, loop=loop, context=context)
+    task.process = context.get(_RUNNING) if context is not None else _RUNNING.get()
+    return task
