@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -77,13 +77,13 @@ def open_instance(config: Config, rights: Rights | None = None) -> Opened:
     """
     disk = _data_directory(config)
     owner = f"instance {config.instance.name}, process {os.getpid()}"
-    return open_on(disk, config, user_of, owner=owner, new_id=os.urandom(16), salt=salt)
+    return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt)
 
 
 def open_on(
     disk: CachingDisk,
     config: Config,
-    user_of: Callable[[Logon, Now], str | None] = claimed_user,
+    rights: Rights | None = None,
     *,
     owner: str,
     new_id: bytes,
