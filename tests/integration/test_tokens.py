@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import tickertape as tt
 from tests.conformance.fronts import Front
+from tests.conformance.test_transactions import begin
 from tests.helpers.admin import ask, stats_of
 from tests.helpers.peer import Peer, frame
 from tickertape.cli.group import cli
@@ -168,15 +169,16 @@ def test_commands_take_tokens_from_files_and_the_environment(site: Site, tmp_pat
 def test_who_loses_the_token_loses_the_session(site: Site) -> None:
     kept, passing = new_token("kept"), new_token("passing")
     before = site.file.read_text()
+    times = site.server.errors().count("INFO reloaded")
     site.file.write_text(before + table("kept", kept) + table("passing", passing))
-    reload(site, 1)
+    reload(site, times + 1)
     with (
         tt.Client("kept", site.server.uri, token=kept.text) as stays,
         tt.Client("passing", site.server.uri, token=passing.text) as goes,
     ):
         stream = goes.subscribe("orders")
         site.file.write_text(before + table("kept", kept))
-        reload(site, 2)
+        reload(site, times + 2)
         assert list(stream) == []
         assert stream.end_reason == tt.AuthenticationFailed.code
         with pytest.raises(tt.AuthenticationFailed):
@@ -189,7 +191,47 @@ def test_who_loses_the_token_loses_the_session(site: Site) -> None:
         stays.publish_flush()
         assert stays.connected
     site.file.write_text(before)
-    reload(site, 3)
+    reload(site, times + 3)
+
+
+def test_a_token_that_is_replaced_under_its_name_ends_the_sessions_of_the_old_one(site: Site) -> None:
+    old, new = new_token("same"), new_token("same")
+    before = site.file.read_text()
+    times = site.server.errors().count("INFO reloaded")
+    site.file.write_text(before + table("same", old))
+    reload(site, times + 1)
+    with tt.Client("same", site.server.uri, token=old.text) as goes:
+        stream = goes.subscribe("orders")
+        site.file.write_text(before + table("same", new))
+        reload(site, times + 2)
+        assert list(stream) == []
+        assert stream.end_reason == tt.AuthenticationFailed.code
+    with tt.Client("same", site.server.uri, token=new.text) as comes:
+        site.file.write_text(before + table("same", new, "clients = 'same'"))
+        reload(site, times + 3)
+        comes.publish("orders", b"1")
+        comes.publish_flush()
+        site.file.write_text(before + table("same", new, "clients = '^other'"))
+        stream = comes.subscribe("orders")
+        reload(site, times + 4)
+        assert list(stream) == []
+    site.file.write_text(before)
+    reload(site, times + 5)
+
+
+def test_nobody_commits_under_a_name_that_the_token_is_not_for(front: Front, site: Site) -> None:
+    name = f"spark-tx-{front.kind}"
+    with front.connect(name, site.server.uri, token=site.text("spark")) as client:
+        for publisher, refused in ((None, False), ("spark-query", False), ("billing", True)):
+            transaction = begin(client, publisher=publisher)
+            transaction.publish(f"tx-{front.kind}", b"1")
+            if refused:
+                with pytest.raises(tt.AuthenticationFailed, match="not for 'billing'"):
+                    transaction.commit()
+            else:
+                assert transaction.commit().messages == 1
+    with front.connect(f"desk-tx-{front.kind}", site.server.uri, token=site.text("desk")) as client:
+        assert begin(client, publisher="billing").commit().messages == 0
 
 
 def reload(site: Site, times: int) -> None:

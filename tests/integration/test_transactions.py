@@ -77,6 +77,25 @@ def test_a_large_transaction_is_mapped_and_not_read_into_memory() -> None:
         assert sum(message.data == body for message in read) == count
 
 
+def test_transactions_that_are_over_hold_no_files() -> None:
+    with (
+        running_server() as server,
+        tt.Client("many", server.uri) as client,
+        tt.Client("reader", server.uri) as reader,
+        tt.Client("behind", server.uri) as behind,
+    ):
+        files = Path(f"/proc/{server.pid}/fd")
+        stream = reader.subscribe("t")
+        behind.subscribe("t", conflation="10s", conflation_key="/id")
+        before = len(list(files.iterdir()))
+        for number in range(100):
+            with client.transaction(str(number)) as transaction:
+                transaction.publish("t", {"id": number})
+        seen = [message.json()["id"] for _, message in zip(range(100), stream, strict=False)]
+        assert seen == list(range(100))
+        wait_until(lambda: len(list(files.iterdir())) < before + 20)
+
+
 def test_stats_and_metrics_count_transactions() -> None:
     with (
         running_server(config='[transactions]\nbytes_max = "2MB"\nexpire_after = "1s"\n') as server,

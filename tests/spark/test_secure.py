@@ -36,13 +36,13 @@ def test_jobs_and_queries_reach_a_server_with_tls_and_tokens(spark: SparkSession
             "tokenFile": str(file),
         }
         rows = spark.range(0, 1_000, numPartitions=2).selectExpr("cast(id as string) as data")
-        sink = {**reached, "publisher": "secure", "topic": "numbers"}
+        sink = {**reached, "publisher": "spark-secure", "topic": "numbers"}
         rows.write.format("tickertape").options(**sink).mode("append").save()
         source = spark.readStream.format("tickertape").options(**reached, topic="numbers").load()
         query = (
             source.selectExpr("data")
             .writeStream.format("tickertape")
-            .options(**reached, publisher="copier", topic="copies")
+            .options(**reached, publisher="spark-copier", topic="copies")
             .option("checkpointLocation", (tmp_path / "checkpoint").as_uri())
             .trigger(availableNow=True)
             .start()

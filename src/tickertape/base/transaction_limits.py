@@ -23,10 +23,18 @@ staged_parts_max: Final = 4_096
 """Parts that are staged at a time, of all transactions."""
 transaction_parts_max: Final = 1_024
 """Parts of one transaction that are committed together."""
+staging_files_open_max: Final = 64
+"""Files of parts that are written and open at a time; those of a commit are open too while it is made."""
 commits_waiting_max: Final = 8_192
 """Commits that were asked for and are not answered yet, of all connections."""
 staging_unwritten_bytes_max: Final = 64 * MIB
 """What waits to be written to staging files: who brings more is not read from until it is."""
+staging_jobs_max: Final = 1_024
+"""Blocks and feet that wait to be written to staging files, of all connections: a foot is three syncs,
+however small its part is. Who brings more is not read from."""
+transaction_batches_max: Final = 16_384
+"""Batches that are staged for one transaction: each becomes a commit of its own in the log, and all of
+a part are looked at in one turn of the event loop."""
 transaction_name_bytes_max: Final = 255
 """Of each text that names a transaction or a part of one, in UTF-8."""
 transaction_names_max: Final = 16_384

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from tickertape.base.errors import Disconnected
+from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch import MessageBatch
 from tickertape.client.loop_driver import LoopDriver
-from tickertape.client.transaction import NOT_STAGED, CommittedTransaction, Gathering, Make, onward
+from tickertape.client.transaction import CommittedTransaction, Gathering, Make, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed
 
@@ -33,10 +33,12 @@ class AsyncClientTransaction(Gathering):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.result is None and kind is not None:
-            self.abort()
-        elif self.result is None and not self.aborted:
+        if self.result is not None or self.aborted:
+            return
+        if kind is None:
             await self.commit()
+        elif not self.uncertain:
+            self.abort()
 
 
 class AsyncTransacting(LoopDriver):
@@ -66,7 +68,7 @@ class AsyncTransacting(LoopDriver):
                     make, batch = onward(steps, answer)
                     try:
                         answer = await self._ask(make, batch, left(deadline))
-                    except NOT_STAGED as error:
+                    except TickertapeError as error:
                         answer = error
             except StopIteration as done:
                 committed: Committed = done.value

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from tickertape.base.errors import Disconnected
+from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch import MessageBatch
 from tickertape.client.thread_driver import ThreadDriver
-from tickertape.client.transaction import NOT_STAGED, CommittedTransaction, Gathering, Make, onward
+from tickertape.client.transaction import CommittedTransaction, Gathering, Make, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed
 
@@ -22,7 +22,8 @@ from tickertape.wire.commands import Committed
 class ClientTransaction(Gathering):
     """Messages that are published all at once or not at all; `Client.transaction` makes it.
 
-    At the end of its `with` block it is committed, or aborted when that raises."""
+    At the end of its `with` block it is committed, or aborted when that raises; when a commit in the block
+    did not come to know what came of it (`uncertain`), it can be committed again."""
 
     _commit: Callable[[Gathering, Timeout], CommittedTransaction]
 
@@ -41,10 +42,12 @@ class ClientTransaction(Gathering):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.result is None and kind is not None:
-            self.abort()
-        elif self.result is None and not self.aborted:
+        if self.result is not None or self.aborted:
+            return
+        if kind is None:
             self.commit()
+        elif not self.uncertain:
+            self.abort()
 
 
 class Transacting(ThreadDriver):
@@ -81,7 +84,7 @@ class Transacting(ThreadDriver):
                     make, batch = onward(steps, answer)
                     try:
                         answer = self._ask(make, batch, left(deadline))
-                    except NOT_STAGED as error:
+                    except TickertapeError as error:
                         answer = error
             except StopIteration as done:
                 committed: Committed = done.value

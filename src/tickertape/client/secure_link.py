@@ -181,7 +181,7 @@ class SecureLink(Link):
                 return TlsFailed(told(self._uri, error))
             if count:
                 self._deadline = self._driven.arrived(count)
-            elif channel.closed:
+            if channel.closed:  # perhaps with the same bytes
                 return Disconnected(f"{self._uri} closed the connection")
             if channel.drained:
                 return None

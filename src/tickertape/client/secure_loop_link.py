@@ -107,7 +107,7 @@ class SecureLoopLink(LoopLink):
             count = self._channel.read_into(self._driven.buffer())
             if count:
                 self._driven.arrived(count)
-            elif self._channel.closed:
+            if self._channel.closed:  # perhaps with the same bytes
                 super().hang_up()
                 return
             if self._channel.drained:

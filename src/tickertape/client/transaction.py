@@ -16,7 +16,13 @@ import msgspec
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
     BadOption,
+    Closed,
+    Disconnected,
+    LimitReached,
     StagingFailed,
+    TickertapeError,
+    TimedOut,
+    TransactionBusy,
     TransactionTooLarge,
     TransactionUnknown,
     UsageError,
@@ -31,8 +37,10 @@ from tickertape.client.driver import extras
 from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Abort, Command, Commit, Committed, Prepare, Stage, Transaction
 
-NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
+_NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
 """What says that a transaction can be committed only when all of it is staged once more."""
+_NOTHING_SAID: Final = (Closed, Disconnected, TimedOut, TransactionBusy, LimitReached)
+"""What leaves open whether it is on its way into the log."""
 Make: TypeAlias = Callable[[int], Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
@@ -66,6 +74,8 @@ class Gathering:
         self.bytes_max = client_transaction_bytes_max if bytes_max is None else parse_size(bytes_max)
         self.result: CommittedTransaction | None = None
         self.aborted = False
+        self.uncertain = False
+        """A commit was asked for, and what came of it is not known: it may be in the log."""
         self._asked: tuple[str, ...] | None = None
         """The parts of which the server was asked to commit it, when it was."""
         self._builder = BatchBuilder()
@@ -82,8 +92,9 @@ class Gathering:
         sow_key: str | None = None,
     ) -> None:
         """Add one message, as `Client.publish` takes it. Raises `BadTopic`, `BadMessage`,
-        `MessageTooLarge`, `TransactionTooLarge` (it is then not added), `UsageError` when it is over."""
-        self._check_open()
+        `MessageTooLarge`, `TransactionTooLarge` (it is then not added), `UsageError` when it is over, or
+        `uncertain`."""
+        self._check_adding()
         check_topic(topic)
         body = encode(data)
         self._check_room(len(body))
@@ -94,7 +105,7 @@ class Gathering:
 
     def publish_batch(self, topic: str, messages: Iterable[object]) -> None:
         """Add many messages. Raises as `publish`; those before the one that raised are added."""
-        self._check_open()
+        self._check_adding()
         check_topic(topic)
         for chunk in chunks_of_messages(topic, messages, lambda: stage_frame_bytes):
             self._add_frame(chunk.make())
@@ -102,7 +113,7 @@ class Gathering:
     def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> None:
         """Add each value of an Arrow column, as `Client.publish_arrow` takes it. Raises as `publish_batch`,
         and `UsageError` where there is no such column."""
-        self._check_open()
+        self._check_adding()
         check_topic(topic)
         for chunk in chunks_of_table(topic, table, column, lambda: stage_frame_bytes):
             self._add_frame(chunk.make())
@@ -124,6 +135,15 @@ class Gathering:
             self._frames.append(frame)
             self._bytes += frame.nbytes
 
+    def _check_adding(self) -> None:
+        self._check_open()
+        if self.uncertain:
+            raise UsageError(
+                "a commit of this transaction was asked for and not answered: commit it again, or begin "
+                "another one"
+            )
+        self._asked = None  # what was staged for a commit that was refused is not all of it any more
+
     def _check_open(self) -> None:
         if self.result is not None or self.aborted:
             raise UsageError("this transaction is over: begin another one")
@@ -143,15 +163,26 @@ class Gathering:
         self._close_frame()
         if self._asked is not None:
             # It may be in the log, or on its way there, or still be staged.
-            with suppress(*NOT_STAGED):
-                return (yield from _commit(self.key, self._asked))
+            with suppress(*_NOT_STAGED):
+                return (yield from self._commit_parts(self._asked))
         parts: tuple[str, ...] = ()
         if self._frames:
             # Of a name of its own: what an earlier attempt staged on this connection must not be added to.
             parts = (uuid4().hex,)
             yield from staging(self.key, parts[0], self._frames)
-        self._asked = parts
-        return (yield from _commit(self.key, parts))
+        return (yield from self._commit_parts(parts))
+
+    def _commit_parts(self, parts: tuple[str, ...]) -> Steps:
+        self._asked, self.uncertain = parts, True
+        try:
+            answer = yield (lambda number: Commit(id=number, transaction=self.key, parts=parts)), None
+        except _NOTHING_SAID:
+            raise
+        except TickertapeError:
+            self.uncertain = False
+            raise
+        assert isinstance(answer, Committed)
+        return answer
 
     def committed(self, answer: Committed) -> CommittedTransaction:
         """It is in the log."""
@@ -162,13 +193,17 @@ class Gathering:
             messages=answer.messages,
             bookmark=str(last) if answer.sequence else None,
         )
-        self._frames = []
+        self._frames, self.uncertain = [], False
         return self.result
 
     def abort(self) -> None:
-        """Nothing of it is published. Raises `UsageError` once it was committed."""
+        """Nothing of it is published. Raises `UsageError` once it was committed, or may have been."""
         if self.result is not None:
             raise UsageError("this transaction was committed")
+        if self.uncertain:
+            raise UsageError(
+                "its commit was asked for and not answered, so it may be in the log: commit it again to know"
+            )
         self.aborted = True
         self._frames = []
         self._builder = BatchBuilder()
@@ -183,16 +218,10 @@ def staging(
     yield (lambda number: Prepare(id=number, transaction=key, part=part)), None
 
 
-def _commit(key: Transaction, parts: tuple[str, ...]) -> Steps:
-    answer = yield (lambda number: Commit(id=number, transaction=key, parts=parts)), None
-    assert isinstance(answer, Committed)
-    return answer
-
-
 def onward(steps: Steps, answer: object) -> tuple[Make, MessageBatch | None]:
-    """Tell the steps what the last one came to, an answer or one of `NOT_STAGED`; the next one. Raises
-    `StopIteration` with the outcome."""
-    return steps.throw(answer) if isinstance(answer, NOT_STAGED) else steps.send(answer)
+    """Tell the steps what the last one came to, an answer or an error; the next one. Raises `StopIteration`
+    with the outcome, and errors after which there is none."""
+    return steps.throw(answer) if isinstance(answer, TickertapeError) else steps.send(answer)
 
 
 def aborting(key: Transaction) -> Make:

@@ -43,7 +43,7 @@ from tickertape.engine.queue.recovering import Recovered, beginnings
 from tickertape.engine.registry import Registry
 from tickertape.engine.retaining import Pin, Retaining
 from tickertape.engine.session import Session
-from tickertape.engine.sessions import Sessions, claimed_user
+from tickertape.engine.sessions import Everybody, Rights, Sessions
 from tickertape.engine.staging import Staging, StagingLimits
 from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscribing import Subscribing
@@ -78,7 +78,7 @@ from tickertape.wire.commands import (
 
 
 class Broker:
-    """The engine. `user_of` says whose a logon is, or raises why not. After each input (`beats.looked` too)
+    """The engine. `rights` say whose a logon is, or raise why not. After each input (`beats.looked` too)
     drain `effects()`; while `has_work`, call `work` between other inputs."""
 
     def __init__(
@@ -95,10 +95,10 @@ class Broker:
         slow_clients: SlowLimits | None = None,
         queues: Sequence[QueueDefinition] = (),
         staging: StagingLimits | None = None,
-        user_of: Callable[[Logon, Now], str | None] = claimed_user,
+        rights: Rights | None = None,
     ) -> None:
         self.journal = journal
-        self._user_of = user_of
+        self._rights = rights or Everybody()
         self.statistics = Statistics()
         self._instance = instance
         self._software = software
@@ -156,6 +156,7 @@ class Broker:
             validation,
             staging,
             self._answers,
+            self._rights,
             self._instance,
         )
 
@@ -410,7 +411,7 @@ class Broker:
     def _first(self, conn: int, command: Command, now: Now) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
-        user = self._user_of(command, now)  # before anything else of it is looked at
+        user = self._rights.user_of(command, now)  # before anything else of it is looked at
         if self.draining:
             raise NotReady("the server is stopping: connect again later")
         heartbeat_seconds(command.heartbeat_ms)

@@ -6,6 +6,8 @@ recorded: there the name stands for a publisher, and the log would mix two of th
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCollision
 from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
 from tickertape.base.options import parse_options
@@ -17,9 +19,27 @@ from tickertape.engine.statistics import Statistics
 from tickertape.wire.commands import WIRE_VERSION, Logon
 
 
-def claimed_user(logon: Logon, now: Now) -> str | None:  # noqa: ARG001 - with tokens, time counts
-    """The user that a logon claims to be of: everybody may log on."""
-    return logon.user
+class Rights(Protocol):
+    """Who may log on, and under which client names somebody may publish."""
+
+    def user_of(self, logon: Logon, now: Now) -> str | None:
+        """Whose a logon is. Raises `AuthenticationFailed`."""
+        ...
+
+    def check_name(self, user: str | None, name: str) -> None:
+        """Raise `AuthenticationFailed` unless `user` may use the client name `name`."""
+        ...
+
+
+class Everybody:
+    """Everybody may log on, as who they say they are, and use any name."""
+
+    def user_of(self, logon: Logon, now: Now) -> str | None:  # noqa: ARG002 - with tokens, time counts
+        """The user that a logon claims to be of."""
+        return logon.user
+
+    def check_name(self, user: str | None, name: str) -> None:
+        """Any name."""
 
 
 class Sessions:

@@ -21,7 +21,9 @@ from tickertape.base.transaction_limits import (
     staged_age_seconds_default,
     staged_bytes_max_default,
     staged_parts_max,
+    staging_jobs_max,
     staging_unwritten_bytes_max,
+    transaction_batches_max,
     transaction_bytes_max_default,
 )
 from tickertape.batch import MessageBatch
@@ -115,6 +117,7 @@ class Staging:
             transaction = Transaction(publisher=label.publisher, space=label.space, name=label.name)
             part = Part(transaction, label.part, prepared.file, None, now.mono)
             part.offset, part.messages, part.prepared = prepared.bytes, prepared.messages, True
+            part.blocks = prepared.blocks
             older = self._parts.get(transaction, {}).get(label.part)
             if older is not None:
                 self._drop(older)  # it was begun again, and the first file was still to be removed
@@ -157,8 +160,6 @@ class Staging:
         self.bytes += size
         self.unwritten_bytes += size
         self._submit(part, session.conn, Ack(id=id), size, task)
-        if self.unwritten_bytes > staging_unwritten_bytes_max:
-            self._pauses.pause(session.conn, "staging")
 
     def prepare(self, session: Session, transaction: Transaction, name: str, id: int, now: Now) -> None:
         """Nothing more comes for a part of the connection. Raises `TransactionUnknown`."""
@@ -172,11 +173,16 @@ class Staging:
 
     def _check_room(self, transaction: Transaction, size: int, *, beginning: bool) -> None:
         limits = self.limits
-        mine = sum([part.offset for part in self._parts.get(transaction, {}).values()])
-        if mine + size > limits.transaction_bytes:
+        parts = self._parts.get(transaction, {}).values()
+        if sum([part.offset for part in parts]) + size > limits.transaction_bytes:
             raise TransactionTooLarge(
                 f"more than {limits.transaction_bytes} bytes are staged for {told(transaction)}: commit less "
                 "at a time, or raise bytes_max of [transactions]"
+            )
+        if sum([part.blocks for part in parts]) >= transaction_batches_max:
+            raise TransactionTooLarge(
+                f"{transaction_batches_max} batches are staged for {told(transaction)}: stage more messages "
+                "in each, or commit less at a time"
             )
         if self.bytes + size > limits.disk_bytes:
             raise StagingFull(
@@ -190,6 +196,8 @@ class Staging:
         token = self._new_token()
         self._under_way[token] = part, conn, answer, size
         self._effects.append(StagingJob(token, task))
+        if self.unwritten_bytes > staging_unwritten_bytes_max or len(self._under_way) > staging_jobs_max:
+            self._pauses.pause(conn, "staging")
 
     def done(self, token: int, error: TickertapeError | None, now: Now) -> bool:
         """The answer to a job of ours; False when it is none."""
@@ -198,7 +206,8 @@ class Staging:
             return False
         part, conn, answer, size = found
         self.unwritten_bytes -= size
-        if self.unwritten_bytes <= staging_unwritten_bytes_max // 2:
+        few = len(self._under_way) <= staging_jobs_max // 2
+        if few and self.unwritten_bytes <= staging_unwritten_bytes_max // 2:
             self._pauses.lift("staging")
         if part.dropped and error is None:
             # By somebody else's command perhaps: who staged it waits for an answer.

@@ -93,16 +93,20 @@ class CommittedTransactions:
             return _number(transaction) <= self._numbers.get((transaction.publisher, transaction.space), -1)
         return (transaction.publisher, transaction.name) in self._names
 
+    def check_space(self, transaction: Transaction) -> None:
+        """Raise `LimitReached` for a space too many."""
+        key = transaction.publisher, transaction.space
+        if transaction.space and key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
+            raise LimitReached(
+                f"{transaction_spaces_max} spaces of transactions are known, and this is one more: use "
+                "one space for all batches of a query"
+            )
+
     def record(self, transaction: Transaction, messages: int) -> TransactionRecord:
-        """The record of one that is committed now. Raises `LimitReached` for a space too many."""
+        """The record of one that is committed now; `check_space` came before."""
         if transaction.space:
-            key = transaction.publisher, transaction.space
-            if key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
-                raise LimitReached(
-                    f"{transaction_spaces_max} spaces of transactions are known, and this is one more: use "
-                    "one space for all batches of a query"
-                )
-            matter = f"space {transaction.publisher} {transaction.space}"
+            # With the length: both may have spaces in them, and no two pairs may share a text.
+            matter = f"space {len(transaction.publisher)} {transaction.publisher} {transaction.space}"
         else:
             matter = f"name {self._next_place}"
         return TransactionRecord(

@@ -40,6 +40,7 @@ from tickertape.engine.answers import Answers
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.registry import CONTROL_PUBLISHER, Registry
 from tickertape.engine.session import Session
+from tickertape.engine.sessions import Rights
 from tickertape.engine.staging import Staging, told
 from tickertape.engine.subscribing import Subscribing
 from tickertape.engine.transaction_records import (
@@ -99,6 +100,7 @@ class Transactions:
         validation: Validation,
         staging: Staging,
         answers: Answers,
+        rights: Rights,
         instance: str,
     ) -> None:
         self._journal = journal
@@ -109,6 +111,7 @@ class Transactions:
         self._live = subscribing.delivery.live
         self.staging = staging
         self._answers = answers
+        self._rights = rights
         self._instance = instance
         self._committed = CommittedTransactions(registry.latest.values())
         self._current: _Committing | None = None
@@ -140,7 +143,7 @@ class Transactions:
         """A command about a transaction. What is wrong with it is its answer; raises what ends the
         connection."""
         try:
-            self._check(command.transaction)
+            self._check(session, command.transaction)
             if isinstance(command, Stage):
                 self._stage(session, command, batch, now)
             elif isinstance(command, Prepare):
@@ -158,8 +161,10 @@ class Transactions:
         except TickertapeError as error:
             self._answers.refuse_command(session.conn, command.id, error)
 
-    def _check(self, transaction: Transaction) -> None:
+    def _check(self, session: Session, transaction: Transaction) -> None:
         check_client_name(transaction.publisher)
+        if transaction.publisher != session.name:
+            self._rights.check_name(session.user, transaction.publisher)
         check_transaction(transaction)
         derived = derived_publisher_id(transaction.publisher, self._instance)
         if self._registry.collides(derived, transaction.publisher, derived=True):
@@ -305,7 +310,8 @@ class Transactions:
             return
         try:
             self._check_prepared(current.transaction, current.parts)
-        except TransactionUnknown as error:
+            self._committed.check_space(current.transaction)
+        except (TransactionUnknown, LimitReached) as error:
             self._refuse(error, now)
             return
         for name in current.parts:

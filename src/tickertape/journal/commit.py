@@ -123,6 +123,9 @@ class GroupCommit:
         """Have a segment begin that has `nbytes` left beside what was accepted; 0: no longer.
 
         Look at `has_room`, and at `full`, after each answer of the disk."""
+        if self._wanted and not nbytes:
+            # Full for a chain is not full for the others, nor for the next chain: what they need is tried.
+            self._reserve.give_up()
         self._wanted = nbytes
         self._advance(now)
 
@@ -328,7 +331,7 @@ class GroupCommit:
         end = active.offset + commit_header_bytes + body_bytes
         persisted = None
         if batch is not None:
-            persisted = Persisted(first, batch, active.header.number, end)
+            persisted = Persisted(first, batch, active.header.number, end, chained=flags != 0)
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         continues = following is not None and following.continues

@@ -115,6 +115,9 @@ class Journal:
             self.view.persisted(commit)
             for publisher, _, high in publisher_spans(commit.batch):
                 self.persisted_highest[publisher] = high
+        chained = [commit.first_position for commit in commits if commit.chained]
+        if chained:
+            self.view.own(chained[0])
         return commits
 
     def next_deadline(self) -> float | None:

@@ -28,3 +28,5 @@ class Persisted(NamedTuple):
     segment: int
     end: int
     """Offset after the commit in its segment."""
+    chained: bool = False
+    """It is one of a chain: its bodies may lie in a file that was mapped."""

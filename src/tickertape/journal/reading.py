@@ -166,6 +166,13 @@ class LogView:
         if self._tail_bytes > self.tail_bytes_max:
             self._cut_tail()
 
+    def own(self, position: int) -> None:
+        """Have copies of what stays in memory from a message on: it lies in files that were mapped, and each
+        keeps its descriptor, and its space when it is removed, for as long as anything of it is there."""
+        begin = self.tail_at(position) or 0
+        for at, part in enumerate(self.tail[begin:], begin):
+            self.tail[at] = Part(part.first_position, MessageBatch.parse(part.batch.encode()))
+
     def retire(self, retired: Retired, first: FirstMessage | None) -> None:
         """Segments are to be removed: nobody finds them any more."""
         gone = [segment for segment in self.segments if segment.number <= retired.through]

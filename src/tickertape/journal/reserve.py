@@ -78,6 +78,11 @@ class Reserve:
         self.retry_at = now.mono + _RETRY_SECONDS
         return None
 
+    def give_up(self) -> None:
+        """What was asked for is no longer needed: that there is no room for it counts no more."""
+        if self.full:
+            self.full, self.retry_at = False, None
+
     def take(self) -> Prepared:
         """The prepared segment: it is begun now."""
         assert self.prepared is not None

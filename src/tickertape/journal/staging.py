@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -17,6 +18,8 @@ import msgspec
 from crc32c import crc32c
 
 from tickertape.base.ports import Buffer, Disk
+from tickertape.base.transaction_limits import staging_files_open_max
+from tickertape.journal.format import QUARANTINE_DIRECTORY
 
 STAGING_DIRECTORY: Final = "transactions"
 _MAGIC: Final = b"TKTSTG\x00\x00"
@@ -50,6 +53,7 @@ class Prepared(NamedTuple):
     label: Label
     messages: int
     bytes: int
+    blocks: int
 
 
 class StageWrite(NamedTuple):
@@ -119,9 +123,9 @@ def decode_label(data: Buffer) -> tuple[Label, int]:
     """The label, and where the blocks begin. Raises `Damaged`."""
     if len(data) < _HEAD.size:
         raise Damaged("it is too short")
-    magic, version, size, checksum, own = _HEAD.unpack_from(data)
-    if magic != _MAGIC or crc32c(bytes(data[: _HEAD.size - 4])) != own:
+    if not _begins(data):
         raise Damaged("it does not begin as a staging file")
+    _, version, size, checksum, _ = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise Damaged(f"it has the format version {version}")
     body = bytes(data[_HEAD.size : _HEAD.size + size])
@@ -136,6 +140,15 @@ def decode_label(data: Buffer) -> tuple[Label, int]:
     if any(data[end:begin]):
         raise Damaged("what fills up its label is not zero")
     return label, begin
+
+
+def _begins(data: Buffer) -> bool:
+    """Whether a file begins as those of any version."""
+    if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
+        return False
+    return crc32c(bytes(data[: _HEAD.size - 4])) == int.from_bytes(
+        data[_HEAD.size - 4 : _HEAD.size], "little"
+    )
 
 
 def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
@@ -185,7 +198,8 @@ class Staging:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._handles: dict[int, int] = {}
+        self._handles: OrderedDict[int, int] = OrderedDict()
+        """Files that are being written, the one that was written last at the end; the others are closed."""
 
     def run(self, task: StagingTask) -> list[memoryview]:
         """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `Damaged`."""
@@ -213,12 +227,11 @@ class Staging:
         buffers: list[Buffer] = [head, *task.buffers]
         if task.label is not None:
             self._disk.make_directory(STAGING_DIRECTORY)
-            self._handles[task.file] = self._disk.open(path_of(task.file), create=True)
             buffers.insert(0, encode_label(task.label))
-        self._disk.write(self._handles[task.file], task.offset, buffers)
+        self._disk.write(self._handle(task.file, create=task.label is not None), task.offset, buffers)
 
     def _prepare(self, task: StagePrepare) -> None:
-        handle = self._handles[task.file]
+        handle = self._handle(task.file)
         self._disk.write(handle, task.offset, [encode_foot(task.offset, task.messages, task.blocks)])
         self._disk.sync(handle)
         self._disk.sync_directory(STAGING_DIRECTORY)
@@ -237,6 +250,16 @@ class Staging:
         with contextlib.suppress(FileNotFoundError):  # its first write failed
             self._disk.remove(path_of(file))
 
+    def _handle(self, file: int, *, create: bool = False) -> int:
+        """The file, open: not all are at a time, because the log and connections need descriptors too."""
+        handle = self._handles.get(file)
+        if handle is None:
+            if len(self._handles) >= staging_files_open_max:
+                self._close(next(iter(self._handles)))
+            handle = self._handles[file] = self._disk.open(path_of(file), create=create)
+        self._handles.move_to_end(file)
+        return handle
+
     def _close(self, file: int) -> None:
         handle = self._handles.pop(file, None)
         if handle is not None:
@@ -245,7 +268,7 @@ class Staging:
 
 def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[Prepared], list[str]]:
     """The prepared parts of a data directory, and a line for each thing to tell. What was not prepared is
-    removed: nobody was told that it is there. Raises `OSError`."""
+    removed: nobody was told that it is there. What was and cannot be used is set aside. Raises `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return [], []
     found: list[Prepared] = []
@@ -257,12 +280,26 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[Prepared], list[str
         try:
             found.append(_found(disk, int(name[:20]), journal_id))
         except Damaged as error:
-            disk.remove(f"{STAGING_DIRECTORY}/{name}")
-            report.append(f"{STAGING_DIRECTORY}/{name}: {error}; removed, what was staged there is lost")
+            aside = _set_aside(disk, name)
+            report.append(f"{STAGING_DIRECTORY}/{name}: {error}; moved to {aside}, it cannot be committed")
         except _Unprepared:
             disk.remove(f"{STAGING_DIRECTORY}/{name}")
     disk.sync_directory(STAGING_DIRECTORY)
     return found, report
+
+
+def _set_aside(disk: Disk, name: str) -> str:
+    """Move a file to quarantine; where it is then."""
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(".")
+    taken = set(disk.names(QUARANTINE_DIRECTORY))
+    attempt = 0
+    while (aside := f"{name[:20]}-{attempt}.part") in taken:
+        attempt += 1
+    path = f"{QUARANTINE_DIRECTORY}/{aside}"
+    disk.rename(f"{STAGING_DIRECTORY}/{name}", path)
+    disk.sync_directory(QUARANTINE_DIRECTORY)
+    return path
 
 
 class _Unprepared(Exception):
@@ -273,14 +310,18 @@ def _found(disk: Disk, file: int, journal_id: bytes) -> Prepared:
     handle = disk.open(path_of(file))
     try:
         size = disk.size(handle)
+        begin = disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8)
+        if _begins(begin) and _HEAD.unpack_from(begin)[1] != _VERSION:
+            decode_label(begin)  # which says so: whether it is prepared is not known here
         counts = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
         if counts is None:
             raise _Unprepared
-        label, _ = decode_label(disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8))
+        label, _ = decode_label(begin)
         if label.journal != journal_id:
             raise Damaged("it belongs to another journal")
         # After a killed process it may stand in the page cache only.
         disk.sync(handle)
-        return Prepared(file, label, counts[0], size)
+        messages, blocks = counts
+        return Prepared(file, label, messages, size, blocks)
     finally:
         disk.close(handle)

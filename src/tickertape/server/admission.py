@@ -22,9 +22,12 @@ class Admission:
         self._config = config
         self._contexts, self._tokens = _read(config)
 
-    def reload(self) -> None:
-        """Read all files again. Raises `ConfigurationError`; then nothing has changed."""
+    def reload(self) -> frozenset[str]:
+        """Read all files again; the users whose token is another one now. Raises `ConfigurationError`; then
+        nothing has changed."""
+        before = self._tokens
         self._contexts, self._tokens = _read(self._config)
+        return frozenset() if before is None or self._tokens is None else before.replaced_by(self._tokens)
 
     def context_of(self, number: int) -> ssl.SSLContext | None:
         """What the next connection to the transport with this number is made with; None: it has no TLS."""
@@ -45,9 +48,14 @@ class Admission:
         `AuthenticationFailed`."""
         return logon.user if self._tokens is None else self._tokens.user_of(logon, now)
 
-    def still_good(self, user: str | None, now: Now) -> bool:
-        """Whether who logged on as `user` may stay."""
-        return self._tokens is None or self._tokens.still_good(user, now)
+    def check_name(self, user: str | None, name: str) -> None:
+        """Raise `AuthenticationFailed` unless `user` may use the client name `name`."""
+        if self._tokens is not None:
+            self._tokens.check_name(user, name)
+
+    def still_good(self, user: str | None, name: str, now: Now) -> bool:
+        """Whether the client `name` that logged on as `user` may stay."""
+        return self._tokens is None or self._tokens.still_good(user, name, now)
 
 
 def _read(config: Config) -> tuple[list[ssl.SSLContext | None], Tokens | None]:

@@ -22,6 +22,7 @@ import uvloop
 
 from tickertape.base.errors import ConfigurationError, JournalError, TickertapeError, WrongJournal
 from tickertape.base.limits import connections_max, drain_idle_seconds
+from tickertape.base.transaction_limits import staging_files_open_max, transaction_parts_max
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
 from tickertape.journal.reached import END_FILE
@@ -40,8 +41,9 @@ EXIT_ERROR: Final = 1
 EXIT_DISK_FAILED: Final = 4
 EXIT_JOURNAL_REFUSED: Final = 5
 
-_FILES_BESIDE: Final = 1_000
-"""Files beside connections: segments, sockets, what Python opens; of few, half are kept for these."""
+_FILES_BESIDE: Final = 1_000 + transaction_parts_max + staging_files_open_max
+"""Files beside connections: segments, sockets, what Python opens, what is staged; of few, half are kept for
+these."""
 _PERSIST_SECONDS_MAX: Final = 15.0
 _GOODBYE_SECONDS_MAX: Final = 2.0
 _DRAIN_LOOK_SECONDS: Final = 0.02
@@ -62,7 +64,7 @@ def run_server(config: Config, ready: Ready) -> int:
     with logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
-            opened = open_instance(config, admission.user_of)
+            opened = open_instance(config, admission)
         except (JournalError, WrongJournal) as error:
             data = config.instance.data
             event("start_refused", logging.CRITICAL, code=error.code, data=data, text=str(error))
@@ -176,12 +178,12 @@ def _peer(instance: Instance, admission: Admission, number: int) -> Peer:
 def _reload(admission: Admission, watch: UserWatch) -> None:
     """Read certificates and tokens again; connections that there are keep their certificates."""
     try:
-        admission.reload()
+        replaced = admission.reload()
     except ConfigurationError as error:
         event("reload_failed", logging.ERROR, code=error.code, text=f"{error}; what was read before goes on")
         return
     event("reloaded")
-    watch.look()
+    watch.look(replaced)
 
 
 def _tell_start(config: Config, connections: int) -> None:

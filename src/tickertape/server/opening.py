@@ -19,7 +19,7 @@ from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
 from tickertape.engine.retaining import Pin
-from tickertape.engine.sessions import claimed_user
+from tickertape.engine.sessions import Rights
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
 from tickertape.journal.identity import IDENTITY_FILE, open_identity
@@ -38,7 +38,6 @@ from tickertape.server.archive_reads import ArchiveReads
 from tickertape.server.config import Config
 from tickertape.server.readers import CachingDisk
 from tickertape.server.spill_files import SpillFiles
-from tickertape.wire.commands import Logon
 
 T = TypeVar("T")
 
@@ -72,19 +71,19 @@ def salt() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-def open_instance(config: Config, user_of: Callable[[Logon, Now], str | None] = claimed_user) -> Opened:
-    """Open the data directory of `config`; `user_of` says whose a logon is (see `Broker`). Raises
+def open_instance(config: Config, rights: Rights | None = None) -> Opened:
+    """Open the data directory of `config`; `rights` say whose a logon is (see `Broker`). Raises
     `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
     """
     disk = _data_directory(config)
     owner = f"instance {config.instance.name}, process {os.getpid()}"
-    return open_on(disk, config, user_of, owner=owner, new_id=os.urandom(16), salt=salt)
+    return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt)
 
 
 def open_on(
     disk: CachingDisk,
     config: Config,
-    user_of: Callable[[Logon, Now], str | None] = claimed_user,
+    rights: Rights | None = None,
     *,
     owner: str,
     new_id: bytes,
@@ -130,7 +129,7 @@ def open_on(
         slow_clients=config.slow_clients.limits,
         queues=config.queues,
         staging=config.transactions.limits,
-        user_of=user_of,
+        rights=rights,
     )
     archive = None if config.archive is None else _archive(config.archive, broker)
     report = list(recovered.report)

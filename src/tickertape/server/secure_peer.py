@@ -112,7 +112,7 @@ class SecurePeer(Peer):
                 count = self._channel.read_into(self._wire.buffer())
                 if count:
                     self._took(count)
-                elif self._channel.closed and self._transport is not None:
+                if self._channel.closed and self._transport is not None:  # perhaps with the same bytes
                     self._transport.close()
                     return
                 if self._channel.drained:

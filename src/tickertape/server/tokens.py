@@ -60,21 +60,29 @@ class Tokens:
         # From here on the client has the token: it may be told more.
         if _is_over(known, now):
             raise AuthenticationFailed(f"the token {name!r} has expired")
-        if known.clients is not None and not known.clients.search(logon.name):
-            raise AuthenticationFailed(
-                f"the token {name!r} is for clients with names like {shown(known.clients.text)}, "
-                f"not for {shown(logon.name)}"
-            )
+        _check_name(name, known, logon.name)
         if logon.user is not None and logon.user != name:
             raise AuthenticationFailed(
                 f"the user is the name of the token, which is {name!r}, not {shown(logon.user)}; leave it out"
             )
         return name
 
-    def still_good(self, user: str | None, now: Now) -> bool:
-        """Whether whoever logged on with the token of this name may stay."""
+    def check_name(self, user: str | None, name: str) -> None:
+        """Raise `AuthenticationFailed` unless the token of the name `user` is for the client name `name`."""
         known = None if user is None else self._known.get(user)
-        return known is not None and not _is_over(known, now)
+        if user is None or known is None:
+            raise AuthenticationFailed("the token was taken back")
+        _check_name(user, known, name)
+
+    def still_good(self, user: str | None, name: str, now: Now) -> bool:
+        """Whether the client `name` that logged on with the token of the name `user` may stay."""
+        known = None if user is None else self._known.get(user)
+        return known is not None and not _is_over(known, now) and _is_for(known, name)
+
+    def replaced_by(self, later: Tokens) -> frozenset[str]:
+        """The names that stand for another token in `later`."""
+        both = self._known.keys() & later._known.keys()
+        return frozenset(name for name in both if self._known[name].sha256 != later._known[name].sha256)
 
 
 def read_tokens(path: str) -> Tokens:
@@ -92,6 +100,19 @@ def tokens_in(data: bytes, path: str) -> Tokens:
     if len(tables) > tokens_max:
         raise ConfigurationError(f"tokens_file {path} has {len(tables)} tokens; at most {tokens_max}")
     return Tokens({name: _read(path, name, table) for name, table in tables.items()})
+
+
+def _is_for(known: KnownToken, name: str) -> bool:
+    return known.clients is None or known.clients.search(name)
+
+
+def _check_name(user: str, known: KnownToken, name: str) -> None:
+    if not _is_for(known, name):
+        assert known.clients is not None
+        raise AuthenticationFailed(
+            f"the token {user!r} is for clients with names like {shown(known.clients.text)}, not for "
+            f"{shown(name)}"
+        )
 
 
 def _is_over(known: KnownToken, now: Now) -> bool:

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from tickertape.base.errors import AuthenticationFailed
 from tickertape.base.security_limits import token_look_seconds
@@ -35,10 +36,11 @@ class UserWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def look(self) -> None:
-        """End the sessions of those who may no longer stay."""
+    def look(self, replaced: Collection[str] = ()) -> None:
+        """End the sessions of those who may no longer stay: those of the users `replaced`, too, who came with
+        another token than theirs is now."""
         now = clock()
         for conn, session in list(self._instance.broker.sessions.items()):
-            if not self._admission.still_good(session.user, now):
+            if session.user in replaced or not self._admission.still_good(session.user, session.name, now):
                 error = AuthenticationFailed(f"the token {session.user!r} has expired, or was taken back")
                 self._instance.violated(conn, error)

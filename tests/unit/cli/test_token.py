@@ -57,7 +57,7 @@ def test_tokens_are_put_behind_those_that_are_there(file: Path) -> None:
     assert mode(file) == 0o640
     tokens = read_tokens(str(file))
     assert [tokens.user_of(Logon(name="x", password=text), NOW) for text in (first, second)] == ["a", "b.1"]
-    assert not tokens.still_good("b.1", Now(0.0, 4_100_000_000_000_000))
+    assert not tokens.still_good("b.1", "any", Now(0.0, 4_100_000_000_000_000))
     assert sorted(path.name for path in file.parent.iterdir()) == ["tokens.toml"]
 
 

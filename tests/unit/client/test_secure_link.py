@@ -64,12 +64,14 @@ def bytes_of(command: Command) -> bytes:
     return b"".join(bytes(part) for part in encode_frame(command))
 
 
+LOGGED_ON = LoggedOn(
+    version=0, software="played", instance="i", journal="0" * 32, epoch=1, publisher=1, last_persisted=0
+)
+
+
 def log_on(connection: ssl.SSLSocket) -> None:
     connection.recv(65536)
-    answer = LoggedOn(
-        version=0, software="played", instance="i", journal="0" * 32, epoch=1, publisher=1, last_persisted=0
-    )
-    connection.sendall(bytes_of(answer))
+    connection.sendall(bytes_of(LOGGED_ON))
 
 
 def test_what_comes_with_the_end_of_the_handshake_is_heard(front: Front, tmp_path: Path) -> None:
@@ -121,6 +123,28 @@ def test_a_server_that_ends_as_tls_ends_has_closed(front: Front, tmp_path: Path)
 
     def use_it() -> None:
         client.publish("orders", b"1")  # raises when the end was heard already
+        client.publish_flush(SECONDS)
+
+    with pytest.raises(tt.Disconnected, match="closed the connection"):
+        use_it()
+
+
+def test_an_end_that_comes_with_the_last_words_is_no_cut(front: Front, tmp_path: Path) -> None:
+    def play(connection: socket.socket, context: ssl.SSLContext) -> None:
+        channel = Channel(context, server=True)
+        while not channel.shake():
+            connection.sendall(channel.take())
+            channel.feed(connection.recv(65536))
+        while not channel.read_into(memoryview(bytearray(65536))):
+            channel.feed(connection.recv(65536))
+        connection.sendall(channel.encrypted(bytes_of(LOGGED_ON)) + channel.farewell())
+
+    server = Played(tmp_path, play)
+
+    def use_it() -> None:
+        client = front.connect("desk", server.uri, tls=server.tls)
+        server.join()
+        client.publish("orders", b"1")
         client.publish_flush(SECONDS)
 
     with pytest.raises(tt.Disconnected, match="closed the connection"):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tickertape.base.errors import BadOption, StagingFailed, TickertapeError, TransactionUnknown, UsageError
+from tickertape.base.errors import (
+    BadOption,
+    Disconnected,
+    JournalFull,
+    StagingFailed,
+    TickertapeError,
+    TimedOut,
+    TransactionBusy,
+    TransactionUnknown,
+    UsageError,
+)
 from tickertape.client.transaction import Gathering, Steps, onward
 from tickertape.wire.commands import Ack, Command, Commit, Committed, Prepare, Stage, Staged
 
@@ -85,3 +95,52 @@ def test_it_cannot_be_aborted_once_it_was_committed() -> None:
     made.committed(Committed(id=1, repeated=True))
     with pytest.raises(UsageError, match="was committed"):
         made.abort()
+
+
+@pytest.mark.parametrize("error", [TimedOut("late"), Disconnected("gone"), TransactionBusy("by another")])
+def test_it_cannot_be_aborted_while_it_may_be_in_the_log(error: TickertapeError) -> None:
+    made = gathered(b"1")
+    steps = made.committing()
+    until_commit(steps)
+    assert made.uncertain
+    with pytest.raises(type(error)):
+        onward(steps, error)
+    with pytest.raises(UsageError, match="may be in the log: commit it again"):
+        made.abort()
+    again = made.committing()
+    asked(again)
+    with pytest.raises(JournalFull):
+        onward(again, JournalFull("full"))
+    made.abort()
+    assert made.aborted
+
+
+def test_what_is_added_after_a_commit_that_was_refused_is_committed_too() -> None:
+    made = gathered(b"1")
+    steps = made.committing()
+    commit = until_commit(steps)
+    with pytest.raises(JournalFull):
+        onward(steps, JournalFull("full"))
+    made.publish("a", b"2")
+    staged = []
+    again = made.committing()
+    answer: object = None
+    while batch := (step := onward(again, answer))[1]:
+        staged.append(batch.count)
+        answer = Ack(id=1)
+    assert sum(staged) == 2
+    prepare = step[0](1)
+    assert isinstance(prepare, Prepare)
+    assert prepare.part not in commit.parts
+
+
+def test_nothing_is_added_to_what_may_be_in_the_log() -> None:
+    made = gathered(b"1")
+    until_commit(made.committing())
+    with pytest.raises(UsageError, match="was asked for and not answered"):
+        made.publish("a", b"2")
+    with pytest.raises(UsageError, match="was asked for and not answered"):
+        made.publish_batch("a", [b"2"])
+    with pytest.raises(UsageError, match="was asked for and not answered"):
+        made.publish_arrow("a", ["2"])
+    assert len(made) == 1

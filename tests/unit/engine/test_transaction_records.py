@@ -69,6 +69,16 @@ def test_a_start_goes_on_where_the_ring_was(monkeypatch: pytest.MonkeyPatch) -> 
     assert [named(f"n{n}") in after for n in range(6)] == [False, False, False, True, True, True]
 
 
+def test_two_spaces_are_two_matters_whatever_they_are_called() -> None:
+    before = CommittedTransactions()
+    registry = Registry()
+    pairs = [("a", "b c"), ("a b", "c"), ("a b c", "1"), ("1 a", "b"), ("1", "a b")]
+    for publisher, space in pairs:
+        registry.apply(commit(before, numbered(7, space, publisher)))
+    after = CommittedTransactions(registry.latest.values())
+    assert [numbered(7, space, publisher) in after for publisher, space in pairs] == [True] * len(pairs)
+
+
 def test_retention_keeps_the_last_record_of_each_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_records, "transaction_names_max", 2)
     known = CommittedTransactions()
@@ -91,7 +101,8 @@ def test_spaces_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyPatch
     commit(known, numbered(1, "a"))
     commit(known, numbered(1, "b"))
     with pytest.raises(LimitReached, match="2 spaces of transactions are known"):
-        known.record(numbered(1, "c"), 1)
+        known.check_space(numbered(1, "c"))
+    known.check_space(named("c"))
     commit(known, numbered(2, "a"))
     assert numbered(2, "a") in known
 

@@ -11,8 +11,10 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine import staging as staging_module
+from tickertape.engine import transaction_records as transaction_records_module
 from tickertape.engine import transactions as transactions_module
 from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.journal.staging import StagePrepare, StageWrite
 from tickertape.wire.commands import (
     Abort,
     Ack,
@@ -271,6 +273,21 @@ def test_commits_that_wait_are_bounded(
     assert isinstance(sink.commit("0"), Committed), "there is room again"
 
 
+def test_a_space_too_many_is_refused_and_others_go_on(
+    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_records_module, "transaction_spaces_max", 1)
+    sink.prepared(b"1", transaction=numbered(1))
+    assert isinstance(sink.commit("0", transaction=numbered(1)), Committed)
+    other = Transaction(publisher="sink", space="other", name="1")
+    sink.prepared(b"x", transaction=other)
+    assert sink.code(Commit, transaction=other, parts=("0",)) == "limit_reached"
+    assert sink.code(Commit, transaction=other, parts=()) == "limit_reached", "without files to open, too"
+    sink.prepared(b"2", transaction=numbered(2))
+    assert isinstance(sink.commit("0", transaction=numbered(2)), Committed)
+    assert bodies_of(world) == [b"1", b"2"]
+
+
 def test_thousands_that_wait_are_refused_together_when_the_server_stops(
     world: EngineWorld, sink: Sink
 ) -> None:
@@ -355,6 +372,41 @@ def test_who_brings_more_than_is_written_is_not_read_from(
     assert [pause.why for pause in world.pauses] == ["staging"]
     world.settle()
     assert len(world.pauses) == 2
+
+
+def test_who_asks_for_more_than_is_done_is_not_read_from(
+    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_module, "staging_jobs_max", 8)
+    for number in range(4):  # each a few bytes, and three syncs
+        one = Transaction(publisher="sink", name=str(number))
+        sink.say(Stage, frame("a", b""), transaction=one, part="0")
+        sink.say(Prepare, transaction=one, part="0")
+        sink.say(Abort, transaction=one)
+    assert world.pauses == []
+    sink.say(Stage, frame("a", b""), transaction=T1, part="0")
+    assert [type(pause).__name__ for pause in world.pauses] == ["PauseReading"]
+    while len(world.pauses) < 2:
+        world.run_staging()
+    assert type(world.pauses[1]).__name__ == "ResumeReading"
+    assert sum(isinstance(job.task, StageWrite | StagePrepare) for job in world.staging_jobs) == 4
+
+
+def test_batches_of_a_transaction_are_bounded_also_over_a_start(
+    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_module, "transaction_batches_max", 3)
+    assert sink.stage(b"1", part="x") == sink.stage(b"2", part="x") == ""
+    assert isinstance(sink.ask(Prepare, transaction=T1, part="x"), Staged)
+    world.disk = world.disk.kill_clone()
+    world.open()
+    again = Sink(world)
+    assert again.stage(b"3", part="y") == ""
+    assert again.stage(b"4", part="y") == again.stage(b"4", part="z") == "transaction_too_large"
+    assert again.stage(b"5", transaction=Transaction(publisher="sink", name="t2")) == ""
+    assert isinstance(again.ask(Prepare, transaction=T1, part="y"), Staged)
+    assert isinstance(again.commit("x", "y"), Committed)
+    assert bodies_of(world) == [b"1", b"2", b"3"]
 
 
 # -- what is seen -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.journal.test_commit import CAPACITY, Bench
 from tests.unit.journal.written import Written
 from tickertape.base.errors import JournalFailed
+from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.active import commit_bytes_of
 from tickertape.journal.format import (
@@ -163,6 +164,38 @@ def test_a_disk_without_room_for_a_chain_has_room_for_others() -> None:
     assert bench.machine.failure is None
 
 
+def test_a_chain_that_found_no_room_leaves_nothing_to_wait_for() -> None:
+    bench = ChainBench()
+    room = bench.room_of(*[30_000] * 8)
+    bench.want(room)
+    bench.full()
+    assert bench.is_full()
+    bench.want(0)
+    assert not bench.is_full(), "for the others"
+    bench.wait(5.0)
+    deadline = bench.machine.next_deadline()
+    assert deadline is None or deadline > bench.mono, "or who waits for it never sleeps"
+    bench.want(room)
+    bench.ok(PrepareSegment)
+    bench.ok(RollSegment)
+    assert bench.machine.has_room(room), "when there is room again"
+
+
+def test_a_reserve_that_was_given_up_for_a_chain_is_there_again_at_once() -> None:
+    bench = ChainBench()
+    bench.append(CAPACITY * 5 // 8)
+    bench.ok(WriteCommit)
+    bench.ok(PrepareSegment)
+    bench.want(bench.room_of(*[30_000] * 8))
+    bench.full()
+    bench.want(0)
+    bench.ok(PrepareSegment)
+    bench.append(CAPACITY // 2)
+    bench.ok(RollSegment)
+    bench.ok(WriteCommit)
+    assert len(bench.persisted) == 2
+
+
 def test_a_segment_is_not_rolled_within_a_chain_though_room_is_wanted() -> None:
     bench = ChainBench()
     bench.chain(10, 10, 10)
@@ -203,6 +236,25 @@ def test_a_run_that_has_no_segment_yet_has_no_room() -> None:
     bench.ok(PrepareSegment)
     bench.ok(StartSegment)
     assert bench.machine.has_room(1)
+
+
+def test_what_a_chain_was_made_of_is_let_go_when_it_is_persisted() -> None:
+    written = Written(segment_bytes=1 << 16)
+    written.publish()
+    encoded = batch_from_bodies("orders", [bytes(100)] * 3).encode()
+    places = [bytearray(encoded) for _ in range(3)]
+    parts = [
+        (MessageBatch.parse(memoryview(place)), Stamp(9, 1 + 3 * number, 1))
+        for number, place in enumerate(places)
+    ]
+    written.journal.append_chain(parts, Now(9.0, 1))
+    parts.clear()
+    written.work()
+    assert written.journal.persisted_end == 12
+    assert [part.first_position for part in written.journal.view.tail] == [0, 3, 6, 9]
+    assert [part.batch.body(0) for part in written.journal.view.tail[1:]] == [bytes(100)] * 3
+    for place in places:
+        place.append(0)  # a mapped file that somebody looks at cannot be closed either
 
 
 # -- without its end ----------------------------------------------------------------------------------

@@ -12,12 +12,15 @@ from crc32c import crc32c
 
 from tests.helpers.staged_files import GOLDEN_PART, JOURNAL_ID, LABEL, batches, golden_bytes, stage
 from tickertape.batch import MessageBatch
+from tickertape.journal import staging as staging_module
+from tickertape.journal.format import QUARANTINE_DIRECTORY
 from tickertape.journal.staging import (
     STAGING_DIRECTORY,
     Damaged,
     Prepared,
     StageDrop,
     StageOpen,
+    StagePrepare,
     StageWrite,
     Staging,
     blocks_of,
@@ -89,7 +92,7 @@ def test_what_is_prepared_survives_power_loss_and_other_things_are_removed(disk:
     for seed in range(30):
         after = disk.crash_clone(Random(seed))
         found, report = find_staged(after, JOURNAL_ID)
-        assert found == [Prepared(1, LABEL, 3, offset + 32)]
+        assert found == [Prepared(1, LABEL, 3, offset + 32, 2)]
         assert report == []
         assert after.names(STAGING_DIRECTORY) == [Path(path_of(1)).name]
         assert len(Staging(after).run(StageOpen(1))) == 2
@@ -138,19 +141,28 @@ def versioned(version: int) -> bytes:
     [
         (relabelled(journal=bytes(16)), "it belongs to another journal"),
         (versioned(1), "it has the format version 1"),
+        (versioned(1) + b"another foot", "it has the format version 1"),
         (b"X" + golden_bytes()[1:], "it does not begin as a staging file"),
         (golden_bytes()[:30] + b"X" + golden_bytes()[31:], "its label does not match its checksum"),
         (encode_foot(0, 0, 0), "it does not begin as a staging file"),
     ],
 )
-def test_a_prepared_file_that_cannot_be_used_is_removed_and_told(
+def test_a_prepared_file_that_cannot_be_used_is_set_aside_and_told(
     disk: StrictDisk, data: bytes, what: str
 ) -> None:
     put(disk, path_of(9), data)
     put(disk, path_of(10), golden_bytes())
     found, report = find_staged(disk, JOURNAL_ID)
     assert [prepared.file for prepared in found] == [10]
-    assert report == [f"{path_of(9)}: {what}; removed, what was staged there is lost"]
+    aside = f"{QUARANTINE_DIRECTORY}/{9:020d}-0.part"
+    assert report == [f"{path_of(9)}: {what}; moved to {aside}, it cannot be committed"]
+    for seed in range(10):
+        after = disk.crash_clone(Random(seed)).contents()
+        assert after[aside] == data
+        assert path_of(10) in after
+    put(disk, path_of(9), data)
+    find_staged(disk, JOURNAL_ID)
+    assert len(disk.names(QUARANTINE_DIRECTORY)) == 2, "none takes the place of another"
     assert disk.names(STAGING_DIRECTORY) == [Path(path_of(10)).name]
 
 
@@ -176,6 +188,26 @@ def test_a_foot_that_counts_otherwise_is_damage(messages: int, blocks: int) -> N
 def test_a_closed_one_holds_no_files(disk: StrictDisk) -> None:
     staging = Staging(disk)
     stage(staging, 1, LABEL, batches(), prepare=False)
+    assert len(disk._handles) == 1
     staging.close()
-    with pytest.raises(KeyError):
-        staging.run(StageWrite(1, 0, None, 0, []))
+    assert len(disk._handles) == 0
+
+
+def test_of_many_files_that_are_written_few_are_open(
+    disk: StrictDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_module, "staging_files_open_max", 3)
+    staging = Staging(disk)
+    begin = len(encode_label(LABEL))
+    offsets = dict.fromkeys(range(1, 9), 0)
+    for batch in batches():
+        for file, offset in offsets.items():
+            label = None if offset else LABEL
+            staging.run(StageWrite(file, offset, label, batch.count, list(batch.buffers())))
+            offsets[file] = (offset or begin) + 16 + batch.nbytes
+            assert len(disk._handles) <= 3
+    for file, offset in offsets.items():
+        staging.run(StagePrepare(file, offset, 3, 2))
+    assert len(disk._handles) == 0
+    for file in offsets:
+        assert [bytes(block) for block in staging.run(StageOpen(file))] == [b.encode() for b in batches()]

@@ -83,7 +83,10 @@ def test_what_is_missing_damaged_or_a_defect_is_answered(files: Files) -> None:
     (damaged,) = files.run(StageOpen(1))
     assert isinstance(damaged, StagingFailed)
     assert "it does not end as a prepared file" in str(damaged)
-    (defect,) = files.run(StagePrepare(7, 0, 0, 0))
+    (never,) = files.run(StagePrepare(7, 0, 0, 0))
+    assert isinstance(never, StagingFailed)
+    assert "No such file" in str(never)
+    (defect,) = files.run(StageWrite(1, 0, None, 1, [None]))  # type: ignore[list-item]
     assert isinstance(defect, StagingFailed)
     assert "internal error" in str(defect)
 

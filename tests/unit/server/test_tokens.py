@@ -9,7 +9,7 @@ import pytest
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
 from tickertape.base.ports import Now
 from tickertape.security.tokens import Token, new_token
-from tickertape.server.tokens import Tokens, read_tokens
+from tickertape.server.tokens import Tokens, read_tokens, tokens_in
 from tickertape.wire.commands import Logon
 
 NOW = Now(0.0, 1_800_000_000_000_000)
@@ -80,15 +80,15 @@ def test_a_token_counts_until_it_expires(tmp_path: Path, token: Token) -> None:
     logon = Logon(name="any", password=token.text)
     before = Now(0.0, NOW.wall - 1)
     assert tokens.user_of(logon, before) == "spark"
-    assert tokens.still_good("spark", before)
+    assert tokens.still_good("spark", "any", before)
     assert refusal(tokens, logon) == "the token 'spark' has expired"
-    assert not tokens.still_good("spark", NOW)
+    assert not tokens.still_good("spark", "any", NOW)
 
 
 def test_who_is_not_known_any_more_may_not_stay(tokens: Tokens) -> None:
-    assert tokens.still_good("other", NOW)
-    assert not tokens.still_good("gone", NOW)
-    assert not tokens.still_good(None, NOW)
+    assert tokens.still_good("other", "any", NOW)
+    assert not tokens.still_good("gone", "any", NOW)
+    assert not tokens.still_good(None, "any", NOW)
 
 
 def test_a_token_may_be_for_some_clients(tmp_path: Path, token: Token) -> None:
@@ -97,6 +97,23 @@ def test_a_token_may_be_for_some_clients(tmp_path: Path, token: Token) -> None:
     assert refusal(tokens, Logon(name="x-spark-1", password=token.text)) == (
         "the token 'spark' is for clients with names like '^spark-', not for 'x-spark-1'"
     )
+    assert tokens.still_good("spark", "spark-1", NOW)
+    assert not tokens.still_good("spark", "x-spark-1", NOW), "who came before the names were bound"
+    tokens.check_name("spark", "spark-sink")
+    tokens.check_name("other", "x-spark-1")
+    with pytest.raises(AuthenticationFailed, match="names like '\\^spark-', not for 'billing'"):
+        tokens.check_name("spark", "billing")
+    for user in ("gone", None):
+        with pytest.raises(AuthenticationFailed, match="was taken back"):
+            tokens.check_name(user, "spark-1")
+
+
+def test_another_token_of_a_name_is_told_from_the_same_one() -> None:
+    before = tokens_in(b"[a]\nsha256 = '%s'\n[b]\nsha256 = '%s'\n" % (b"0" * 64, b"1" * 64), "before")
+    text = b"[a]\nsha256 = '%s'\nclients = 'x'\n[b]\nsha256 = '%s'\n[c]\nsha256 = '%s'\n"
+    later = tokens_in(text % (b"0" * 64, b"2" * 64, b"1" * 64), "later")
+    assert before.replaced_by(later) == {"b"}
+    assert before.replaced_by(before) == later.replaced_by(later) == frozenset()
 
 
 def test_nobody_is_another_user_than_his_token_says(tokens: Tokens, token: Token) -> None:

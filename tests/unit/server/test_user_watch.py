@@ -17,7 +17,9 @@ class FakeInstance:
     """Sessions by connection, and who was ended."""
 
     def __init__(self, **users: str) -> None:
-        sessions = {number: SimpleNamespace(user=user) for number, user in enumerate(users.values())}
+        sessions = {
+            number: SimpleNamespace(user=user, name="any") for number, user in enumerate(users.values())
+        }
         self.broker = SimpleNamespace(sessions=sessions)
         self.ended: list[tuple[int, str]] = []
 
@@ -34,7 +36,7 @@ class FakeAdmission:
         self.wants_tokens = wants_tokens
         self.asked = 0
 
-    def still_good(self, user: str | None, now: Now) -> bool:
+    def still_good(self, user: str | None, name: str, now: Now) -> bool:
         self.asked += 1
         return user in self.good
 
@@ -78,5 +80,17 @@ def test_without_tokens_nobody_is_looked_at() -> None:
         await asyncio.sleep(0.02)
         watching.stop()
         assert admission.asked == 0
+
+    asyncio.run(scenario())
+
+
+def test_who_came_with_a_token_that_was_replaced_is_ended_once() -> None:
+    async def scenario() -> None:
+        instance, admission = FakeInstance(a="spark", b="desk"), FakeAdmission("spark", "desk")
+        watching = watch(instance, admission)
+        watching.look({"desk"})
+        assert [conn for conn, _ in instance.ended] == [1]
+        watching.look()
+        assert [conn for conn, _ in instance.ended] == [1]
 
     asyncio.run(scenario())
