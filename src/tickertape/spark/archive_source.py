@@ -117,9 +117,9 @@ class ArchiveReader(TickertapeStreamReader):
         )
         return super().partitions(start, end)
 
-    def _look(self, offset: Offset) -> Resolved:
+    def _look(self, offset: Offset, planned: Offset) -> Resolved:
         try:
-            return super()._look(offset)
+            return super()._look(offset, planned)
         except BookmarkExpired as error:
             raise gap(self._order.place, offset.position, self._locate(EPOCH).start) from error
         except JournalError as error:
