@@ -93,6 +93,10 @@ class CommittedTransactions:
             return _number(transaction) <= self._numbers.get((transaction.publisher, transaction.space), -1)
         return (transaction.publisher, transaction.name) in self._names
 
+    def highest(self, transaction: Transaction) -> int:
+        """The highest number that was committed in its space; 0 where there is none, or no space."""
+        return self._numbers.get((transaction.publisher, transaction.space), 0)
+
     def record(self, transaction: Transaction, messages: int) -> TransactionRecord:
         """The record of one that is committed now. Raises `LimitReached` for a space too many."""
         if transaction.space:
