@@ -206,14 +206,23 @@ def test_delays_by_hour_are_those_of_pandas_and_a_stream_publishes_each_hour_onc
     assert {key for key in expected if key < over} <= early.keys()
 
 
+def by_origin_and_carrier(joined: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]:
+    """How many flights have weather, and the sum of their temperatures."""
+    sums = joined.groupby(["origin", "carrier"])["temp"].agg(["size", "sum"]).round(4)
+    return {key: (int(n), float(temp)) for key, (n, temp) in zip(sums.index, sums.to_numpy(), strict=True)}
+
+
+def weather_by_pandas(flown: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]:
+    weather = pd.read_csv(data_file(WEATHER_FILE))
+    weather["time_hour"] = pd.to_datetime(weather["time_hour"])
+    merged = flown.merge(weather[["origin", "time_hour", "temp"]], on=["origin", "time_hour"])
+    return by_origin_and_carrier(merged)
+
+
 def test_flights_get_the_weather_of_their_hour_as_pandas_gives_it(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path, tmp_path: Path
 ) -> None:
     messages, joined = part(projects, "weather", "messages"), part(projects, "weather", "joined")
-    weather = pd.read_csv(data_file(WEATHER_FILE))
-    weather["time_hour"] = pd.to_datetime(weather["time_hour"])
-    merged = flown.merge(weather[["origin", "time_hour", "temp"]], on=["origin", "time_hour"])
-    expected = merged.groupby(["origin", "carrier"])["temp"].agg(["size", "sum"]).round(4)
 
     def answer(frame: DataFrame) -> dict[tuple[str, str], tuple[int, float]]:
         rows = frame.groupBy("origin", "carrier").agg(f.count("*").alias("n"), f.sum("temp").alias("temp"))
@@ -227,9 +236,7 @@ def test_flights_get_the_weather_of_their_hour_as_pandas_gives_it(
         )
     ]
     found = answer(streamed(joined.with_weather(*both), "flights_weather", tmp_path / "checkpoint"))
-    assert found == {
-        key: (int(n), float(temp)) for key, (n, temp) in zip(expected.index, expected.to_numpy(), strict=True)
-    }
+    assert found == weather_by_pandas(flown)
 
 
 # -- whole projects -----------------------------------------------------------------------------------
@@ -260,7 +267,7 @@ def run_in(place: Path, *command: str) -> str:
 @pytest.mark.timeout(4 * PROJECT_SECONDS_MAX)
 @pytest.mark.parametrize("example", ["state", "delays", "weather"])
 def test_a_project_passes_its_own_tests_and_runs_twice(
-    server: RunningServer, tmp_path: Path, example: str
+    server: RunningServer, flown: pd.DataFrame, tmp_path: Path, example: str
 ) -> None:
     place = tmp_path / "project"
     made = CliRunner().invoke(
@@ -275,5 +282,10 @@ def test_a_project_passes_its_own_tests_and_runs_twice(
             ours = str(derived_publisher_id("project", "tickertape"))
             hours = [message.sow_key for message in client.replay("delays") if message.publisher == ours]
         assert len(hours) == len(set(hours)) > 0
+    elif example == "weather":
+        joined = pd.read_parquet(place / "spark-warehouse" / "flights_weather")
+        assert by_origin_and_carrier(joined) == weather_by_pandas(flown)
     else:
-        assert list((place / "spark-warehouse").rglob("*.parquet"))
+        last = pd.read_parquet(place / "spark-warehouse" / "last_flights")
+        rows = last[["tailnum", "carrier", "flight", "dest"]].itertuples(index=False, name=None)
+        assert sorted(rows) == sorted(last_by_pandas(flown, len(flown)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, server: RunningS
         (("cast(id as string) as data",), {"topic": "t", "servers": "tcp://a:1,tcp://b:1"}, "one server"),
         (("cast(id as string) as data",), {"topic": "t*"}, "pattern"),
         (("cast(id as string) as data",), {"topic": "t", "publisher": ""}, "publisher"),
+        (("cast(id as string) as data",), {"topic": "t", "transactionId": ""}, "transactionId is empty"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_a_task_runs(
@@ -117,14 +119,17 @@ def test_a_log_is_not_overwritten(spark: SparkSession, server: RunningServer) ->
 
 
 def test_a_query_from_log_to_log_is_exactly_once_over_restarts(
-    spark: SparkSession, server: RunningServer, tmp_path: Path
+    spark: SparkSession, server: RunningServer, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     register(spark)
+    restored = tmp_path_factory.mktemp("restored") / "checkpoint"
     with tt.Client("source", server.uri) as client:
         for start in range(0, 3_000, 1_000):
             client.publish_batch("numbers", [{"n": n} for n in range(start, start + 1_000)])
             client.publish_flush()
             run(spark, server, tmp_path)
+            if not start:
+                shutil.copytree(tmp_path, restored)
     found = [json.loads(message.data)["twice"] for message in replayed(server, "doubled")]
     assert Counter(found) == Counter(2 * n for n in range(3_000))
     # The same batch again, as after a crash between the commit here and Spark's own note of it.
@@ -134,6 +139,10 @@ def test_a_query_from_log_to_log_is_exactly_once_over_restarts(
     run(spark, server, tmp_path)
     assert len(replayed(server, "doubled")) == 3_000
     assert status_of(server, "/stats")[1]["transactions"]["repeated"] >= 1
+    # A checkpoint of an earlier day: its batches would be taken for those that are in the log.
+    with pytest.raises(PySparkException, match=r"batch 3 of the query .* checkpoint is older than the log"):
+        run(spark, server, restored)
+    assert len(replayed(server, "doubled")) == 3_000
 
 
 def run(spark: SparkSession, server: RunningServer, checkpoint: Path) -> None:

@@ -15,7 +15,7 @@ from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
 from tickertape.batch.assemble import check_body_bytes
 from tickertape.batch.builder import EncodedBodies, topic_bytes
-from tickertape.batch.format import I1, I4, AnyArray, Int32s, Labels, lengths_of, run_crc
+from tickertape.batch.format import I1, I4, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,8 +198,9 @@ def _column_name(schema: pa.Schema, column: str | None) -> str:
     return wanted
 
 
-def array_pieces(array: pa.Array, cost_max: int) -> Iterator[pa.Array]:
-    """Slices of a binary or string `array`, each of about `cost_max` or one value.
+def array_pieces(array: pa.Array, cost_max: int, beside: Int64s | None = None) -> Iterator[pa.Array]:
+    """Slices of a binary or string `array`, each of about `cost_max` or one value. `beside`: the bytes that
+    each value brings along.
 
     Raises `BadMessage` for other types and for nulls.
     """
@@ -210,7 +211,7 @@ def array_pieces(array: pa.Array, cost_max: int) -> Iterator[pa.Array]:
     if isinstance(array, (pa.BinaryViewArray, pa.StringViewArray)):
         array = array.cast(pa.large_binary())  # what follows knows no views
     lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
-    ends = np.cumsum(lengths + message_cost_bytes)
+    ends = np.cumsum(lengths + message_cost_bytes + (0 if beside is None else beside))
     start = begin = 0
     while start < len(lengths):
         stop = max(start + 1, int(np.searchsorted(ends, begin + cost_max, side="right")))

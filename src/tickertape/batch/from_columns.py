@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge
-from tickertape.base.limits import label_bytes_max
+from tickertape.base.limits import label_bytes_max, publish_topics_max
 from tickertape.batch.arrow import array_pieces, encode_array
 from tickertape.batch.assemble import assemble
 from tickertape.batch.builder import new_run
@@ -37,23 +37,29 @@ class OutColumns(NamedTuple):
 
 
 def batches_from_columns(columns: OutColumns, cost_max: int, messages_max: int) -> Iterator[MessageBatch]:
-    """Batches of one run without sequences, each of about `cost_max` bytes and at most `messages_max`
-    messages.
+    """Batches of one run without sequences, each of about `cost_max` bytes of bodies and labels, and of at
+    most `messages_max` messages to `publish_topics_max` topics.
 
     Raises `BadMessage` for other types, for nulls where none may be, and for labels and lives that no message
     has; `BadTopic`, `MessageTooLarge`."""
     at = 0
-    for piece in array_pieces(columns.data, cost_max):
-        for start in range(0, len(piece), messages_max):
-            some = piece.slice(start, messages_max)
-            yield _batch(columns, some, at)
-            at += len(some)
+    for piece in array_pieces(columns.data, cost_max, _label_bytes(columns)):
+        end = at + len(piece)
+        while at < end:
+            batch = _batch(columns, piece.slice(len(piece) - (end - at), messages_max), at)
+            yield batch
+            at += batch.count
 
 
 def _batch(columns: OutColumns, data: pa.Array, at: int) -> MessageBatch:
+    """As many of the messages with the bodies `data`, which begin at row `at`, as one batch may have."""
+    topics, index = _topics(columns.topic, at, len(data))
+    if index is not None and len(topics) > publish_topics_max:
+        # Topics are numbered as they come: the first message to one too many begins the next batch.
+        fitting = int((index == publish_topics_max).argmax())
+        data, topics, index = data.slice(0, fitting), topics[:publish_topics_max], index[:fitting]
     bodies = encode_array(data)
     count = bodies.messages
-    topics, index = _topics(columns.topic, at, count)
     optional = Columns(
         index,
         None,
@@ -70,6 +76,19 @@ def _batch(columns: OutColumns, data: pa.Array, at: int) -> MessageBatch:
         topics=topics,
         optional=optional if some else None,
     )
+
+
+def _label_bytes(columns: OutColumns) -> Int64s | None:
+    """How many bytes of labels each message has; None when there are none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    given = [column for column in (columns.key, columns.correlation_id) if column is not None]
+    if not given:
+        return None
+    lengths = [pc.binary_length(column.cast(pa.string())).fill_null(0) for column in given]
+    total: Int64s = np.sum([some.to_numpy(zero_copy_only=False) for some in lengths], axis=0, dtype=I8)
+    return total
 
 
 def _topics(topic: str | pa.Array, at: int, count: int) -> tuple[tuple[str, ...], Int32s | None]:

@@ -79,6 +79,10 @@ _OPTIONS: Final = (
     _file("--key", "FILE", "The key of that certificate, readable for its owner only."),
 )
 
+_TOKEN_FILE: Final = _file(
+    "--token-file", "FILE", "File with the token to log on with, as Spark's tasks see it too."
+)
+
 
 def server_options(command: _Command) -> _Command:
     """Give a command the options, and the `Server` they mean as its argument `server`."""
@@ -104,6 +108,34 @@ def server_options(command: _Command) -> _Command:
     return reached  # type: ignore[return-value]
 
 
+def access_options(command: _Command) -> _Command:
+    """Give a command the options without the address, and as its argument `access` the files that they name,
+    by the names of Spark's options: for commands that reach several servers through Spark."""
+
+    @functools.wraps(command)
+    def reached(
+        *arguments: Any,
+        token_file: str | None,
+        ca: str | None,
+        certificate: str | None,
+        key: str | None,
+        **others: Any,
+    ) -> Any:
+        return command(*arguments, access=_files(token_file, ca, certificate, key), **others)
+
+    for option in reversed((_TOKEN_FILE, *_OPTIONS[2:])):
+        option(reached)
+    return reached  # type: ignore[return-value]
+
+
+def _files(
+    token_file: str | None, ca: str | None, certificate: str | None, key: str | None
+) -> dict[str, str]:
+    """By the names of Spark's options."""
+    named = {"tokenFile": token_file, "caFile": ca, "certificateFile": certificate, "keyFile": key}
+    return {option: os.path.abspath(path) for option, path in named.items() if path is not None}
+
+
 def _server(
     uri: str, token_file: str | None, ca: str | None, certificate: str | None, key: str | None
 ) -> Server:
@@ -121,6 +153,4 @@ def _server(
     except BadOption as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
     ways_of(tls, token).check(address)
-    named = {"tokenFile": token_file, "caFile": ca, "certificateFile": certificate, "keyFile": key}
-    files = {option: os.path.abspath(path) for option, path in named.items() if path is not None}
-    return Server(uri, token, tls, files)
+    return Server(uri, token, tls, _files(token_file, ca, certificate, key))

@@ -102,6 +102,10 @@ class CommittedTransactions:
                 "one space for all batches of a query"
             )
 
+    def highest(self, transaction: Transaction) -> int:
+        """The highest number that was committed in its space; 0 where there is none, or no space."""
+        return self._numbers.get((transaction.publisher, transaction.space), 0)
+
     def record(self, transaction: Transaction, messages: int) -> TransactionRecord:
         """The record of one that is committed now; `check_space` came before."""
         if transaction.space:

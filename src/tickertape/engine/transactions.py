@@ -213,7 +213,7 @@ class Transactions:
         if transaction in self._committed:
             self.repeated += 1
             self.staging.drop_all(transaction)
-            self._answers.send(session.conn, Committed(id=command.id, repeated=True))
+            self._answers.send(session.conn, self._before(transaction, command.id))
             return
         if self._asked >= commits_waiting_max:
             raise LimitReached(f"{commits_waiting_max} commits wait for their answers: wait for some")
@@ -227,6 +227,10 @@ class Transactions:
         committing.waiting.append((session.conn, command.id))
         self._asked += 1
         self._advance(now)
+
+    def _before(self, transaction: Transaction, command: int) -> Committed:
+        """The answer for one that was committed before."""
+        return Committed(id=command, repeated=True, highest=self._committed.highest(transaction))
 
     def _check_prepared(self, transaction: Transaction, names: Sequence[str]) -> None:
         staged = self.staging.parts(transaction)
@@ -306,7 +310,7 @@ class Transactions:
             # Meanwhile a higher number of its space was.
             self.repeated += 1
             self.staging.drop_all(current.transaction)
-            self._answer(current, Committed(id=0, repeated=True))
+            self._answer(current, self._before(current.transaction, 0))
             return
         try:
             self._check_prepared(current.transaction, current.parts)

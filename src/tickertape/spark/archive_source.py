@@ -26,7 +26,7 @@ from tickertape.spark.options import Query, Wanted, read_options
 from tickertape.spark.partitions import ROWS_WORTH_A_TASK, LogPart
 from tickertape.spark.pieces import Gathered, Piece
 from tickertape.spark.reading import pieces
-from tickertape.spark.schema import BODY_BYTES_TARGET, ROWS_TARGET, Columns, record_batch
+from tickertape.spark.schema import ROWS_TARGET, TEXT_BYTES_TARGET, Columns, record_batch
 from tickertape.spark.stream import TickertapeStreamReader
 from tickertape.wire.commands import Resolved
 
@@ -117,9 +117,9 @@ class ArchiveReader(TickertapeStreamReader):
         )
         return super().partitions(start, end)
 
-    def _look(self, offset: Offset) -> Resolved:
+    def _look(self, offset: Offset, planned: Offset) -> Resolved:
         try:
-            return super()._look(offset)
+            return super()._look(offset, planned)
         except BookmarkExpired as error:
             raise gap(self._order.place, offset.position, self._locate(EPOCH).start) from error
         except JournalError as error:
@@ -147,14 +147,14 @@ def shortened(place: Place, archived: int, end: int) -> ArchiveFailed:
 def archive_batches(found: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
     """The messages of pieces as record batches with all columns of the archive but `date`."""
     gathered: list[Piece] = []
-    rows = body_bytes = 0
+    rows = text_bytes = 0
     for piece in found:
         gathered.append(piece)
         rows += piece.messages
-        body_bytes += piece.body_bytes
-        if rows >= ROWS_TARGET or body_bytes >= BODY_BYTES_TARGET:
+        text_bytes += piece.text_bytes
+        if rows >= ROWS_TARGET or text_bytes >= TEXT_BYTES_TARGET:
             yield archive_batch(gathered)
-            gathered, rows, body_bytes = [], 0, 0
+            gathered, rows, text_bytes = [], 0, 0
     if gathered:
         yield archive_batch(gathered)
 

@@ -5,6 +5,7 @@ Must never list without a bound, or call in order what was not looked at.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,7 +23,7 @@ from tickertape.spark.equality import (
     differing_stretches,
 )
 from tickertape.spark.equality import MESSAGES as COMPARED
-from tickertape.spark.logs import Log, in_common, of_topic, open_log
+from tickertape.spark.logs import Log, Opening, in_common, of_topic, open_log
 
 Row = dict[str, Any]
 
@@ -95,14 +96,17 @@ def examine(
     start: str = "0",
     topic: str | None = None,
     show: int = 20,
+    access: Mapping[str, str] | None = None,
     timeout_seconds: float = 30.0,
 ) -> Report:
     """Audit the log called `name` from `start` on, and compare it with the one called `against`.
 
-    `show`: at most so many publishers, findings and differences are listed. Raises what `open_log` raises,
+    `show`: at most so many publishers, findings and differences are listed. `access`: the files with which
+    servers are reached, as options of the source (`servers.ACCESS`). Raises what `open_log` raises,
     and `BadOption` for two logs that cannot be compared.
     """
-    here = open_log(spark, name, (*NUMBERED, "topic"), start=start, timeout_seconds=timeout_seconds)
+    opening = Opening(start, access or {}, timeout_seconds)
+    here = open_log(spark, name, (*NUMBERED, "topic"), opening)
     judged = not here.topics
     runs = number_runs(here.messages)
     if topic is not None:
@@ -128,22 +132,19 @@ def examine(
         totals=totals,
         publishers=publishers,
         findings=listed,
-        equality=None
-        if against is None
-        else _compared(spark, (name, against), start, topic, show, timeout_seconds),
+        equality=None if against is None else _compared(spark, (name, against), opening, topic, show),
     )
 
 
 def _compared(
     spark: SparkSession,
     names: tuple[str, str],
-    start: str,
+    opening: Opening,
     topic: str | None,
     show: int,
-    timeout_seconds: float,
 ) -> Equality:
     columns = (*COMPARED, "position")
-    both = [open_log(spark, name, columns, start=start, timeout_seconds=timeout_seconds) for name in names]
+    both = [open_log(spark, name, columns, opening) for name in names]
     here, there = in_common(*both)
     left, right = here.messages, there.messages
     for limit in dict.fromkeys((topic, here.topics, there.topics)):

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
     BooleanType,
@@ -44,6 +45,8 @@ def _whole(bits: int) -> Any:
     return Annotated[int, msgspec.Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]
 
 
+_FLOAT_MAX: Final = float(np.finfo(np.float32).max)
+"""Above it Arrow makes an infinite number."""
 _TYPES: Final[dict[type[DataType], tuple[Any, Any]]] = {
     StringType: (str, pa.string()),
     BooleanType: (bool, pa.bool_()),
@@ -51,7 +54,7 @@ _TYPES: Final[dict[type[DataType], tuple[Any, Any]]] = {
     ShortType: (_whole(16), pa.int16()),
     IntegerType: (_whole(32), pa.int32()),
     LongType: (_whole(64), pa.int64()),
-    FloatType: (float, pa.float32()),
+    FloatType: (Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)], pa.float32()),
     DoubleType: (float, pa.float64()),
     DateType: (date, pa.date32()),
     TimestampType: (Annotated[datetime, msgspec.Meta(tz=True)], pa.timestamp("us", tz="UTC")),

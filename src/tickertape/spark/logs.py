@@ -5,7 +5,7 @@ Must never mix two ranges: what of a log is meant is decided once, as positions,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from tickertape.base.errors import BadOption
 from tickertape.base.names import is_pattern
 from tickertape.spark.archived import positions_of, read_archive
+from tickertape.spark.options import read_servers
 from tickertape.spark.reading import connect
 
 EVERY_TOPIC: Final = ".*"
@@ -42,18 +43,25 @@ class Log(NamedTuple):
         return self._replace(start=start, end=max(start, end), messages=kept)
 
 
-def open_log(
-    spark: SparkSession, name: str, columns: Sequence[str], *, start: str, timeout_seconds: float
-) -> Log:
-    """The log called `name`, servers' URIs with commas between or where an archive is, from `start` on (a
-    start point, or a range).
+class Opening(NamedTuple):
+    """How logs are opened."""
+
+    start: str
+    """From where on: a start point, or a range."""
+    access: Mapping[str, str]
+    """Of servers: the options in `servers.ACCESS`."""
+    timeout_seconds: float
+
+
+def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Opening) -> Log:
+    """The log called `name`, servers' URIs with commas between or where an archive is.
 
     Raises what connecting and resolving raise, `ArchiveFailed`, `BadBookmark`, `BookmarkUnknown`.
     """
     if name.startswith(_SERVER):
-        return _of_server(spark, name, columns, start, timeout_seconds)
+        return _of_server(spark, name, columns, opening)
     archived = read_archive(spark, name)
-    first, after = positions_of(archived, start)
+    first, after = positions_of(archived, opening.start)
     whole = Log(
         name,
         archived.coverage.journal,
@@ -65,19 +73,18 @@ def open_log(
     return whole.within(first, after)
 
 
-def _of_server(
-    spark: SparkSession, servers: str, columns: Sequence[str], start: str, timeout_seconds: float
-) -> Log:
-    client, _ = connect(tuple(filter(None, map(str.strip, servers.split(",")))), timeout_seconds)
+def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], opening: Opening) -> Log:
+    reached = {**opening.access, "servers": servers}
+    client, _ = connect(read_servers(reached), opening.timeout_seconds)
     with client:
-        journal, first, after = client.resolve(EVERY_TOPIC, start)
+        journal, first, after = client.resolve(EVERY_TOPIC, opening.start)
     frame = (
         spark.read.format("tickertape")
         .schema(", ".join(f"{column} {_TYPES[column]}" for column in columns))
-        .option("servers", servers)
+        .options(**reached)
         .option("topicPattern", EVERY_TOPIC)
-        .option("startingBookmark", start)
-        .option("timeout", f"{timeout_seconds}s")
+        .option("startingBookmark", opening.start)
+        .option("timeout", f"{opening.timeout_seconds}s")
         .load()
     )
     # The source plans for itself, later: what came meanwhile is left out.

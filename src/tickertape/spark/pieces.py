@@ -60,6 +60,14 @@ class Piece(NamedTuple):
     correlation_ids: Labels | None = None
     keys: Labels | None = None
 
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of bodies and labels: what its memory grows with, beside the number of its messages."""
+        if self.keys is None and self.correlation_ids is None:
+            return self.body_bytes
+        labels = (self.keys, self.correlation_ids)
+        return self.body_bytes + sum(len(some.text) for some in labels if some is not None)
+
 
 def piece_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None) -> Piece:
     """A batch as a piece, whose messages stand at `positions`; nothing is copied."""

@@ -30,8 +30,8 @@ from tickertape.spark.names import ALL_SCHEMA, NULLABLE, POSITION
 from tickertape.spark.pieces import Gathered, Piece
 
 ROWS_TARGET: Final = 65_536
-BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""A record batch is handed to Spark when it has so many rows, or bytes of bodies."""
+TEXT_BYTES_TARGET: Final = 4 * 1024 * 1024
+"""A record batch is handed to Spark when it has so many rows, or bytes of bodies and labels."""
 
 _SEQUENCE_END: Final = 1 << 63
 _TEN_THOUSAND: Final = np.uint64(10_000)
@@ -89,15 +89,15 @@ def record_batches(pieces: Iterable[Piece], columns: Columns) -> Iterator[Any]:
     Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
     """
     gathered: list[Piece] = []
-    rows = body_bytes = 0
+    rows = text_bytes = 0
     for piece in pieces:
         gathered.append(piece)
         rows += piece.messages
-        body_bytes += piece.body_bytes
-        if rows >= ROWS_TARGET or body_bytes >= BODY_BYTES_TARGET:
+        text_bytes += piece.text_bytes
+        if rows >= ROWS_TARGET or text_bytes >= TEXT_BYTES_TARGET:
             yield record_batch(gathered, columns)
             gathered = []
-            rows = body_bytes = 0
+            rows = text_bytes = 0
     if gathered:
         yield record_batch(gathered, columns)
 

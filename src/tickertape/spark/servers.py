@@ -34,6 +34,11 @@ def server_text(uri: str, options: Mapping[str, str]) -> str:
                 f"option {name} is the absolute path of a file, as driver and executors see it, not {path!r}"
             )
     address = parse_uri(uri)
+    if address.password is not None:
+        raise BadOption(
+            f"option servers: {address.uri} has a password in it, which plans and logs would show: put it "
+            f"into a file, and name that with option tokenFile"
+        )
     tls = [name for name in _ARGUMENTS if name in files]
     if tls and not address.tls:
         raise BadOption(f"option {tls[0]} is for tls:// servers, and {address.uri} is none")

@@ -18,13 +18,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tickertape.base.errors import Disconnected, NotReady, TickertapeError, UsageError
 from tickertape.base.limits import publish_messages_max
-from tickertape.base.transaction_limits import stage_frame_bytes
+from tickertape.base.transaction_limits import stage_frame_bytes, transaction_parts_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.from_columns import OutColumns, batches_from_columns
 from tickertape.client.transaction import aborting, staging
 from tickertape.spark.reading import connect
 from tickertape.spark.sink_options import Outgoing
-from tickertape.wire.commands import Commit, Transaction
+from tickertape.wire.commands import Commit, Committed, Transaction
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -128,21 +128,34 @@ def _commit(outgoing: Outgoing, space: str, name: str, written: Sequence[Written
     """Commit the parts, in the order of their partitions; a server that stops meanwhile is asked again."""
     key = Transaction(publisher=outgoing.publisher, space=space, name=name)
     parts = tuple(sorted(message.part for message in written if message.part))
+    if len(parts) > transaction_parts_max:
+        raise UsageError(
+            f"{len(parts)} partitions have rows, and a transaction has at most {transaction_parts_max}; "
+            f"coalesce the rows into fewer partitions"
+        )
     until = time.monotonic() + outgoing.timeout_seconds
     while True:
         try:
             client, _ = connect(outgoing.servers, outgoing.timeout_seconds, until - time.monotonic())
             with client:
-                client._ask(
+                answer = client._ask(
                     lambda number: Commit(id=number, transaction=key, parts=parts),
                     None,
                     outgoing.timeout_seconds,
                 )
-            return
+            break
         except (Disconnected, NotReady):
             if time.monotonic() >= until:
                 raise
             time.sleep(_PAUSE_SECONDS)
+    assert isinstance(answer, Committed)
+    if answer.repeated and space and answer.highest > int(name):
+        # Spark repeats the last batch, none before it: these may be other rows than were committed then.
+        raise UsageError(
+            f"batch {name} of the query {space} is in the log already, and so is batch {answer.highest}: the "
+            f"checkpoint is older than the log, perhaps it was restored from a copy. Nothing was written; "
+            f"begin anew with another checkpointLocation, from where batch {answer.highest} ended"
+        )
 
 
 def _abort(outgoing: Outgoing, written: Sequence[Written]) -> None:

@@ -68,11 +68,14 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
             "option servers of a sink is one server: another one's log does not know which batches are in "
             "this one, and would take them again"
         )
+    transaction = options.get("transactionId")
+    if transaction == "":
+        raise BadOption("option transactionId is empty: leave it out where a write may come twice")
     return Outgoing(
         servers=servers,
         publisher=publisher,
         topic=topic,
-        transaction=options.get("transactionId") or uuid4().hex,
+        transaction=transaction or uuid4().hex,
         timeout_seconds=read_timeout(options.get("timeout")),
     )
 

@@ -79,7 +79,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         (the log ends before `start`), `Disconnected`.
         """
         offset = read_offset(start)
-        begin = max(offset.position, self._look(offset).start)
+        begin = max(offset.position, self._look(offset, offset).start)
         end = ANY_END if self._target is None else max(self._target, begin)
         bounds = self._bounds(limit)
         answer = self._ask(
@@ -121,8 +121,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         first, after = read_offset(start), read_offset(end)
         if first.position == after.position:
             return []
-        answer = self._look(first)
-        check_journal(after, answer.journal)
+        answer = self._look(first, after)
         begin = min(max(first.position, answer.start), after.position)
         self._planned = max(self._planned, after.position)
         assert self._connected is not None
@@ -152,16 +151,19 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _look(self, offset: Offset) -> Resolved:
-        """All of the log, when it is that of `offset` and has what comes after it."""
+    def _look(self, offset: Offset, planned: Offset) -> Resolved:
+        """All of the log, when it is that of `offset` and has what comes after it, up to `planned`.
+
+        A read that goes beyond the end of a log waits for what is published there: other messages."""
         answer = self._locate(EPOCH)
-        check_journal(offset, answer.journal)
-        if offset.position > answer.end:
-            raise JournalError(
-                f"the checkpoint is at position {offset.position} of the log {answer.journal}, which ends at "
-                f"{answer.end}: messages that were persisted are gone, perhaps it was restored from a copy. "
-                f"Begin anew with another checkpointLocation"
-            )
+        for place in (offset, planned):
+            check_journal(place, answer.journal)
+            if place.position > answer.end:
+                raise JournalError(
+                    f"the checkpoint is at position {place.position} of the log {answer.journal}, which ends "
+                    f"at {answer.end}: messages that were persisted are gone, perhaps it was restored from a "
+                    f"copy. Begin anew with another checkpointLocation"
+                )
         first = answer.start
         if offset.position < first:
             if self._wanted.fail_on_data_loss:

@@ -247,13 +247,16 @@ class Staged(Command, tag="stgd", frozen=True, kw_only=True):
 
 class Committed(Command, tag="cmtd", frozen=True, kw_only=True):
     """The outcome of `Commit`: the transaction is in the log. `repeated`: it was before, and nothing was
-    done. Else the last of its messages has the bookmark `publisher|sequence|` (`sequence` 0: it has none)."""
+    done. Else the last of its messages has the bookmark `publisher|sequence|` (`sequence` 0: it has none).
+
+    `highest`: where it was repeated in a space, the highest number that was committed there."""
 
     id: Count
     repeated: bool = False
     messages: Count = 0
     publisher: Count = 0
     sequence: Count = 0
+    highest: Count = 0
 
 
 class Persisted(Command, tag="d", frozen=True, kw_only=True):

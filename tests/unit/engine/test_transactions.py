@@ -253,11 +253,13 @@ def test_a_lower_number_that_waits_behind_a_higher_one_was_committed(world: Engi
     low = sink.say(Commit, transaction=numbered(4), parts=("0",))
     world.settle()
     assert isinstance(sink.peer.answers[high], Committed)
-    assert sink.peer.answers[low] == Committed(id=low, repeated=True)
+    assert sink.peer.answers[low] == Committed(id=low, repeated=True, highest=5)
     assert bodies_of(world) == [b"5"]
     world.disk = world.disk.kill_clone()
     world.open()
-    assert Sink(world, "next").commit(transaction=numbered(5)) == Committed(id=1, repeated=True)
+    later = Sink(world, "next")
+    assert later.commit(transaction=numbered(5)) == Committed(id=1, repeated=True, highest=5)
+    assert later.commit(transaction=numbered(3)) == Committed(id=2, repeated=True, highest=5)
 
 
 def test_commits_that_wait_are_bounded(

@@ -81,6 +81,12 @@ def test_what_is_missing_or_of_another_type_is_null_alone(body: bytes, expected:
     assert rows == [(1, "x", "y"), expected, (1, "x", "y"), expected, expected, (1, "x", "y")]
 
 
+def test_a_number_out_of_range_is_null_and_not_infinite() -> None:
+    bodies = [b'{"x": %s}' % number for number in (b"1e300", b"-3.5e38", b"3.4e38", b"-1e400", b"2")]
+    assert [row["x"] is None for row in read(bodies, "x float")] == [True, True, False, True, False]
+    assert [row["x"] for row in read(bodies, "x double")] == [1e300, -3.5e38, 3.4e38, None, 2.0]
+
+
 members = st.dictionaries(
     st.sampled_from(["a", "b", "c"]),
     st.none()

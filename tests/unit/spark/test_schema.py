@@ -190,10 +190,16 @@ def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyP
 
 
 def test_large_bodies_are_not_gathered_beyond_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "BODY_BYTES_TARGET", 100)
+    monkeypatch.setattr(columns, "TEXT_BYTES_TARGET", 100)
     batches = [batch_from_bodies("flights", [b"x" * 60]) for _ in range(5)]
     assert [table.num_rows for table in record_batches(map(piece_of_batch, batches), ALL)] == [2, 2, 1]
     assert list(record_batches([], ALL)) == []
+    labelled = []
+    for _ in range(5):
+        builder = BatchBuilder()
+        builder.add("flights", b"", key="k" * 40, correlation_id="c" * 20)
+        labelled.append(builder.build())
+    assert [table.num_rows for table in record_batches(map(piece_of_batch, labelled), ALL)] == [2, 2, 1]
 
 
 def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> None:

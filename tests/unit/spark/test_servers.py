@@ -33,6 +33,7 @@ def test_names_of_files_travel_with_each_server() -> None:
             "option tokenFile: a token would travel in clear",
         ),
         ({"servers": "tls://a:1#caFile=/x"}, "has no query"),
+        ({"servers": "tls://a:1,tls://ann:secret@b:1"}, r"tls://ann:\.\.\.@b:1 has a password .* tokenFile"),
     ],
 )
 def test_what_does_not_go_together_is_refused(more: dict[str, str], says: str) -> None:

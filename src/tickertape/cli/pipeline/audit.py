@@ -14,6 +14,7 @@ import msgspec
 from tickertape.cli.group import EXIT_ERROR
 from tickertape.cli.options import answer_timeout_option, start
 from tickertape.cli.pipeline.session import session_options, spark_session
+from tickertape.cli.reaching import access_options
 
 if TYPE_CHECKING:
     from tickertape.spark.auditing import Report
@@ -54,6 +55,7 @@ _PIPE_CHARACTERS: Final = 300
     show_default=True,
     help="table: for people. json: one object.",
 )
+@access_options
 @answer_timeout_option
 @session_options
 @click.pass_context
@@ -65,16 +67,17 @@ def audit(
     topic: str | None,
     show: int,
     form: str,
+    access: dict[str, str],
     timeout: float,
     master: str,
     driver_memory: str,
 ) -> None:
     """Look for gaps, duplicates and broken order in the sequences of each publisher in LOG, with Spark.
 
-    LOG is a server (tcp://HOST:PORT, unix:///PATH, several with commas) or an archive (the place of its
-    table). A publisher numbers its messages over all topics, so its numbers are looked for in all of them,
-    also with --topic. A numbering that begins anew at the clock (a server or a publish store that started)
-    is no gap.
+    LOG is a server (tcp://HOST:PORT, tls://HOST:PORT, unix:///PATH, several with commas) or an archive (the
+    place of its table). A publisher numbers its messages over all topics, so its numbers are looked for in
+    all of them, also with --topic. A numbering that begins anew at the clock (a server or a publish store
+    that started) is no gap.
 
     With --against the messages of two logs are compared: topic, body, key, correlation id and expiration of
     each publisher and sequence. Of one journal (a server and its archive) what both have is compared.
@@ -90,7 +93,14 @@ def audit(
         from tickertape.spark.auditing import examine
 
         report = examine(
-            spark, log, against=against, start=bookmark, topic=topic, show=show, timeout_seconds=timeout
+            spark,
+            log,
+            against=against,
+            start=bookmark,
+            topic=topic,
+            show=show,
+            access=access,
+            timeout_seconds=timeout,
         )
     if form == "json":
         click.echo(msgspec.json.encode(msgspec.to_builtins(report) | {"in_order": report.in_order}))

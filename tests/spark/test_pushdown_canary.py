@@ -1,0 +1,87 @@
+"""A canary: Spark 4.3.0 keeps a read that a condition narrowed for other reads of the same frame.
+
+When a test here fails, Spark has mended it: think over ADR 30 (docs/adr/0030-nothing-is-pushed-down.md), with
+which our source could shorten its reads by `where`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    Filter,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+)
+
+pytestmark = pytest.mark.spark
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+COUNT = 10
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> Iterator[DataFrame]:
+    """The numbers below `COUNT`, of a source that reads what the conditions allow, and hands each back for
+    Spark to evaluate all the same. A partition for each number."""
+
+    class Reader(DataSourceReader):
+        def __init__(self) -> None:
+            self.first, self.after = 0, COUNT
+
+        def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+            for some in filters:
+                if isinstance(some, LessThan):
+                    self.after = min(self.after, some.value)
+                elif isinstance(some, GreaterThanOrEqual):
+                    self.first = max(self.first, some.value)
+                yield some
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(n) for n in range(self.first, self.after)]
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+            yield (partition.value,)
+
+    class Numbers(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "canary_numbers"
+
+        def schema(self) -> str:
+            return "n int"
+
+        def reader(self, schema: Any) -> Reader:
+            return Reader()
+
+    before = spark.conf.get(PUSHDOWN)
+    spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(Numbers)
+    try:
+        yield spark.read.format("canary_numbers").load()
+    finally:
+        assert before is not None
+        spark.conf.set(PUSHDOWN, before)
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    return sorted(row[0] for row in frame.collect())
+
+
+def test_canary_a_narrowed_read_is_kept_for_a_later_query_without_conditions(frame: DataFrame) -> None:
+    assert numbers(frame.where("n < 3")) == [0, 1, 2]
+    assert numbers(frame) == [0, 1, 2], f"Spark reads all {COUNT} now: think over ADR 30"
+
+
+def test_canary_two_reads_of_one_frame_in_one_query_get_the_partitions_of_one(frame: DataFrame) -> None:
+    low, high = frame.where("n < 3"), frame.where("n >= 8")
+    mended = "Spark plans each read by itself now: think over ADR 30"
+    assert set(numbers(low.union(high))) < {0, 1, 2, 8, 9}, mended
+    pairs = low.selectExpr("n as a").crossJoin(high.selectExpr("n as b"))
+    assert pairs.count() < 6, mended

@@ -1,0 +1,45 @@
+"""Batches of Arrow columns: each is one that a server takes, whatever the rows are."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tickertape.base.errors import BadTopic
+from tickertape.base.limits import label_bytes_max, publish_topics_max
+from tickertape.batch.from_columns import OutColumns, batches_from_columns
+
+COST = 64 * 1024
+
+
+def test_long_labels_count_so_that_a_batch_stays_small() -> None:
+    rows = 300
+    keys = pa.array([f"{n:04}" + "k" * (label_bytes_max - 4) if n % 3 else None for n in range(rows)])
+    ids = pa.array([f"{n:04}" + "c" * 2_000 for n in range(rows)])
+    data = pa.array([b"%d" % n for n in range(rows)])
+    made = list(batches_from_columns(OutColumns(data, "t", keys, ids), COST, 1_000))
+    assert max(batch.nbytes for batch in made) < 2 * COST
+    found = [(bytes(m.data), m.sow_key, m.correlation_id) for batch in made for m in batch]
+    assert found == list(zip(data.to_pylist(), keys.to_pylist(), ids.to_pylist(), strict=True))
+
+
+def test_a_batch_has_no_more_topics_than_a_server_takes() -> None:
+    topics = [f"t/{n % (publish_topics_max + 900)}" for n in range(3 * publish_topics_max)]
+    data = pa.array([b"%d" % n for n in range(len(topics))])
+    made = list(batches_from_columns(OutColumns(data, pa.array(topics)), 1 << 30, 10_000))
+    assert max(len(batch.topics) for batch in made) == publish_topics_max
+    assert [batch.topic(i) for batch in made for i in range(batch.count)] == topics
+    bodies = [body for batch in made for body in batch.bodies_between(0, batch.count)]
+    assert bodies == data.to_pylist()
+
+
+def test_rows_are_cut_at_the_bound_of_messages_and_keep_their_columns() -> None:
+    data = pa.array([b"x", b"yy", b"zzz", b"", b"v"])
+    lives = pa.array([1, None, 3, 0, 5])
+    made = list(batches_from_columns(OutColumns(data, "t", expiration_ms=lives), COST, 2))
+    assert [batch.count for batch in made] == [2, 2, 1]
+    assert [value for batch in made for value in batch.to_arrow(["expiration_ms"]).column(0).to_pylist()] == [
+        1, None, 3, None, 5
+    ]  # fmt: skip
+    with pytest.raises(BadTopic, match="1 of 2 topics are null"):
+        list(batches_from_columns(OutColumns(data[:2], pa.array(["a", None])), COST, 2))
