@@ -232,14 +232,14 @@ def _judge(found: list[tt.Message], rows: int) -> None:
     assert numbers != sorted(numbers, key=lambda row: int(row["n"])), "rows came in another order"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_exactly_once_from_log_to_log_whatever_is_killed(full: bool) -> None:
     counts = _exactly_once("local[2]", KILLS_FULL if full else KILLS, ROWS_FULL if full else ROWS, seed=7)
     assert min(counts[what] for what in ("driver", "worker", "server")) >= 1
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_exactly_once_on_a_local_cluster() -> None:
     counts = _exactly_once("local-cluster[2,1,1024]", KILLS, ROWS, seed=8)
     assert sum(counts.values()) == KILLS

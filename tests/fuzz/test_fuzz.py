@@ -22,6 +22,7 @@ import pytest
 from tests.fuzz.mutations import mutated
 from tests.fuzz.targets import TARGETS
 from tests.helpers.processes import source_environment
+from tickertape.base.limits import frame_bytes_max
 
 CORPUS = Path(__file__).parent / "corpus"
 CASES = 2000
@@ -30,8 +31,9 @@ FULL_FACTOR = 50
 COVERAGE_SECONDS = 30
 SECONDS_MAX = 0.05
 """Time of the processor that one input may take."""
-BYTES_MAX = 16 << 20
-"""Memory that one input may take; measured for one in `MEASURED`, because measuring slows everything."""
+BYTES_MAX = frame_bytes_max + (1 << 20)
+"""Memory that one input may take, the room that the largest frame asks for with its first bytes included;
+measured for one in `MEASURED`, because measuring slows everything."""
 MEASURED = 8
 
 

@@ -20,7 +20,7 @@ from tests.mutations.mutation import Mutation
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 COPIED: Final = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md")
-RUN_SECONDS_MAX: Final = 300
+RUN_SECONDS_MAX: Final = 800
 TEST_SECONDS_MAX: Final = 120
 """A defect may make a test wait for ever: then this ends it, and that is noticed too."""
 

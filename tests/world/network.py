@@ -6,7 +6,7 @@ Must never look into what travels, reorder the bytes of one direction, or hand o
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -45,6 +45,7 @@ class End(asyncio.Transport):
         self.vanishes = False
         """What is sent from here arrives nowhere."""
         self._unsent = bytearray()
+        self._flying: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._on_the_way = 0
         self._arrives_at = 0.0
         self._inbox = bytearray()
@@ -167,10 +168,13 @@ class End(asyncio.Transport):
         link = self.link
         moment = link.loop.time() + link.rng.random() * link.latency + link.delay
         self._arrives_at = max(self._arrives_at, moment)
-        link.world_at(self._arrives_at, self._deliver, arrive, *what)
+        # Timers of one moment fire in any order; what travels does not overtake.
+        self._flying.append((arrive, what))
+        link.world_at(self._arrives_at, self._deliver)
 
-    def _deliver(self, arrive: Callable[..., None], *what: Any) -> None:
-        """It arrives, unless the connection was cut meanwhile."""
+    def _deliver(self) -> None:
+        """The next one arrives, unless the connection was cut meanwhile."""
+        arrive, what = self._flying.popleft()
         if not self.vanishes and self.other.owner.alive and not self.other.lost:
             arrive(*what)
         elif not self.vanishes and self.other.lost:

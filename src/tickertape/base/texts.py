@@ -23,8 +23,9 @@ said_characters_max: Final = 2000
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def said(error: BaseException) -> str:
-    """What a library says of an error, in one line, without colours and other bytes that move a terminal."""
+def said(error: BaseException, characters_max: int = said_characters_max) -> str:
+    """What a library says of an error, in one line, cut when it is long, without colours and other bytes that
+    move a terminal."""
     text = " ".join(_ESCAPES.sub("", str(error)).split())
     text = "".join(character for character in text if character.isprintable())
-    return text if len(text) <= said_characters_max else text[: said_characters_max - 3] + "..."
+    return text if len(text) <= characters_max else text[: characters_max - 3] + "..."

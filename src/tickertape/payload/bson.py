@@ -25,7 +25,7 @@ from tickertape.payload.paths import Path, check_paths
 from tickertape.payload.plain import plain_by, timestamp_text
 from tickertape.payload.prune import projector
 from tickertape.payload.select import Select
-from tickertape.payload.types import Unreadable, unreadable_by
+from tickertape.payload.types import unreadable, unreadable_by
 from tickertape.payload.walk import Walker
 
 _ERRORS: Final[tuple[type[Exception], ...]] = (
@@ -108,7 +108,7 @@ def _decode(body: bytes) -> dict[str, Any]:
     try:
         return bson.decode(body, _VALUES)
     except _ERRORS as error:
-        raise Unreadable(str(error)) from None
+        raise unreadable(error) from None
 
 
 def _convert(value: Any) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 
 from tickertape.payload.paths import Path
 from tickertape.payload.shapes import Shape, shape_of, walk_field
-from tickertape.payload.types import Unreadable
+from tickertape.payload.types import unreadable
 from tickertape.payload.walk import Walker
 
 DECODE_ERRORS: Final[tuple[type[Exception], ...]] = (msgspec.DecodeError, ValueError, RecursionError)
@@ -51,7 +51,7 @@ class DecodedReader:
         except msgspec.ValidationError:
             return self.walk(body)
         except DECODE_ERRORS as error:
-            raise Unreadable(str(error)) from None
+            raise unreadable(error) from None
 
     def walk(self, body: bytes) -> Any:
         """As `decode`, for a body of another shape than the usual one; slower."""
@@ -61,7 +61,7 @@ class DecodedReader:
             except msgspec.ValidationError:  # no object at its top, or a number that is out of range
                 values = self._from_document(body)
         except DECODE_ERRORS as error:
-            raise Unreadable(str(error)) from None
+            raise unreadable(error) from None
         return self.shape.make(values if self._plain is None else [*map(self._plain, values)])
 
     # Both are needed for few sets of paths: they are made when they are.
@@ -92,4 +92,4 @@ def taken_apart(decode: Callable[[Any], _T], document: Any) -> _T:
     try:
         return decode(document)
     except DECODE_ERRORS as error:
-        raise Unreadable(str(error)) from None
+        raise unreadable(error) from None

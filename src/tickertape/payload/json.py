@@ -17,7 +17,7 @@ from tickertape.payload.decoded import DECODE_ERRORS, DecodedReader, taken_apart
 from tickertape.payload.paths import Path, check_paths
 from tickertape.payload.prune import projector
 from tickertape.payload.select import Select
-from tickertape.payload.types import Unreadable
+from tickertape.payload.types import unreadable
 
 # A document is walked through and checked, not made into objects: a third of the time. What this leaves
 # unchecked is whether its strings are UTF-8.
@@ -43,7 +43,7 @@ class Json:
                 body.decode()
             _walk(body)
         except DECODE_ERRORS as error:
-            raise Unreadable(str(error)) from None
+            raise unreadable(error) from None
 
     def unreadable(self, bodies: Sequence[bytes]) -> tuple[list[int], str]:
         """See `MessageType`."""

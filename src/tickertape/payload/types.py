@@ -8,14 +8,23 @@ object); nothing else, whatever the type can write.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from tickertape.base.texts import said
 from tickertape.payload.paths import Path
 from tickertape.payload.select import Select
+
+unreadable_characters_max: Final = 200
+"""Of what is told of a body that is not of its type."""
 
 
 class Unreadable(ValueError):
     """A body is not of its message type. The text says why; no message leaves this process for it."""
+
+
+def unreadable(error: Exception) -> Unreadable:
+    """What a decoder raised, in few words: the path to a deep place in a body may be long."""
+    return Unreadable(said(error, unreadable_characters_max))
 
 
 class FieldReader(Protocol):

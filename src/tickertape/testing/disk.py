@@ -100,6 +100,10 @@ class StrictDisk:
         fault = _Fault(self.calls[operation] + nth, error, written)
         self._faults.setdefault(operation, []).append(fault)
 
+    def forget_faults(self) -> None:
+        """Nothing that was asked for and has not happened will happen."""
+        self._faults.clear()
+
     @property
     def faults_left(self) -> int:
         """Faults that were asked for and have not happened."""

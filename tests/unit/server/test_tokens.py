@@ -129,6 +129,8 @@ def test_nobody_is_another_user_than_his_token_says(tokens: Tokens, token: Token
         ("[A_B]\n", "'A_B' is no name of a token"),
         ("[a]\n", r"\[a\] sha256 is 64 digits"),
         ("[a]\nsha256 = 'tickertape_a_secret'\n", r"\[a\] sha256 is 64 digits"),
+        ("[tickertape_a_secretsecretsecret]\n", "a key of 31 characters is no name of a token"),
+        ("[a]\ntickertape_a_secretsecretsecret = 1\n", "a key of 31 characters is unknown"),
         (f"[a]\nsha256 = '{'g' * 64}'\n", r"\[a\] sha256 is 64 digits"),
         (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01\n", "is a moment with its zone"),
         (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01T00:00:00\n", "is a moment with its zone"),

@@ -1,0 +1,94 @@
+"""Owns what a workload asks for: commands and options, drawn by chance, and which pairs of them came up.
+
+Must never send anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from random import Random
+from typing import Any, Final
+
+Options = dict[str, str]
+
+PUBLISH: Final = {
+    "how": ("one", "batch", "transaction"),
+    "life": ("none", "an hour"),
+    "label": ("none", "correlation"),
+    "key": ("none", "some"),
+    "size": ("small", "large"),
+}
+READ: Final = {
+    "command": ("subscribe", "epoch", "most recent", "replay"),
+    "topic": ("literal", "pattern"),
+    "filter": ("none", "field"),
+    "taken by": ("handler", "stream"),
+    "store": ("none", "memory"),
+    "delivery": ("durable", "live"),
+}
+CONSUME: Final = {
+    "backlog": ("1", "20"),
+    "settles": ("one by one", "in batches"),
+    "gives back": ("never", "sometimes"),
+    "filter": ("none", "field"),
+}
+
+IMPOSSIBLE: Final = frozenset(
+    {
+        # A store is for what may be resumed; a replay ends with its connection, and has no handler.
+        ("command=subscribe", "store=memory"),
+        ("command=most recent", "store=none"),
+        ("command=replay", "store=memory"),
+        ("command=replay", "taken by=handler"),
+        ("command=replay", "delivery=live"),
+        ("command=subscribe", "delivery=live"),
+    }
+)
+
+
+def pairs_of(options: Options) -> list[tuple[str, str]]:
+    """Every pair of what was chosen."""
+    said = [f"{name}={value}" for name, value in options.items()]
+    return list(combinations(said, 2))
+
+
+def possible(table: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Every pair that a table can give."""
+    found = []
+    for (name, values), (other, others) in combinations(table.items(), 2):
+        found += [(f"{name}={value}", f"{other}={another}") for value in values for another in others]
+    return [pair for pair in found if pair not in IMPOSSIBLE]
+
+
+class Chooser:
+    """Draws options, and counts pairs as `pair: a & b`."""
+
+    def __init__(self, rng: Random, counts: Counter[str]) -> None:
+        self._rng = rng
+        self._counts = counts
+
+    def draw(self, table: dict[str, tuple[str, ...]], **fixed: str) -> Options:
+        """One of each; those that cannot stand together are drawn again."""
+        while True:
+            options = {name: self._rng.choice(values) for name, values in table.items()} | fixed
+            if IMPOSSIBLE.isdisjoint(pairs_of(options)):
+                return options
+
+    def done(self, options: Options) -> None:
+        """What was drawn was carried out, and answered."""
+        self._counts.update(f"pair: {a} & {b}" for a, b in pairs_of(options))
+
+
+def missing(counts: Counter[str]) -> list[str]:
+    """Pairs that never came up."""
+    every = [pair for table in (PUBLISH, READ, CONSUME) for pair in possible(table)]
+    return [f"{a} & {b}" for a, b in every if not counts[f"pair: {a} & {b}"]]
+
+
+def json_body(number: int, by: str, size: str) -> dict[str, Any]:
+    """What is published: who and the how many-th it is, and a field to filter on."""
+    return {"by": by, "n": number, "even": number % 2 == 0, "pad": "x" * (900 if size == "large" else 5)}
+
+
+FILTER: Final = "/even = true"

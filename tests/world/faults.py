@@ -1,0 +1,160 @@
+"""Owns what goes wrong in a world, and when: power, processes, disks, links, clocks.
+
+Must never judge, nor leave anything broken behind `heal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tests.world.servers import SimServer
+
+if TYPE_CHECKING:
+    from tests.world.world import World
+
+FAULTS: Final = (
+    "power lost", "power lost in a disk operation", "server killed", "server stopped", "sync failed", "write failed",
+    "disk full", "disk slow", "connection cut", "half open", "stalled", "unreachable", "wall clock jumped",
+)  # fmt: skip
+"""Each is counted under its name when it happens."""
+
+
+class Faults:
+    """Chance's hand. `run` lets things go wrong until it is cancelled; then `heal`."""
+
+    def __init__(self, world: World, *, each_seconds: float, kinds: tuple[str, ...] = FAULTS) -> None:
+        self.world = world
+        self.rng = world.rng
+        self._each = each_seconds
+        self._kinds: dict[str, Callable[[SimServer], bool]] = {
+            "power lost": self._power_lost,
+            "power lost in a disk operation": self._power_lost_inside,
+            "server killed": self._killed,
+            "server stopped": self._stopped,
+            "sync failed": lambda server: self._disk_fails(server, "sync"),
+            "write failed": lambda server: self._disk_fails(server, "write"),
+            "disk full": self._full,
+            "disk slow": self._slow,
+            "connection cut": lambda _: self._cut(),
+            "half open": lambda _: self._half_open(),
+            "stalled": lambda _: self._stalled(),
+            "unreachable": self._unreachable,
+            "wall clock jumped": lambda _: self._jumped(),
+        }
+        self._kinds = {name: self._kinds[name] for name in kinds}
+
+    async def run(self, number: int) -> None:
+        """So many faults, one after the other."""
+        for _ in range(number):
+            await asyncio.sleep(self.rng.expovariate(1 / self._each))
+            name = self.rng.choice(list(self._kinds))
+            server = self.rng.choice(self.world.servers)
+            if self._kinds[name](server):
+                self.world.counts[name] += 1
+                self.world.note("fault", name, server.name)
+
+    async def mind(self) -> None:
+        """Servers that are down come up again after a while, as a supervisor has them."""
+        while True:
+            await asyncio.sleep(self.rng.random() * 0.2)
+            for server in self.world.servers:
+                if server.process is None:
+                    server.start()
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more, and all servers are up."""
+        world = self.world
+        world.network.unreachable.clear()
+        for link in world.network.links:
+            link.delay = 0.0
+            if link.client.vanishes or link.server.vanishes:
+                link.cut()
+        for server in world.servers:
+            server.disk.left = None
+            server.disk.disk.space_bytes = None
+            server.disk.disk.forget_faults()
+            server.slow_until = 0.0
+
+    # -- machines ---------------------------------------------------------------------------------------
+
+    def _power_lost(self, server: SimServer) -> bool:
+        if server.process is None:
+            return False
+        server.power_lost()
+        return True
+
+    def _power_lost_inside(self, server: SimServer) -> bool:
+        if server.disk.left is not None:
+            return False
+        server.disk.left = self.rng.randrange(6)
+        return True
+
+    def _killed(self, server: SimServer) -> bool:
+        if server.process is None:
+            return False
+        server.sigkill()
+        return True
+
+    def _stopped(self, server: SimServer) -> bool:
+        if not server.up:
+            return False
+        server.stop()
+        return True
+
+    # -- disks ------------------------------------------------------------------------------------------
+
+    def _disk_fails(self, server: SimServer, operation: str) -> bool:
+        error = self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT))
+        server.disk.disk.fail(operation, self.rng.randint(1, 4), error)
+        return True
+
+    def _full(self, server: SimServer) -> bool:
+        disk = server.disk.disk
+        disk.space_bytes = disk.used_bytes + self.rng.choice((0, 4_000))
+        self.world.at(self.world.loop.time() + self.rng.random() * 2.0, self._room_again, server)
+        return True
+
+    @staticmethod
+    def _room_again(server: SimServer) -> None:
+        server.disk.disk.space_bytes = None
+
+    def _slow(self, server: SimServer) -> bool:
+        server.slow_until = self.world.loop.time() + self.rng.random() * 3.0
+        return True
+
+    # -- links and clocks -------------------------------------------------------------------------------
+
+    def _cut(self) -> bool:
+        links = [link for link in self.world.network.links if not link.over]
+        if links:
+            self.rng.choice(links).cut()
+        return bool(links)
+
+    def _half_open(self) -> bool:
+        links = [link for link in self.world.network.links if not link.over]
+        if links:
+            way = self.rng.randrange(3)
+            self.rng.choice(links).half_open(to_server=way != 0, to_client=way != 1)
+        return bool(links)
+
+    def _stalled(self) -> bool:
+        links = [link for link in self.world.network.links if not link.over]
+        if links:
+            link = self.rng.choice(links)
+            link.delay = self.rng.random() * 2.0
+        return bool(links)
+
+    def _unreachable(self, server: SimServer) -> bool:
+        place = server.place
+        self.world.network.unreachable.add(place)
+        self.world.at(
+            self.world.loop.time() + self.rng.random() * 2.0, self.world.network.unreachable.discard, place
+        )
+        return True
+
+    def _jumped(self) -> bool:
+        self.world.clock.jump(self.rng.choice((-3600.0, -5.0, 5.0, 3600.0)))
+        return True

@@ -1,0 +1,286 @@
+"""Owns the servers of a world: the product's own connections, engine and journal, on a strict disk and on
+simulated links, and what becomes of their machines.
+
+Must never know what is published, nor decide what a start does: the product does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from tests.world.process import Process
+from tickertape.base.errors import TickertapeError
+from tickertape.server.config import Config, load_config
+from tickertape.server.instance import Instance, Workers
+from tickertape.server.listener import Peer
+from tickertape.server.opening import Opened, open_on, record_end
+from tickertape.testing.disk import StrictDisk
+
+if TYPE_CHECKING:
+    from tests.world.world import World
+
+HOST: Final = "sim"
+JOB_SECONDS: Final = 0.003
+"""What the disk takes for a job at the most, when it is not slow."""
+
+
+class PowerLost(BaseException):
+    """The machine stopped in the middle of an operation of its disk."""
+
+
+@lru_cache(maxsize=64)
+def config_of(text: str, segment_bytes: int) -> Config:
+    """The configuration that a file with `text` would be; segments may be smaller than in a file."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(text)
+        file.flush()
+        config = load_config(Path(file.name), data="memory")
+    return replace(
+        config,
+        journal=replace(config.journal, segment_size=segment_bytes),
+        slow_clients=replace(config.slow_clients, disk_limit=0),
+    )
+
+
+class MachineDisk:
+    """A strict disk of a machine that stops before its n-th operation that changes anything."""
+
+    def __init__(self, disk: StrictDisk) -> None:
+        self.disk = disk
+        self.left: int | None = None
+        """Operations until the power fails; None: it does not."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.disk, name)
+
+    def _tick(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.left = None
+                raise PowerLost
+
+    def write(self, handle: int, offset: int, buffers: Any) -> None:
+        self._tick()
+        self.disk.write(handle, offset, buffers)
+
+    def sync(self, handle: int) -> None:
+        self._tick()
+        self.disk.sync(handle)
+
+    def truncate(self, handle: int, size: int) -> None:
+        self._tick()
+        self.disk.truncate(handle, size)
+
+    def preallocate(self, handle: int, size: int) -> None:
+        self._tick()
+        self.disk.preallocate(handle, size)
+
+    def sync_directory(self, path: str) -> None:
+        self._tick()
+        self.disk.sync_directory(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._tick()
+        self.disk.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._tick()
+        self.disk.remove(path)
+
+    def make_directory(self, path: str) -> None:
+        self._tick()
+        self.disk.make_directory(path)
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
+        if create:
+            self._tick()
+        return self.disk.open(path, create=create, write=write)
+
+
+class SimLane:
+    """A lane without a thread: each thing takes its time, and they stand in a row."""
+
+    def __init__(self, server: SimServer, work: Callable[[Any], None]) -> None:
+        self._server = server
+        self._work = work
+        self._items: deque[Any] = deque()
+
+    def submit(self, item: Any) -> None:
+        self._items.append(item)
+        if len(self._items) == 1:
+            self._next()
+
+    def stop(self) -> None:
+        while self._items:
+            self._work(self._items.popleft())
+
+    def _next(self) -> None:
+        server = self._server
+        server.world.loop.call_later(server.job_seconds(), self._do)
+
+    def _do(self) -> None:
+        if not self._items:
+            return  # it was stopped meanwhile
+        try:
+            self._work(self._items[0])
+        except PowerLost:
+            self._server.power_lost()
+            return
+        self._items.popleft()
+        if self._items:
+            self._next()
+
+
+class SimPool(Executor):
+    """A pool without threads: each thing takes its time, and any may be done first."""
+
+    def __init__(self, server: SimServer) -> None:
+        self._server = server
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._server.world.loop.call_later(
+            self._server.job_seconds(), self._do, future, function, arguments, named
+        )
+        return future
+
+    def _do(
+        self, future: Future[Any], function: Callable[..., Any], arguments: Any, named: dict[str, Any]
+    ) -> None:
+        try:
+            future.set_result(function(*arguments, **named))
+        except OSError as error:
+            future.set_exception(error)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """What was submitted is forgotten."""
+
+
+class SimServer:
+    """One server, through any number of starts."""
+
+    def __init__(self, world: World, name: str, port: int, text: str, segment_bytes: int) -> None:
+        self.world = world
+        self.name = name
+        self.port = port
+        self.uri = f"tcp://{HOST}:{port}"
+        self.config = config_of(text, segment_bytes)
+        self.disk = MachineDisk(StrictDisk(Random(world.rng.getrandbits(64)), counts=world.counts))
+        self.process: Process | None = None
+        self.instance: Instance | None = None
+        self._opened: Opened | None = None
+        self.slow_until = 0.0
+        """Until then its disk takes long."""
+        self.starts = 0
+        self.failed: TickertapeError | None = None
+        """Why it ended by itself."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where it listens."""
+        return HOST, self.port
+
+    @property
+    def up(self) -> bool:
+        """Whether it serves."""
+        return self.instance is not None
+
+    def job_seconds(self) -> float:
+        """What the disk takes for the next thing."""
+        rng = self.world.rng
+        slow = 0.5 if self.world.loop.time() < self.slow_until else JOB_SECONDS
+        return rng.random() * slow
+
+    # -- its life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start on what the disk holds; it may lose power in the middle of that."""
+        assert self.process is None, f"{self.name} runs"
+        world = self.world
+        self.starts += 1
+        self.failed = None
+        self.process = process = Process(self.name, world.loop)
+        try:
+            process.run(self._open)
+        except PowerLost:
+            world.counts["power lost in a start"] += 1
+            self.power_lost()
+
+    def _open(self) -> None:
+        world = self.world
+        rng = world.rng
+        opened = self._opened = open_on(
+            self.disk,
+            self.config,
+            owner=self.name,
+            new_id=rng.randbytes(16),
+            salt=lambda: rng.getrandbits(64),
+        )
+        for line in opened.report:
+            world.counts["told at a start"] += 1
+            world.note("start", self.name, line)
+        instance = self.instance = Instance(
+            opened, world.loop, workers=Workers(lambda work, _: SimLane(self, work), SimPool(self))
+        )
+        assert self.process is not None
+        instance.stopped.add_done_callback(lambda _: self._stopped(instance))
+        world.network.listen(HOST, self.port, self.process, lambda: Peer(instance))
+
+    def _stopped(self, instance: Instance) -> None:
+        """It ended by itself: after a clean stop, or because its disk failed."""
+        if self.instance is not instance:
+            return
+        error = instance.stopped.result()
+        if error is None:
+            self._end_cleanly(instance)
+            return
+        self.failed = error
+        self.world.counts["a disk ended a server"] += 1
+        self.sigkill()
+
+    def _end_cleanly(self, instance: Instance) -> None:
+        assert self._opened is not None
+        instance.release()
+        self._opened.executor.close()
+        with contextlib.suppress(OSError):
+            record_end(self._opened)
+        self.world.counts["stopped cleanly"] += 1
+        self._gone()
+
+    def stop(self) -> None:
+        """Ask it for a clean stop; it takes a while."""
+        if self.instance is not None and self.process is not None:
+            self.process.run(self.instance.dismiss)
+            self.process.run(self.instance.close)
+
+    def sigkill(self) -> None:
+        """Its process ends; what it wrote stands in the page cache."""
+        self._gone()
+        self.disk = MachineDisk(self.disk.disk.kill_clone())
+
+    def power_lost(self) -> None:
+        """Its machine ends, and with it everything that was not synced, or some of it."""
+        if self.process is not None:
+            for link in self.world.network.links:
+                if link.server.owner is self.process:
+                    link.silent_end = self.world.rng.random() < 0.5
+        self._gone()
+        rng = Random(self.world.rng.getrandbits(64))
+        self.disk = MachineDisk(self.disk.disk.crash_clone(rng))
+
+    def _gone(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+        self.disk.close_all()
+        self.process = self.instance = self._opened = None
