@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 import tickertape as tt
+import tickertape.client.aio_ha  # not when it is first used: it is to read the clock of the world
 from tests.world.choices import CONSUME, FILTER, PUBLISH, READ, Chooser, Options, json_body
 from tests.world.process import Process
 
@@ -25,7 +26,11 @@ JOBS: Final = "jobs"
 WORK: Final = "work"
 TIMEOUT: Final = 5.0
 """Seconds of a call; of virtual time, as everything here."""
-RETRIES: Final = (tt.Disconnected, tt.TimedOut, tt.NotReady, tt.StagingFailed)
+QUIET: Final = 15.0
+"""Seconds in which whoever lost its connection has got another one and what it missed."""
+RETRIES: Final = (
+    tt.Disconnected, tt.TimedOut, tt.NotReady, tt.JournalFull, tt.StagingFailed, tt.StagingFull,
+)  # fmt: skip
 """What an application tries again after: the server or the way to it is gone, or its answer is."""
 
 
@@ -86,6 +91,10 @@ class App:
         """Let others do something."""
         await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02)) * self.rng.random())
 
+    async def again(self) -> None:
+        """Wait before something is tried again: whoever asks at once for ever gets nowhere."""
+        await asyncio.sleep(0.02 + 0.1 * self.rng.random())
+
 
 class Publisher(App):
     """Publishes in each way there is. `sent` is in the order of its sequences."""
@@ -113,7 +122,7 @@ class Publisher(App):
                     await self._flush(client)
                 await self.pause()
             while not await self._flush(client):
-                await self.pause()
+                await self.again()
 
     async def _flush(self, client: tt.AsyncHAClient) -> bool:
         upto = len(self.sent)
@@ -153,7 +162,7 @@ class Publisher(App):
                 result = await transaction.commit()
             except RETRIES:
                 self.world.counts["commit without an answer"] += 1
-                await self.pause()
+                await self.again()
                 continue
             self.world.counts["committed before"] += result.repeated
             self.committed.add(number)
@@ -229,7 +238,7 @@ class Reader(App):
                     self._saw(reading, message)
             except RETRIES:
                 self.world.counts["replay cut short"] += 1
-                await self.pause()
+                await self.again()
                 continue
             reading.marks.append("whole")
             return
@@ -247,26 +256,30 @@ class Reader(App):
             except tt.SubscriptionExists:
                 break  # its answer was lost, and the client has placed it again
             except RETRIES:
-                await self.pause()
+                await self.again()
         reading.marks.append("placed")
         await self._until_enough()
 
     async def _streamed(self, client: tt.AsyncHAClient, reading: Reading) -> None:
-        """A stream ends with its connection; who wants the rest asks again."""
-        while not self.enough:
+        """A stream ends with its connection; who wants the rest asks again, at last until all is there."""
+        whole = False
+        while not whole:
+            enough = self.enough
             reading.marks.append(f"from {len(reading.seen)}")
             try:
                 stream = await client.subscribe(reading.topic, sub_id="r", **self._arguments(reading))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(0.3):
+                try:
+                    async with asyncio.timeout(QUIET if enough else 0.3):
                         async for message in stream:
                             self._saw(reading, message)
                             if client.bookmark_store is not None:
                                 message.discard()
+                except TimeoutError:
+                    whole = enough
                 await stream.close()
             except RETRIES:
                 self.world.counts["stream cut short"] += 1
-            await self.pause()
+            await self.again()
 
     def _saw(self, reading: Reading, message: tt.Message) -> None:
         reading.seen.append(Seen(message.topic, bytes(message.data), str(message.bookmark or "")))
@@ -274,14 +287,15 @@ class Reader(App):
     async def _until_enough(self) -> None:
         while not self.enough:
             await asyncio.sleep(0.05)
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(QUIET)
 
 
 class Worker(App):
-    """Takes messages of a queue and settles them."""
+    """Takes messages of a queue and settles them; `every`: any of them."""
 
-    def __init__(self, world: World, uris: list[str], name: str) -> None:
+    def __init__(self, world: World, uris: list[str], name: str, *, every: bool) -> None:
         super().__init__(world, name, uris)
+        self._fixed = {"filter": "none"} if every else {}
         self.got: list[Seen] = []
         self.settled: list[bytes] = []
         """Bodies it acknowledged, in order; of the first `sure` it was told that the server has that."""
@@ -289,12 +303,12 @@ class Worker(App):
         self.enough = False
 
     async def run(self) -> None:
-        options = self.chooser.draw(CONSUME)
+        options = self.chooser.draw(CONSUME, **self._fixed)
         async with self.client() as client:
             while not self.enough:
                 await self._work(client, options)
             while not await self._flush(client):
-                await self.pause()
+                await self.again()
         self.chooser.done(options)
 
     async def _work(self, client: tt.AsyncHAClient, options: Options) -> None:
@@ -313,7 +327,7 @@ class Worker(App):
             await stream.close()
         except RETRIES:
             self.world.counts["worker interrupted"] += 1
-        await self.pause()
+        await self.again()
 
     async def _settle(self, client: tt.AsyncHAClient, message: tt.Message, options: Options) -> None:
         seen = Seen(message.topic, bytes(message.data), str(message.bookmark))

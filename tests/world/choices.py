@@ -6,20 +6,22 @@ Must never send anything.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import combinations
 from random import Random
 from typing import Any, Final
 
 Options = dict[str, str]
+Table = Mapping[str, tuple[str, ...]]
 
-PUBLISH: Final = {
+PUBLISH: Final[Table] = {
     "how": ("one", "batch", "transaction"),
     "life": ("none", "an hour"),
     "label": ("none", "correlation"),
     "key": ("none", "some"),
     "size": ("small", "large"),
 }
-READ: Final = {
+READ: Final[Table] = {
     "command": ("subscribe", "epoch", "most recent", "replay"),
     "topic": ("literal", "pattern"),
     "filter": ("none", "field"),
@@ -27,7 +29,7 @@ READ: Final = {
     "store": ("none", "memory"),
     "delivery": ("durable", "live"),
 }
-CONSUME: Final = {
+CONSUME: Final[Table] = {
     "backlog": ("1", "20"),
     "settles": ("one by one", "in batches"),
     "gives back": ("never", "sometimes"),
@@ -53,7 +55,7 @@ def pairs_of(options: Options) -> list[tuple[str, str]]:
     return list(combinations(said, 2))
 
 
-def possible(table: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+def possible(table: Table) -> list[tuple[str, str]]:
     """Every pair that a table can give."""
     found = []
     for (name, values), (other, others) in combinations(table.items(), 2):
@@ -68,7 +70,7 @@ class Chooser:
         self._rng = rng
         self._counts = counts
 
-    def draw(self, table: dict[str, tuple[str, ...]], **fixed: str) -> Options:
+    def draw(self, table: Table, **fixed: str) -> Options:
         """One of each; those that cannot stand together are drawn again."""
         while True:
             options = {name: self._rng.choice(values) for name, values in table.items()} | fixed

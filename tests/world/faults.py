@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from tests.world.world import World
 
 FAULTS: Final = (
-    "power lost", "power lost in a disk operation", "server killed", "server stopped", "sync failed", "write failed",
-    "disk full", "disk slow", "connection cut", "half open", "stalled", "unreachable", "wall clock jumped",
+    "power lost", "power lost in a disk operation", "server killed", "server stopped", "sync failed",
+    "write failed", "disk full", "disk slow", "connection cut", "half open", "stalled", "unreachable",
+    "wall clock jumped",
 )  # fmt: skip
 """Each is counted under its name when it happens."""
 

@@ -21,10 +21,10 @@ QUEUE: Final = f"""
 [[queue]]
 name = "{WORK}"
 underlying = "{JOBS}"
-lease = "5s"
+lease_period = "5s"
 max_per_subscription_backlog = 20
 """
-PATIENCE: Final = 3_000.0
+PATIENCE: Final = 300.0
 """Virtual seconds in which everything must come to its end once nothing goes wrong any more."""
 
 
@@ -59,7 +59,7 @@ class Life:
             Publisher(self.world, uris, f"p{n}", shape.messages, topics) for n in range(shape.publishers)
         ]
         self.readers = [Reader(self.world, uris, f"r{n}", shape.readings) for n in range(shape.readers)]
-        self.workers = [Worker(self.world, uris, f"w{n}") for n in range(shape.workers)]
+        self.workers = [Worker(self.world, uris, f"w{n}", every=n == 0) for n in range(shape.workers)]
         self.faults = Faults(self.world, each_seconds=0.1, kinds=shape.kinds)
 
     @property
@@ -87,8 +87,10 @@ class Life:
             await self._finish(self.readers)
             if self.workers:
                 await self._until_worked_off()
+        while not self.server.up:
+            await asyncio.sleep(0.1)
         minding.cancel()
-        await self._judge()
+        self._judge()
 
     async def _finish(self, apps: list[Publisher] | list[Reader] | list[Worker]) -> None:
         for app in apps:
@@ -106,10 +108,8 @@ class Life:
             worker.enough = True
         await self._finish(self.workers)
 
-    async def _judge(self) -> None:
+    def _judge(self) -> None:
         server = self.server
-        while not server.up:
-            await asyncio.sleep(0.1)
         assert server.instance is not None
         log = [
             Logged(batch.topic(i), bytes(batch.body(i)))

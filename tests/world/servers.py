@@ -216,6 +216,10 @@ class SimServer:
         except PowerLost:
             world.counts["power lost in a start"] += 1
             self.power_lost()
+        except OSError as error:  # the process ends, and whoever minds it starts it again
+            world.counts["a disk ended a start"] += 1
+            world.note("start", self.name, str(error))
+            self.sigkill()
 
     def _open(self) -> None:
         world = self.world

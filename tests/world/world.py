@@ -28,9 +28,9 @@ class WorldLoop(VirtualLoop):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock)
         self.network: Network | None = None
-        self.set_task_factory(make_task)
+        self.set_task_factory(make_task)  # type: ignore[arg-type]
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
     ) -> Any:
         assert self.network is not None

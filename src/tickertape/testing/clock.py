@@ -54,20 +54,32 @@ class VirtualClock:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """While it lasts the modules of `tickertape` that are loaded read this clock and no other; those of
-        everybody else go on with the real one. `time.sleep` there lets it pass."""
-        patched = [
-            module
-            for name, module in list(sys.modules.items())
-            if name.startswith("tickertape.") and getattr(module, "time", None) is time
-        ]
+        everybody else go on with the real one. `time.sleep` there lets it pass. Raises `RuntimeError` at the
+        end where others were loaded meanwhile."""
+        patched = _with_time()
         stand_in: Any = _Time(self)
         for module in patched:
-            module.time = stand_in  # type: ignore[attr-defined]
+            module.time = stand_in
         try:
             yield
+            late = [module.__name__ for module in _with_time()]
         finally:
             for module in patched:
-                module.time = time  # type: ignore[attr-defined]
+                module.time = time
+        if late:
+            raise RuntimeError(
+                f"{', '.join(late)} read the real clock: loaded while a virtual one was installed; import "
+                "what is used before"
+            )
+
+
+def _with_time() -> list[Any]:
+    """Our modules that read the real clock."""
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("tickertape.") and name != __name__ and getattr(module, "time", None) is time
+    ]
 
 
 class _Time:

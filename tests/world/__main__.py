@@ -1,0 +1,105 @@
+"""Lives worlds for as long as one likes: `python -m tests.world`, or `script/soak`.
+
+Must never go on after a failure without printing its seed, nor live a world twice: where it left off is in
+the file `--state`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from tests.world.choices import missing
+from tests.world.faults import FAULTS
+from tests.world.life import LARGE, SMALL, Shape, live
+
+SHAPES: Final = {"small": SMALL, "large": LARGE}
+WORLDS: Final = 20
+"""That one process lives before it tells."""
+
+
+class State(msgspec.Struct):
+    """How far a soak has come."""
+
+    next: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(SHAPES, 0))
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    failures: list[str] = msgspec.field(default_factory=list)
+    seconds: float = 0.0
+
+
+def some(job: tuple[str, int]) -> tuple[str, int, Counter[str], list[str]]:
+    """Live `WORLDS` worlds; what was counted, and the failures."""
+    name, first = job
+    counts: Counter[str] = Counter()
+    failures = []
+    for seed in range(first, first + WORLDS):
+        try:
+            live(seed, SHAPES[name], counts)
+        except Exception:  # noqa: BLE001 - whatever it is, it is told with its seed
+            failures.append(f"{seed} {smallest(seed, SHAPES[name])}\n{traceback.format_exc(limit=-3)}")
+    return name, first, counts, failures
+
+
+def smallest(seed: int, shape: Shape) -> str:
+    """The fewest faults and messages with which this seed still fails."""
+    best = shape
+    for field, least in (("faults", 0), ("messages", 1), ("readers", 0), ("workers", 0), ("readings", 1)):
+        for value in range(least, getattr(best, field)):
+            fewer = best._replace(**{field: value})  # type: ignore[arg-type]
+            try:
+                live(seed, fewer, Counter())
+            except Exception:  # noqa: BLE001 - it fails, which is what is looked for
+                best = fewer
+                break
+    return str(best)
+
+
+@click.command(help=__doc__)
+@click.option("--minutes", default=10.0, show_default=True, help="How long.")
+@click.option("--state", default=".soak.json", show_default=True, help="Where it goes on from.")
+@click.option("--processes", default=2, show_default=True)
+def soak(minutes: float, state: str, processes: int) -> None:
+    """Until the time is over."""
+    file = Path(state)
+    kept = msgspec.json.decode(file.read_bytes(), type=State) if file.exists() else State()
+    counts = Counter(kept.counts)
+    began = time.monotonic()
+
+    def jobs() -> list[tuple[str, int]]:
+        found = []
+        for name in ("small", "small", "large"):
+            found.append((name, kept.next[name]))
+            kept.next[name] += WORLDS
+        return found
+
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        while time.monotonic() - began < minutes * 60:
+            for name, _, counted, failures in pool.imap_unordered(some, jobs()):
+                counts += counted
+                kept.failures += [f"{name} {failure}" for failure in failures]
+                for failure in failures:
+                    print(f"FAILED {name} {failure}", flush=True)
+            kept.counts, kept.seconds = dict(counts), kept.seconds + time.monotonic() - began
+            file.write_bytes(msgspec.json.encode(kept))
+            if sys.stderr.isatty():
+                print(
+                    f"\r{counts['worlds']:,} worlds, {len(kept.failures)} failures", end="", file=sys.stderr
+                )
+    never = [name for name in FAULTS if not counts[name]]
+    print(f"{counts['worlds']:,} worlds, {counts['messages']:,} messages, {len(kept.failures)} failures")
+    for name in FAULTS:
+        print(f"  {name}: {counts[name]:,}")
+    print(f"pairs that never came up: {len(missing(counts))}")
+    sys.exit(1 if kept.failures or never else 0)
+
+
+if __name__ == "__main__":
+    soak()
