@@ -37,9 +37,13 @@ transaction_batches_max: Final = 16_384
 a part are looked at in one turn of the event loop."""
 transaction_name_bytes_max: Final = 255
 """Of each text that names a transaction or a part of one, in UTF-8."""
-transaction_names_max: Final = 16_384
-"""Committed transactions with names of their own that are known as committed; those of a space need one place
+transaction_names_each_max: Final = 16_384
+"""Names of committed transactions that are known of one publisher; those of a space need one place
 a space."""
+transaction_names_max: Final = 131_072
+"""Such names of all publishers: beyond it the publisher with most of them loses its oldest."""
+transaction_publishers_max: Final = 16_384
+"""Publishers of which such names are known."""
 transaction_spaces_max: Final = 65_536
 """Spaces of which the highest committed number is known."""
 client_transaction_bytes_max: Final = 64 * MIB
@@ -48,3 +52,5 @@ stage_frame_bytes: Final = 1 * MIB
 """About what a client puts into one frame that it stages."""
 
 assert stage_frame_bytes < frame_bytes_max
+assert transaction_names_each_max <= transaction_names_max
+assert 8 * transaction_publishers_max <= transaction_names_max  # so many nobody else makes forgotten

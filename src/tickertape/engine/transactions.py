@@ -314,7 +314,7 @@ class Transactions:
             return
         try:
             self._check_prepared(current.transaction, current.parts)
-            self._committed.check_space(current.transaction)
+            self._committed.check_room(current.transaction)
         except (TransactionUnknown, LimitReached) as error:
             self._refuse(error, now)
             return
