@@ -27,6 +27,8 @@ staging_files_open_max: Final = 64
 """Files of parts that are written and open at a time; those of a commit are open too while it is made."""
 commits_waiting_max: Final = 8_192
 """Commits that were asked for and are not answered yet, of all connections."""
+commits_waiting_each_max: Final = 1_024
+"""The same of one connection."""
 staging_unwritten_bytes_max: Final = 64 * MIB
 """What waits to be written to staging files: who brings more is not read from until it is."""
 staging_jobs_max: Final = 1_024
@@ -52,5 +54,6 @@ stage_frame_bytes: Final = 1 * MIB
 """About what a client puts into one frame that it stages."""
 
 assert stage_frame_bytes < frame_bytes_max
+assert commits_waiting_each_max < commits_waiting_max
 assert transaction_names_each_max <= transaction_names_max
 assert 8 * transaction_publishers_max <= transaction_names_max  # so many nobody else makes forgotten

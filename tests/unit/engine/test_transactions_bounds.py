@@ -27,6 +27,26 @@ def test_commits_that_wait_are_bounded(
     assert isinstance(sink.commit("0"), Committed), "there is room again"
 
 
+def test_one_connection_does_not_hold_all_commits_that_wait(
+    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions_module, "commits_waiting_each_max", 2, raising=False)
+    monkeypatch.setattr(transactions_module, "commits_waiting_max", 3)
+    other, third = Sink(world, "other"), Sink(world, "third")
+    names = [Transaction(publisher="sink", name=str(n)) for n in range(4)]
+    # The last one of `sink` is one more of the first transaction, which counts too.
+    numbers = [sink.say(Commit, transaction=names[n], parts=()) for n in (0, 1, 0)]
+    assert isinstance(refused := sink.peer.answers[numbers[2]], Ack)
+    assert refused.code == "limit_reached"
+    theirs = other.say(Commit, transaction=names[2], parts=())
+    assert third.code(Commit, transaction=names[3], parts=()) == "limit_reached", "all together"
+    assert isinstance(other.peer.answers[theirs], Committed)
+    assert all(isinstance(sink.peer.answers[number], Committed) for number in numbers[:2])
+    for name in names:
+        assert isinstance(sink.commit(transaction=name), Committed), "there is room again"
+    assert world.broker.transactions._asked == {}
+
+
 def test_a_space_too_many_is_refused_and_others_go_on(
     world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,14 +79,16 @@ def test_a_publisher_too_many_is_refused_and_others_go_on(
 def test_thousands_that_wait_are_refused_together_when_the_server_stops(
     world: EngineWorld, sink: Sink
 ) -> None:
+    sinks = [sink, Sink(world, "second"), Sink(world, "third")]
     numbers = [
-        sink.say(Commit, transaction=Transaction(publisher="sink", name=str(n)), parts=())
-        for n in range(3_000)
+        (one, one.say(Commit, transaction=Transaction(publisher="sink", name=f"{at} {n}"), parts=()))
+        for at, one in enumerate(sinks)
+        for n in range(1_000)
     ]
     world.broker.close(world.now())
     world.collect()
     world.settle()
-    answers = [sink.peer.answers[number] for number in numbers]
+    answers = [one.peer.answers[number] for one, number in numbers]
     assert isinstance(answers[0], Committed)
     last = answers[-1]
     assert isinstance(last, Ack)
