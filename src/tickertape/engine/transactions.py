@@ -331,10 +331,23 @@ class Transactions:
     def _opened(self, current: _Committing, now: Now) -> None:
         """Everything is at hand: how much room it takes is known."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
+        try:
+            self._check_topics({topic for batch in batches for topic in batch.topics})
+        except BadTopic as error:
+            self._refuse(error, now)
+            return
         record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
         # The record that binds the publisher's id may have to go before it.
         current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + _BINDING_BYTES
         self._write(current, now)
+
+    def _check_topics(self, topics: Iterable[str]) -> None:
+        """Raise `BadTopic`: what was staged before a start may not go into the log of this configuration."""
+        for topic in topics:
+            if not self._publishing.is_recorded(topic):
+                raise BadTopic(f"{shown(topic)} is not recorded any more: the configuration has changed")
+            if self._queues.target(topic) != topic:
+                raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
 
     def _write(self, current: _Committing, now: Now) -> None:
         """Hand it to the journal, once there is room for all of it."""
