@@ -13,6 +13,9 @@ from random import Random
 import tickertape as tt
 
 SECONDS = 30.0
+ROOM_SECONDS = 600.0
+"""How long a publish waits for room in its store. While the server is killed again and again, a short life
+may persist nothing of it, and lives are as far apart as the machine is busy; `finish` is less patient."""
 TOPIC = "orders"
 _AGAIN_SECONDS = 0.05
 
@@ -63,11 +66,11 @@ class Publisher(threading.Thread):
         if count < 10:
             for body in fresh:
                 self.bodies.append(body)
-                self._client.publish(TOPIC, body)
+                self._client.publish(TOPIC, body, timeout=ROOM_SECONDS)
                 self._settled += 1
         else:
             self.bodies += fresh
-            self._client.publish_batch(TOPIC, fresh)
+            self._client.publish_batch(TOPIC, fresh, timeout=ROOM_SECONDS)
             self._settled += count
 
     def _body(self, number: int) -> bytes:

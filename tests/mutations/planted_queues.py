@@ -10,6 +10,7 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _CRASHES = "simulation/test_queue_crashes.py"
+_DELIVERING = "unit/engine/queue/test_delivering.py"
 
 QUEUE_MUTATIONS: Final = (
     Mutation(
@@ -38,7 +39,7 @@ QUEUE_MUTATIONS: Final = (
         "engine/queue/queue.py",
         "            if work.queue is not self:\n",
         "            if work.queue is None:\n",
-        (_CRASHES,),
+        (f"{_DELIVERING}::test_room_that_one_queue_gives_back_serves_the_others_of_a_pattern",),
     ),
     Mutation(
         "a barrier is delivered before what is older was acknowledged",

@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _CHAINS = "unit/journal/test_chains.py"
 _ENGINE = "unit/engine/test_transactions.py"
+_KNOWN = "unit/engine/test_transaction_records.py"
 _LIVES = "simulation/test_transactions.py"
 _STAGED = "unit/journal/test_staging.py"
 
@@ -63,5 +64,12 @@ TRANSACTION_MUTATIONS: Final = (
         "        journal.append_chain(chain, now)\n",
         "        journal.append_chain(chain, now)\n        self.staging.drop_all(transaction)\n",
         (_LIVES,),
+    ),
+    Mutation(
+        "who has fewest names of transactions loses one for who has most",
+        "engine/transaction_names.py",
+        "        most = max(self._sizes)\n",
+        "        most = min(self._sizes)\n",
+        (_KNOWN,),
     ),
 )

@@ -27,6 +27,8 @@ staging_files_open_max: Final = 64
 """Files of parts that are written and open at a time; those of a commit are open too while it is made."""
 commits_waiting_max: Final = 8_192
 """Commits that were asked for and are not answered yet, of all connections."""
+commits_waiting_each_max: Final = 1_024
+"""The same of one connection."""
 staging_unwritten_bytes_max: Final = 64 * MIB
 """What waits to be written to staging files: who brings more is not read from until it is."""
 staging_jobs_max: Final = 1_024
@@ -37,9 +39,13 @@ transaction_batches_max: Final = 16_384
 a part are looked at in one turn of the event loop."""
 transaction_name_bytes_max: Final = 255
 """Of each text that names a transaction or a part of one, in UTF-8."""
-transaction_names_max: Final = 16_384
-"""Committed transactions with names of their own that are known as committed; those of a space need one place
+transaction_names_each_max: Final = 16_384
+"""Names of committed transactions that are known of one publisher; those of a space need one place
 a space."""
+transaction_names_max: Final = 131_072
+"""Such names of all publishers: beyond it the publisher with most of them loses its oldest."""
+transaction_publishers_max: Final = 16_384
+"""Publishers of which such names are known."""
 transaction_spaces_max: Final = 65_536
 """Spaces of which the highest committed number is known."""
 client_transaction_bytes_max: Final = 64 * MIB
@@ -48,3 +54,6 @@ stage_frame_bytes: Final = 1 * MIB
 """About what a client puts into one frame that it stages."""
 
 assert stage_frame_bytes < frame_bytes_max
+assert commits_waiting_each_max < commits_waiting_max
+assert transaction_names_each_max <= transaction_names_max
+assert 8 * transaction_publishers_max <= transaction_names_max  # so many nobody else makes forgotten

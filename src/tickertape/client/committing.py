@@ -64,11 +64,11 @@ class Transacting(ThreadDriver):
         """Begin a transaction: what is published to it is in the log all at once, or never.
 
         `name`: text of at most 255 bytes; what is committed under a name that was committed before is not
-        published again (the last 16,384 names are known; None: a name of its own). `publisher`: the client
-        name under whose derived publisher id the messages come, this client's by default; names are its own.
-        `space`: with one, names are numbers that rise, such as the batches of a query, and a number at or
-        below the highest one committed is known for good. `bytes_max`: what it gathers in memory, bytes or
-        text, 64 MB by default. Raises `BadOption`."""
+        published again (the last 16,384 names of a publisher are known; None: a name of its own).
+        `publisher`: the client name under whose derived publisher id the messages come, this client's by
+        default; names are its own. `space`: with one, names are numbers that rise, such as the batches of a
+        query, and a number at or below the highest one committed is known for good. `bytes_max`: what it
+        gathers in memory, bytes or text, 64 MB by default. Raises `BadOption`."""
         made = ClientTransaction(self.name if publisher is None else publisher, name, space, bytes_max)
         made._commit = self._commit_gathered
         return made

@@ -1,7 +1,7 @@
 """Owns which transactions are in the log: the control records that say so, and the fold of them.
 
-Must never forget that a number of a space was committed while a higher one is known, or hold more than
-`transaction_names_max` names: those are known for so many commits, the numbers of spaces for good.
+Must never forget that a number of a space was committed while a higher one is known: numbers of spaces are
+known for good, names as long as `KnownNames` has room.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tickertape.base.errors import BadOption, LimitReached
 from tickertape.base.texts import shown
 from tickertape.base.transaction_limits import (
     transaction_name_bytes_max,
-    transaction_names_max,
     transaction_spaces_max,
 )
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.registry import CONTROL_TOPIC
+from tickertape.engine.transaction_names import KnownNames
 from tickertape.wire.commands import Transaction
 
 _NUMBER_DIGITS_MAX = 18
@@ -66,10 +66,7 @@ class CommittedTransactions:
     def __init__(self, bodies: Iterable[bytes] = ()) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
         """Publisher and space to the highest number."""
-        self._names: dict[tuple[str, str], str] = {}
-        """Publisher and name to the place of the record."""
-        self._places: dict[str, tuple[str, str]] = {}
-        self._next_place = 0
+        self._names = KnownNames()
         for body in bodies:
             if msgspec.msgpack.decode(body, type=_Kind).type == "transaction":
                 self.take(msgspec.msgpack.decode(body, type=TransactionRecord))
@@ -80,23 +77,20 @@ class CommittedTransactions:
             key = record.publisher, record.space
             self._numbers[key] = max(self._numbers.get(key, -1), int(record.name))
             return
-        before = self._places.pop(record.latest_of, None)
-        if before is not None and self._names.get(before) == record.latest_of:
-            del self._names[before]
-        self._places[record.latest_of] = record.publisher, record.name
-        self._names[record.publisher, record.name] = record.latest_of
-        self._next_place = (int(record.latest_of.partition(" ")[2]) + 1) % transaction_names_max
+        self._names.take(int(record.latest_of.partition(" ")[2]), record.publisher, record.name)
 
     def __contains__(self, transaction: Transaction) -> bool:
         """Whether it was committed."""
         if transaction.space:
             return _number(transaction) <= self._numbers.get((transaction.publisher, transaction.space), -1)
-        return (transaction.publisher, transaction.name) in self._names
+        return self._names.knows(transaction.publisher, transaction.name)
 
-    def check_space(self, transaction: Transaction) -> None:
-        """Raise `LimitReached` for a space too many."""
+    def check_room(self, transaction: Transaction) -> None:
+        """Raise `LimitReached` for a space too many, or a publisher too many."""
         key = transaction.publisher, transaction.space
-        if transaction.space and key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
+        if not transaction.space:
+            self._names.check(transaction.publisher)
+        elif key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
             raise LimitReached(
                 f"{transaction_spaces_max} spaces of transactions are known, and this is one more: use "
                 "one space for all batches of a query"
@@ -107,12 +101,12 @@ class CommittedTransactions:
         return self._numbers.get((transaction.publisher, transaction.space), 0)
 
     def record(self, transaction: Transaction, messages: int) -> TransactionRecord:
-        """The record of one that is committed now; `check_space` came before."""
+        """The record of one that is committed now; `check_room` came before."""
         if transaction.space:
             # With the length: both may have spaces in them, and no two pairs may share a text.
             matter = f"space {len(transaction.publisher)} {transaction.publisher} {transaction.space}"
         else:
-            matter = f"name {self._next_place}"
+            matter = f"name {self._names.place(transaction.publisher)}"
         return TransactionRecord(
             latest_of=matter,
             publisher=transaction.publisher,

@@ -7,7 +7,7 @@ before, commit one twice, or keep others waiting for room that may not come.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -30,6 +30,7 @@ from tickertape.base.names import check_client_name, derived_publisher_id
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.base.transaction_limits import (
+    commits_waiting_each_max,
     commits_waiting_max,
     transaction_name_bytes_max,
     transaction_parts_max,
@@ -116,8 +117,11 @@ class Transactions:
         self._committed = CommittedTransactions(registry.latest.values())
         self._current: _Committing | None = None
         self._next: deque[_Committing] = deque()
-        self._asked = 0
-        """Commits that are not answered yet."""
+        self._under_way: dict[Transaction, _Committing] = {}
+        """The current one and the next ones."""
+        self._asked: Counter[int] = Counter()
+        """Commits that are not answered yet, by connection; all of them are in `_asked_all`."""
+        self._asked_all = 0
         self._advancing = False
         self.committed = 0
         """Transactions put into the log since the start."""
@@ -129,7 +133,7 @@ class Transactions:
     @property
     def waiting(self) -> int:
         """Transactions on their way into the log."""
-        return len(self._next) + (self._current is not None)
+        return len(self._under_way)
 
     # -- commands ---------------------------------------------------------------------------------------
 
@@ -174,14 +178,8 @@ class Transactions:
 
     def _check_free(self, transaction: Transaction) -> None:
         """Raise `TransactionBusy` while it is on its way into the log."""
-        if self._committing(transaction) is not None:
+        if transaction in self._under_way:
             raise TransactionBusy(f"{told(transaction)} is being committed")
-
-    def _committing(self, transaction: Transaction) -> _Committing | None:
-        for committing in (*self._next, *([self._current] if self._current is not None else [])):
-            if committing.transaction == transaction:
-                return committing
-        return None
 
     def _stage(self, session: Session, command: Stage, batch: MessageBatch | None, now: Now) -> None:
         if batch is None:
@@ -215,17 +213,23 @@ class Transactions:
             self.staging.drop_all(transaction)
             self._answers.send(session.conn, self._before(transaction, command.id))
             return
-        if self._asked >= commits_waiting_max:
+        if self._asked_all >= commits_waiting_max:
             raise LimitReached(f"{commits_waiting_max} commits wait for their answers: wait for some")
-        committing = self._committing(transaction)
+        if self._asked[session.conn] >= commits_waiting_each_max:
+            raise LimitReached(
+                f"{commits_waiting_each_max} commits of this connection wait for their answers: wait for some"
+            )
+        committing = self._under_way.get(transaction)
         if committing is None:
             self._check_prepared(transaction, command.parts)
             committing = _Committing(transaction, command.parts)
             self._next.append(committing)
+            self._under_way[transaction] = committing
         elif committing.parts != command.parts:
             raise TransactionBusy(f"{told(transaction)} is being committed with other parts")
         committing.waiting.append((session.conn, command.id))
-        self._asked += 1
+        self._asked[session.conn] += 1
+        self._asked_all += 1
         self._advance(now)
 
     def _before(self, transaction: Transaction, command: int) -> Committed:
@@ -273,8 +277,7 @@ class Transactions:
 
     def wake(self, now: Now) -> None:
         """A deadline may have come."""
-        current = [] if self._current is None else [self._current]
-        self.staging.expire(now, [committing.transaction for committing in (*self._next, *current)])
+        self.staging.expire(now, self._under_way)
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -314,7 +317,7 @@ class Transactions:
             return
         try:
             self._check_prepared(current.transaction, current.parts)
-            self._committed.check_space(current.transaction)
+            self._committed.check_room(current.transaction)
         except (TransactionUnknown, LimitReached) as error:
             self._refuse(error, now)
             return
@@ -328,10 +331,23 @@ class Transactions:
     def _opened(self, current: _Committing, now: Now) -> None:
         """Everything is at hand: how much room it takes is known."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
+        try:
+            self._check_topics({topic for batch in batches for topic in batch.topics})
+        except BadTopic as error:
+            self._refuse(error, now)
+            return
         record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
         # The record that binds the publisher's id may have to go before it.
         current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + _BINDING_BYTES
         self._write(current, now)
+
+    def _check_topics(self, topics: Iterable[str]) -> None:
+        """Raise `BadTopic`: what was staged before a start may not go into the log of this configuration."""
+        for topic in topics:
+            if not self._publishing.is_recorded(topic):
+                raise BadTopic(f"{shown(topic)} is not recorded any more: the configuration has changed")
+            if self._queues.target(topic) != topic:
+                raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
 
     def _write(self, current: _Committing, now: Now) -> None:
         """Hand it to the journal, once there is room for all of it."""
@@ -387,17 +403,24 @@ class Transactions:
 
     def _answer(self, current: _Committing, answer: Committed) -> None:
         """The current one is over."""
-        self._current = None
-        self._asked -= len(current.waiting)
+        self._over(current)
         for conn, command in current.waiting:
             self._answers.send(conn, msgspec.structs.replace(answer, id=command))
+
+    def _over(self, current: _Committing) -> None:
+        self._current = None
+        del self._under_way[current.transaction]
+        for conn, _ in current.waiting:
+            self._asked[conn] -= 1
+            if not self._asked[conn]:
+                del self._asked[conn]
+        self._asked_all -= len(current.waiting)
 
     def _refuse(self, error: TickertapeError, now: Now) -> None:
         """The current one cannot be committed; what is staged stays."""
         current = self._current
         assert current is not None
-        self._current = None
-        self._asked -= len(current.waiting)
+        self._over(current)
         for conn, command in current.waiting:
             self._answers.refuse_command(conn, command, error)
         self._advance(now)

@@ -11,8 +11,6 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine import staging as staging_module
-from tickertape.engine import transaction_records as transaction_records_module
-from tickertape.engine import transactions as transactions_module
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.journal.staging import StagePrepare, StageWrite
 from tickertape.wire.commands import (
@@ -260,53 +258,6 @@ def test_a_lower_number_that_waits_behind_a_higher_one_was_committed(world: Engi
     later = Sink(world, "next")
     assert later.commit(transaction=numbered(5)) == Committed(id=1, repeated=True, highest=5)
     assert later.commit(transaction=numbered(3)) == Committed(id=2, repeated=True, highest=5)
-
-
-def test_commits_that_wait_are_bounded(
-    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transactions_module, "commits_waiting_max", 3)
-    sink.prepared(b"1")
-    numbers = [sink.say(Commit, transaction=T1, parts=("0",)) for _ in range(4)]
-    assert isinstance(refused := sink.peer.answers.pop(numbers[3]), Ack)
-    assert refused.code == "limit_reached"
-    world.settle()
-    assert all(isinstance(sink.peer.answers[number], Committed) for number in numbers[:3])
-    assert isinstance(sink.commit("0"), Committed), "there is room again"
-
-
-def test_a_space_too_many_is_refused_and_others_go_on(
-    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction_records_module, "transaction_spaces_max", 1)
-    sink.prepared(b"1", transaction=numbered(1))
-    assert isinstance(sink.commit("0", transaction=numbered(1)), Committed)
-    other = Transaction(publisher="sink", space="other", name="1")
-    sink.prepared(b"x", transaction=other)
-    assert sink.code(Commit, transaction=other, parts=("0",)) == "limit_reached"
-    assert sink.code(Commit, transaction=other, parts=()) == "limit_reached", "without files to open, too"
-    sink.prepared(b"2", transaction=numbered(2))
-    assert isinstance(sink.commit("0", transaction=numbered(2)), Committed)
-    assert bodies_of(world) == [b"1", b"2"]
-
-
-def test_thousands_that_wait_are_refused_together_when_the_server_stops(
-    world: EngineWorld, sink: Sink
-) -> None:
-    numbers = [
-        sink.say(Commit, transaction=Transaction(publisher="sink", name=str(n)), parts=())
-        for n in range(3_000)
-    ]
-    world.broker.close(world.now())
-    world.collect()
-    world.settle()
-    answers = [sink.peer.answers[number] for number in numbers]
-    assert isinstance(answers[0], Committed)
-    last = answers[-1]
-    assert isinstance(last, Ack)
-    assert last.code == "not_ready"
-    assert world.broker.transactions.waiting == 0
-    assert world.broker.journal.closed
 
 
 def test_who_stages_is_answered_though_another_drops_the_part(world: EngineWorld, sink: Sink) -> None:

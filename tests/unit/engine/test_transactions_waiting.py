@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 
+from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.test_transactions import T1, Sink, bodies_of, sink, world
 from tickertape.base.limits import MIB, client_name_bytes_max
+from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.registry import Registry
 from tickertape.engine.transactions import _BINDING_BYTES
 from tickertape.journal.active import commit_bytes_of
-from tickertape.journal.staging import StageOpen
-from tickertape.wire.commands import Commit, Committed, Transaction
+from tickertape.journal.staging import StageOpen, find_staged
+from tickertape.wire.commands import Commit, Committed, Prepare, Staged, Transaction
 
 __all__ = ["sink", "world"]
 
@@ -67,6 +69,34 @@ def test_what_is_being_committed_does_not_expire(world: EngineWorld, sink: Sink)
     world.settle()
     assert isinstance(sink.peer.answers[number], Committed)
     assert bodies_of(world) == [b"1"]
+
+
+def test_a_topic_that_is_not_recorded_any_more_refuses_what_was_staged_before_the_start(
+    world: EngineWorld, sink: Sink
+) -> None:
+    sink.prepared(b"0", part="0")
+    assert sink.stage(b"1", topic="b", part="1") == ""
+    assert isinstance(sink.ask(Prepare, transaction=T1, part="1"), Staged)
+    world.recorded = frozenset({"a"})
+    world.disk = world.disk.kill_clone()
+    world.open()
+    again = Sink(world)
+    assert again.code(Commit, transaction=T1, parts=("0", "1")) == "bad_topic"
+    assert bodies_of(world) == []
+    assert isinstance(again.commit("0"), Committed), "what is recorded can be"
+    assert bodies_of(world) == [b"0"]
+
+
+def test_a_topic_that_became_a_queue_over_another_refuses_what_was_staged_before() -> None:
+    world = QueueEngine()
+    sink = Sink(world)
+    sink.prepared(b"1")
+    world.reopen(QueueDefinition(name="a", underlying="orders"))
+    found, _ = find_staged(world.disk, world.broker.journal.journal_id)
+    world.broker.transactions.restore(found, world.now())
+    again = Sink(world)
+    assert again.code(Commit, transaction=T1, parts=("0",)) == "bad_topic"
+    assert bodies_of(world) == []
 
 
 def test_a_full_disk_refuses_the_transaction_and_nobody_else(world: EngineWorld, sink: Sink) -> None:

@@ -5,6 +5,7 @@ Must never write into a directory that has anything in it, nor need Spark: a pro
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from tickertape.cli.reaching import SERVER_DEFAULT
 EXAMPLES: Final = ("state", "delays", "weather")
 _PROJECT: Final = Path(tickertape.__file__).parent / "spark" / "project"
 _SUFFIX: Final = ".template"
+_WORD: Final = re.compile(r"\{\{ [a-z ]+ \}\}")
 
 
 @click.command(short_help="Make a declarative pipeline project.")
@@ -48,18 +50,33 @@ def init(directory: Path, example: str, server: str) -> None:
     """
     _make_room(directory)
     where = directory.resolve()
-    words = {"{{ name }}": where.name, "{{ directory }}": where.as_uri(), "{{ server }}": server}
+    words = {
+        "{{ name }}": _quoted(where.name),
+        "{{ storage }}": _quoted(f"{where.as_uri()}/pipeline-storage"),
+        "{{ quoted server }}": _quoted(server),
+        "{{ server }}": server,
+    }
     made = 0
     for part in (_PROJECT / "common", _PROJECT / example):
         for source in sorted(part.rglob(f"*{_SUFFIX}")):
             text = source.read_text(encoding="utf-8")
-            for word, value in words.items():
-                text = text.replace(word, value)
+            text = _WORD.sub(lambda found: words[found[0]], text)
             target = directory / source.relative_to(part).with_suffix("")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
             made += 1
     click.echo(f"{directory}: {made} files; README.md there says what to do next")
+
+
+def _quoted(text: str) -> str:
+    """A text as YAML and Python both read it."""
+    return '"' + "".join([_escaped(character) for character in text]) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
 def _make_room(directory: Path) -> None:
