@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -78,11 +79,15 @@ class World:
     @contextmanager
     def living(self) -> Iterator[None]:
         """While it lasts the product reads the clock of this world."""
-        with self.clock.installed():
-            try:
+        log = logging.getLogger("tickertape")
+        level = log.level
+        log.setLevel(logging.CRITICAL + 1)  # what happens is counted and noted; nobody reads lines of it
+        try:
+            with self.clock.installed():
                 yield
-            finally:
-                self._forget()
+        finally:
+            log.setLevel(level)
+            self._forget()
 
     def run(self, life: Coroutine[Any, Any, None]) -> None:
         """Live it to its end; what nobody caught is raised."""
