@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from tests.world.process import Process, running
 
-SLICES: Final = (1 << 20, 1 << 20, 300, 7)
-"""The longest piece that travels by itself, one of these for each connection."""
+SLICED: Final = (0, 0, 1, 3)
+"""At how many places, at the most, what is written at once is cut into pieces, one of these for each
+connection. That a frame may come byte by byte is tried where frames are read."""
 LATENCIES: Final = (0.0001, 0.002, 0.05)
 """Seconds, one of these for each connection; each piece takes up to so long."""
 WINDOWS: Final = (1 << 20, 65_536, 4_096)
@@ -147,8 +148,12 @@ class End(asyncio.Transport):
     def _pump(self) -> None:
         """Let what was written travel, as far as there is room."""
         link = self.link
+        cuts = link.rng.randint(0, link.sliced) if link.sliced else 0
         while self._unsent and self._on_the_way < link.window:
-            size = min(len(self._unsent), link.window - self._on_the_way, link.rng.randint(1, link.slice))
+            size = min(len(self._unsent), link.window - self._on_the_way)
+            if cuts:
+                cuts -= 1
+                size = link.rng.randint(1, size)
             piece = bytes(self._unsent[:size])
             del self._unsent[:size]
             self._on_the_way += size
@@ -182,11 +187,11 @@ class End(asyncio.Transport):
 
     def _arrived(self, piece: bytes) -> None:
         self._inbox += piece
-        self._soon(self._read)
+        self.owner.run(self._read)
 
     def _eof(self) -> None:
         self._eof_came = True
-        self._soon(self._read)
+        self.owner.run(self._read)
 
     def _read(self) -> None:
         """Hand over what has arrived."""
@@ -232,7 +237,7 @@ class Link:
         self.counts = network.counts
         self.world_at = network.at
         self.number = number
-        self.slice = self.rng.choice(SLICES)
+        self.sliced = self.rng.choice(SLICED)
         self.latency = self.rng.choice(LATENCIES)
         self.window = self.rng.choice(WINDOWS)
         self.delay = 0.0
@@ -242,7 +247,7 @@ class Link:
         self.client = End(self, client, "client")
         self.server = End(self, server, "server")
         self.client.other, self.server.other = self.server, self.client
-        self.counts["connections sliced"] += self.slice < 1 << 20
+        self.counts["connections sliced"] += self.sliced > 0
 
     @property
     def over(self) -> bool:

@@ -98,9 +98,10 @@ class Replay:
         if conflated:
             # Grouped from another place, messages have other bookmarks: only the latest has them all behind.
             points = points[-1:]
-        elif live and points and self.after is not None and self.after not in points:
-            # What came before it was persisted may be lost; of a list the oldest that is known counts.
-            points = [*points, self.after]
+        elif live and self.begun and self.after not in points:
+            # What came before it was persisted may be lost; of a list the oldest that is known counts. Where
+            # nothing is surely there, that is the beginning of the log.
+            points = [] if self.after is None else [*points, self.after]
         if not points and not self.begun and self.bookmark != MOST_RECENT:
             return self.bookmark
         begin = _text(points)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.peer import Peer
-from tickertape.base.bookmarks import MOST_RECENT, NOW, Bookmark
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
 from tickertape.base.errors import (
     BookmarkUnknown,
     Closed,
@@ -279,6 +279,14 @@ def test_a_live_one_goes_on_from_something_that_is_surely_in_the_log() -> None:
     scene.subscribe("a", NOW, after="7|9|", live=True)
     scene.deliver("a", 4)
     assert command(scene.again()).bookmark == "3|4|,7|9|", "3|4| may not have been persisted"
+
+
+def test_a_live_one_of_a_log_that_was_empty_goes_on_from_its_beginning() -> None:
+    for store in (None, MemoryBookmarkStore()):
+        scene = Scene(store)
+        scene.subscribe("a", EPOCH, after="0", live=True)
+        scene.deliver("a", 4)
+        assert command(scene.again()).bookmark == EPOCH, "3|4| may not have been persisted"
 
 
 def test_a_conflated_one_goes_on_from_the_latest_place_only() -> None:
