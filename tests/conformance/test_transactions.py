@@ -3,6 +3,7 @@ connection does."""
 
 from __future__ import annotations
 
+import threading
 from random import Random
 from typing import Any
 
@@ -150,6 +151,23 @@ def test_a_plain_client_commits_again_on_its_next_connection(
     client.connect()
     assert not transaction.commit().repeated
     assert held(client, topic) == [b"1"]
+
+
+def test_a_commit_that_nobody_connects_for_ends_in_time(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    """It asks again now and then, and lets the rest of the process run meanwhile."""
+    lost = threading.Event()
+    client = front.connect(name, relay.uri)
+    client.set_disconnect_handler(lambda _: lost.set())  # and does not connect
+    transaction = begin(client, "late")
+    transaction.publish(topic, b"1")
+    relay.cut()
+    with pytest.raises(
+        tt.TimedOut, match="no answer to a transaction within 0.3 s"
+    ):
+        transaction.commit(timeout=0.3)
+    assert lost.wait(SECONDS)
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ class Publisher(App):
 
     def _extras(self, options: Options) -> dict[str, Any]:
         return {
-            "expiration": None if options["life"] == "none" else 3600.0,
+            "expiration": None if options["life"] == "none" else 172_800.0,
             "correlation_id": None if options["label"] == "none" else f"c{self._made}",
             "sow_key": None if options["key"] == "none" else f"k{self._made % 3}",
         }

@@ -16,7 +16,7 @@ Table = Mapping[str, tuple[str, ...]]
 
 PUBLISH: Final[Table] = {
     "how": ("one", "batch", "transaction"),
-    "life": ("none", "an hour"),
+    "life": ("none", "two days"),
     "label": ("none", "correlation"),
     "key": ("none", "some"),
     "size": ("small", "large"),

@@ -60,6 +60,8 @@ class Life:
         ]
         self.readers = [Reader(self.world, uris, f"r{n}", shape.readings) for n in range(shape.readers)]
         self.workers = [Worker(self.world, uris, f"w{n}", every=n == 0) for n in range(shape.workers)]
+        self.refused: BaseException | None = None
+        """Why the server could not be started."""
         self.faults = Faults(self.world, each_seconds=0.1, kinds=shape.kinds)
 
     @property
@@ -69,7 +71,12 @@ class Life:
     def live(self) -> str:
         """Live it; returns the trace. Raises `AssertionError` for what must not be."""
         with self.world.living():
-            self.world.run(self._live())
+            try:
+                self.world.run(self._live())
+            except RuntimeError:
+                if self.refused is None:
+                    raise
+                raise AssertionError(f"a start was refused: {self.refused}") from self.refused
         return self.world.trace()
 
     async def _live(self) -> None:
@@ -78,6 +85,7 @@ class Life:
         for app in self.apps:
             app.start()
         minding = world.loop.create_task(self.faults.mind())
+        minding.add_done_callback(self._minder_ended)
         await self.faults.run(self.shape.faults)
         self.faults.heal()
         async with asyncio.timeout(PATIENCE):
@@ -91,6 +99,12 @@ class Life:
             await asyncio.sleep(0.1)
         minding.cancel()
         self._judge()
+
+    def _minder_ended(self, minding: asyncio.Task[None]) -> None:
+        """A start that is refused is the end of this world: nothing here damages what is on a disk."""
+        if not minding.cancelled() and (error := minding.exception()) is not None:
+            self.world.loop.stop()
+            self.refused = error
 
     async def _finish(self, apps: list[Publisher] | list[Reader] | list[Worker]) -> None:
         for app in apps:

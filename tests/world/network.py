@@ -294,6 +294,10 @@ class Network:
         """Take connections there from now on, as long as `owner` lives."""
         self._listening[host, port] = owner, factory
 
+    def close(self, host: str, port: int) -> None:
+        """Take no more connections there."""
+        self._listening.pop((host, port), None)
+
     async def connect(self, factory: Factory, host: str, port: int) -> tuple[End, Any]:
         """What `create_connection` does."""
         client = running()

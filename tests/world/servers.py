@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from tests.world.process import Process
-from tickertape.base.errors import TickertapeError
+from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.server.config import Config, load_config
 from tickertape.server.instance import Instance, Workers
 from tickertape.server.listener import Peer
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tests.world.world import World
 
 HOST: Final = "sim"
+STOP_SECONDS_MAX: Final = 17.0
+"""Of a clean stop; what is not on disk then has no acknowledgement."""
 JOB_SECONDS: Final = 0.003
 """What the disk takes for a job at the most, when it is not slow."""
 
@@ -216,7 +218,7 @@ class SimServer:
         except PowerLost:
             world.counts["power lost in a start"] += 1
             self.power_lost()
-        except OSError as error:  # the process ends, and whoever minds it starts it again
+        except (OSError, JournalFailed) as error:  # the process ends, and whoever minds it starts it again
             world.counts["a disk ended a start"] += 1
             world.note("start", self.name, str(error))
             self.sigkill()
@@ -255,18 +257,29 @@ class SimServer:
 
     def _end_cleanly(self, instance: Instance) -> None:
         assert self._opened is not None
-        instance.release()
-        self._opened.executor.close()
-        with contextlib.suppress(OSError):
-            record_end(self._opened)
+        instance.dismiss()
+        try:
+            instance.release()
+            self._opened.executor.close()
+            with contextlib.suppress(OSError):
+                record_end(self._opened)
+        except PowerLost:
+            self.power_lost()
+            return
         self.world.counts["stopped cleanly"] += 1
         self._gone()
 
     def stop(self) -> None:
-        """Ask it for a clean stop; it takes a while."""
+        """Ask it for a clean stop, as `server/app.py` does; it takes a while, and is cut short in the end."""
         if self.instance is not None and self.process is not None:
-            self.process.run(self.instance.dismiss)
+            self.world.network.close(HOST, self.port)
             self.process.run(self.instance.close)
+            self.world.at(self.world.loop.time() + STOP_SECONDS_MAX, self._stops_at_once, self.instance)
+
+    def _stops_at_once(self, instance: Instance) -> None:
+        if self.instance is instance:
+            self.world.counts["a stop was cut short"] += 1
+            self.sigkill()
 
     def sigkill(self) -> None:
         """Its process ends; what it wrote stands in the page cache."""

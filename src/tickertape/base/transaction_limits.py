@@ -25,6 +25,8 @@ transaction_parts_max: Final = 1_024
 """Parts of one transaction that are committed together."""
 staging_files_open_max: Final = 64
 """Files of parts that are written and open at a time; those of a commit are open too while it is made."""
+commit_retry_seconds: Final = 0.02
+"""A client whose commit met a lost connection looks so often for another one."""
 commits_waiting_max: Final = 8_192
 """Commits that were asked for and are not answered yet, of all connections."""
 commits_waiting_each_max: Final = 1_024

@@ -5,6 +5,7 @@ Must never tell of a commit before the server did.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Self
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch import MessageBatch
 from tickertape.client.loop_driver import LoopDriver
-from tickertape.client.transaction import CommittedTransaction, Gathering, Make, onward
+from tickertape.client.transaction import CommittedTransaction, Gathering, Make, before_retry, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed
 
@@ -73,9 +74,11 @@ class AsyncTransacting(LoopDriver):
             except StopIteration as done:
                 committed: Committed = done.value
                 return gathered.committed(committed)
-            except Disconnected:
+            except Disconnected as lost:
                 if not self._reconnects(seconds):
                     raise
+                # The loss itself may not be told yet: who asked again at once would keep it from being told.
+                await asyncio.sleep(before_retry(deadline, seconds, lost))
 
     async def _ask(self, make: Make, batch: MessageBatch | None, timeout: Timeout) -> object:
         """Ask the server something, and wait for its answer."""

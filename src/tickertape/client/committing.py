@@ -14,7 +14,7 @@ from typing import Self
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch import MessageBatch
 from tickertape.client.thread_driver import ThreadDriver
-from tickertape.client.transaction import CommittedTransaction, Gathering, Make, onward
+from tickertape.client.transaction import CommittedTransaction, Gathering, Make, before_retry, onward
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed
 
@@ -89,9 +89,10 @@ class Transacting(ThreadDriver):
             except StopIteration as done:
                 committed: Committed = done.value
                 return gathered.committed(committed)
-            except Disconnected:
+            except Disconnected as lost:
                 if not self._reconnects(seconds):
                     raise
+                time.sleep(before_retry(deadline, seconds, lost))
 
     def _ask(self, make: Make, batch: MessageBatch | None, timeout: Timeout) -> object:
         """Ask the server something, and wait for its answer."""

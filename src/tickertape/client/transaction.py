@@ -29,11 +29,16 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import publish_messages_max
 from tickertape.base.names import check_topic
-from tickertape.base.transaction_limits import client_transaction_bytes_max, stage_frame_bytes
+from tickertape.base.transaction_limits import (
+    client_transaction_bytes_max,
+    commit_retry_seconds,
+    stage_frame_bytes,
+)
 from tickertape.base.units import parse_size
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.client.chunks import chunks_of_messages, chunks_of_table
 from tickertape.client.driver import extras
+from tickertape.client.waiting import left, no_answer
 from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Abort, Command, Commit, Committed, Prepare, Stage, Transaction
 
@@ -222,6 +227,17 @@ def onward(steps: Steps, answer: object) -> tuple[Make, MessageBatch | None]:
     """Tell the steps what the last one came to, an answer or an error; the next one. Raises `StopIteration`
     with the outcome, and errors after which there is none."""
     return steps.throw(answer) if isinstance(answer, TickertapeError) else steps.send(answer)
+
+
+def before_retry(deadline: float | None, seconds: float | None, lost: Disconnected) -> float:
+    """How long to wait before a commit that met a lost connection is tried again. Raises `TimedOut` when its
+    time is over."""
+    rest = left(deadline)
+    if rest is None:
+        return commit_retry_seconds
+    if not rest:
+        raise no_answer("a transaction", seconds) from lost
+    return min(rest, commit_retry_seconds)
 
 
 def aborting(key: Transaction) -> Make:
