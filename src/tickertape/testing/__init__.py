@@ -1,5 +1,5 @@
 """Owns the toolkit for testing with Tickertape: a real server process, a proxy that spoils connections, the
-strict disk, checks for stores and other objects of an application.
+strict disk, time that does not pass by itself, checks for stores and other objects of an application.
 
 Must never be imported by the product itself.
 """
@@ -7,6 +7,8 @@ Must never be imported by the product itself.
 from __future__ import annotations
 
 from tickertape.testing.bookmark_stores import check_bookmark_store
+from tickertape.testing.clock import Standstill, VirtualClock, VirtualLoop
+from tickertape.testing.disk import StrictDisk
 from tickertape.testing.fault_proxy import FaultProxy
 from tickertape.testing.ha_parts import (
     check_delay_strategy,
@@ -20,6 +22,10 @@ __all__ = [
     "FaultProxy",
     "RunningServer",
     "ServerNotReady",
+    "Standstill",
+    "StrictDisk",
+    "VirtualClock",
+    "VirtualLoop",
     "check_bookmark_store",
     "check_delay_strategy",
     "check_publish_store",
