@@ -139,9 +139,8 @@ class Archive:
         later; None when there is none. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: finding.find_time(self.store, manifest, micros, begin, end))
 
-    def last_before(self, position: int) -> tuple[int, Bookmark] | None:
-        """Position and bookmark of the last message before `position`; None: it has none. Raises
-        `ArchiveFailed`."""
+    def last_before(self, position: int) -> finding.Last | None:
+        """The last message before `position`; None: it has none. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: finding.last_before(self.store, manifest, position))
 
     def moved(self, error: ArchiveFailed) -> bool:

@@ -141,7 +141,9 @@ def test_only_files_and_row_groups_that_can_hold_it_are_read(tmp_path: Path) -> 
     assert archive.find_time(7, 0, 10_000) == 7000
     assert store.files_opened <= 10  # timestamps in the statistics are whole milliseconds
     before = store.groups_read
-    assert archive.last_before(7000) == (6999, Bookmark(1, 7000))
+    last = archive.last_before(7000)
+    assert last is not None
+    assert last[:2] == (6999, Bookmark(1, 7000))
     assert store.groups_read == before + 1
 
 
@@ -157,7 +159,7 @@ def test_positions_by_bookmark_and_time(tmp_path: Path, seed: int) -> None:
         later = [m[0] for m in everything if m[3] >= stamp and 150 <= m[0] < 200]
         assert archive.find_time(stamp, 150, 200) == (later[0] if later else None)
         before = [m for m in everything if m[0] < position]
-        expected = (before[-1][0], Bookmark(before[-1][1], before[-1][2])) if before else None
+        expected = (before[-1][0], Bookmark(before[-1][1], before[-1][2]), before[-1][3]) if before else None
         assert archive.last_before(position) == expected
     assert archive.find_bookmark(Bookmark(9, 1), end) is None
     assert archive.find_time(everything[-1][3] + 1, 0, end) is None
@@ -176,7 +178,7 @@ def test_files_without_statistics_are_read_whenever_they_may_hold_it(tmp_path: P
     assert archive.find_bookmark(Bookmark(publisher, sequence), end_of(log)) == position
     assert archive.find_time(stamp, 0, end_of(log)) == next(m[0] for m in everything if m[3] >= stamp)
     last = everything[29]
-    assert archive.last_before(position) == (last[0], Bookmark(last[1], last[2]))
+    assert archive.last_before(position) == (last[0], Bookmark(last[1], last[2]), last[3])
 
 
 # -- what is wrong ------------------------------------------------------------------------------------

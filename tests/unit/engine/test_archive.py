@@ -10,14 +10,17 @@ import pytest
 
 from tests.simulation.archive_world import ArchiveWorld
 from tests.simulation.engine_peer import Heard, Peer
+from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import TickertapeError
 from tickertape.base.timestamps import format_timestamp
+from tickertape.journal.lookup import StoredMessage
 from tickertape.journal.older import (
     ArchiveAnswer,
     ArchivedPlace,
     ArchiveRequest,
     Covered,
     ReadArchive,
+    difference,
 )
 from tickertape.wire.commands import Ack, Deliver, Resolve, Resolved, Subscribe
 
@@ -161,6 +164,47 @@ def test_what_is_not_archived_stays_and_is_told(tmp_path: Path) -> None:
     world.settle()
     assert world.broker.journal.view.first_position > 0
     assert world.broker.retaining.held_by == ""
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_the_last_message_of_an_archive_is_compared_with_what_the_log_has(
+    tmp_path: Path, archive: bool
+) -> None:
+    """A log that was restored from a copy gives positions again, to others or at other times."""
+    scene = Scene(tmp_path / "archive", archive=archive)
+    world = scene.world
+    view = world.broker.journal.view
+    stamps = {
+        p: at for p, (_, at) in zip(sorted(world.everything), scene.ask("0")[0].stamps["s"], strict=True)
+    }
+
+    def found(position: int, bookmark: Bookmark, stamp: int) -> object:
+        outcomes: list[object] = []
+        covered = Covered(0, position + 1, last=(position, StoredMessage(bookmark, stamp)))
+        world.broker.errands.begin(-1, difference(view, covered), outcomes.append)
+        world.wake(0.01)
+        world.settle()
+        [outcome] = outcomes
+        return outcome
+
+    def bookmark(position: int) -> Bookmark:
+        return Bookmark(world.everything[position].publisher, world.everything[position].sequence)
+
+    there = [position for position in world.everything if position >= scene.first]
+    for position in (there[0], there[-1]):
+        own, stamp = bookmark(position), stamps[position]
+        assert found(position, own, stamp) == ""
+        has = f"has {own} of {format_timestamp(stamp)} there"
+        assert found(position, Bookmark(own.publisher, own.sequence + 1), stamp) == has
+        assert found(position, own, stamp + 1) == has
+    controls = [p for p in range(scene.first, there[-1]) if p not in world.everything]
+    for position in (*controls, world.broker.journal.persisted_end):
+        assert found(position, bookmark(there[0]), 1) == "has no message there"
+    assert bool(controls) is not archive
+    if archive:
+        gone = bookmark(3)
+        assert found(3, gone, 1) == "", "the log does not know any more"
+        assert found(3, Bookmark(gone.publisher ^ 1, 1), 1) == "never had it"
 
 
 def test_without_require_what_was_not_archived_goes(tmp_path: Path) -> None:

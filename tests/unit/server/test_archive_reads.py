@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import Told, end_of, messages_of, random_log, told
 from tickertape.archive.reader import Archive, Archived
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import ArchiveFailed, TickertapeError, WrongJournal
+from tickertape.base.errors import ArchiveFailed, JournalCorrupt, TickertapeError, WrongJournal
 from tickertape.base.ports import Now
 from tickertape.engine.effects import ArchiveRead
 from tickertape.journal.older import (
@@ -220,18 +220,6 @@ def test_places(location: Path) -> None:
     assert covered.holds("^anything")
 
 
-def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    reads = reads_of(tmp_path / "later")
-    for _ in range(2):
-        assert reads._look() == Covered(None)
-    ArchiveWriter(tmp_path / "later", JOURNAL)
-    for _ in range(2):
-        assert reads._look().begin == 0
-    told = [record.getMessage().split()[0] for record in caplog.records]
-    assert told == ["archive_missing", "archive_found"]
-
-
 # -- on an event loop ---------------------------------------------------------------------------------
 
 
@@ -242,7 +230,14 @@ class Broker:
         self.answers: list[tuple[int, object]] = []
         self.freed_times = 0
         self.retaining = self
-        self.journal = SimpleNamespace(persisted_end=END)
+        self.journal = SimpleNamespace(persisted_end=END, view=None)
+        self.errands = SimpleNamespace(begin=self.compare)
+        self.found: str | TickertapeError = ""
+        """What a comparison with the log comes to."""
+
+    def compare(self, key: int, steps: object, done: Callable[[str | TickertapeError], None]) -> None:
+        assert key < 0
+        done(self.found)
 
     def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
         assert now.wall
@@ -265,6 +260,13 @@ async def started(reads: ArchiveReads) -> Driver:
     driver = Driver()
     reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
     return driver
+
+
+async def answered(driver: Driver, count: int) -> None:
+    """So many answers are there."""
+    while len(driver.broker.answers) < count:
+        driver.flushed.clear()
+        await driver.flushed.wait()
 
 
 def test_answers_come_on_the_event_loop(location: Path) -> None:
@@ -306,6 +308,71 @@ def test_what_it_covers_is_looked_at_again_and_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        reads = reads_of(tmp_path / "later")
+        driver = await started(reads)
+        for token in range(4):
+            if token == 2:
+                ArchiveWriter(tmp_path / "later", JOURNAL)
+            reads.submit(ArchiveRead(token, LookArchive()))
+            await answered(driver, token + 1)
+        reads.stop()
+        begins = [answer.begin for _, answer in driver.broker.answers if isinstance(answer, Covered)]
+        assert begins == [None, None, 0, 0]
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["archive_missing", "archive_found"]
+
+
+def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Restored from a copy, the log has grown beyond the archive's end."""
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(LOG, END)
+
+    async def run() -> None:
+        reads = reads_of(tmp_path)
+        driver = await started(reads)
+        driver.broker.found = JournalCorrupt("cannot be read")
+        reads.submit(ArchiveRead(0, LookArchive()))
+        await answered(driver, 1)
+        assert reads._older.end == 0, "nobody knows"
+        driver.broker.found = ""
+        reads.submit(ArchiveRead(1, LookArchive()))
+        await answered(driver, 2)
+        assert reads._older.end == END
+        driver.broker.found = "has no message there"
+        reads.submit(ArchiveRead(2, LookArchive()))
+        await answered(driver, 3)
+        assert reads._older.end == END, "it is what it was: looked up once"
+        writer.commit([], END + 1)
+        driver.broker.journal.persisted_end = END + 9
+        reads.submit(ArchiveRead(3, LookArchive()))
+        await answered(driver, 4)
+        assert reads._older.known
+        assert reads._older.end == 0, "nothing is removed for being in it"
+        reads.submit(ArchiveRead(4, ReadArchive(1, 0, END, None)))
+        await answered(driver, 5)
+        reads.stop()
+        answers = [answer for _, answer in driver.broker.answers]
+        assert [type(answer) for answer in answers] == [ArchiveFailed, Covered, Covered, *[ArchiveFailed] * 2]
+        assert "cannot be compared with the log: cannot be read" in str(answers[0])
+        position, publisher, sequence, *_ = messages_of(LOG)[-1]
+        expected = f"has the message {publisher}|{sequence}| of "
+        assert expected in str(answers[3])
+        assert f" at position {position}, and the log has no message there: it has lost" in str(answers[3])
+        assert str(answers[4]) == str(answers[3])
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["archive_failed", "archive_found", "archive_failed"]
+
+
 def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
     location: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,7 +402,7 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
         for _, answer in driver.broker.answers:
             assert isinstance(answer, ArchiveFailed)
             assert f"ends at position {END}, and the log at {END - 1}: it has lost" in str(answer)
-        assert not reads._older.known
+        assert reads._older.known, "that it holds segments is told"
         assert reads._older.end == 0
 
     caplog.set_level(logging.INFO)
