@@ -12,7 +12,7 @@ from tickertape.base.limits import KIB, MIB
 archive_row_group_bytes_max: Final = 16 * MIB
 """Bodies in a row group of its files, or one message."""
 archive_scan_bytes_max: Final = 64 * MIB
-"""What a reader has read and not given, or a row of each file."""
+"""What a reader has read and not given, beside one chunk: what would be more is let go and read again."""
 archive_chunk_bytes_max: Final = 4 * MIB
 """What is read of one file at a time, or one message."""
 archive_buffer_bytes: Final = 64 * KIB

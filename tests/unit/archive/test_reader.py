@@ -92,6 +92,54 @@ def test_little_memory_gives_the_same(tmp_path: Path) -> None:
     assert max(len(p.rows.positions) for p in pieces if p.rows) <= 3  # a row of each topic
 
 
+def test_large_messages_of_many_topics_are_held_by_bytes_not_by_files(tmp_path: Path) -> None:
+    """A row of each file, and at the end all that is left of them, took what nobody had bounded."""
+    size, topics, memory = 1 << 18, 40, 1 << 20
+    log = []
+    for at in range(3 * topics):
+        body = (b"%d " % at).ljust(size, b"x")
+        batch = batch_from_bodies(
+            f"t{at * 7 % topics}", [body], publisher=5, first_sequence=at + 1, timestamp=DAY + at
+        )
+        log.append(Commit(np.arange(1) + at, batch))
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(log, end_of(log), rows_per_group=1)
+    archive = Archive(str(tmp_path))
+    archive.refresh()
+    manifest = archive._covering(0, end_of(log))
+    files = manifest.overlapping(0, end_of(log))
+    assert len(files) == topics
+    before = pa.total_allocated_bytes()
+    scan = Scan(archive.store, files, 0, end_of(log), memory_bytes=memory)
+    found: list[Told] = []
+    most = 0
+    for piece in scan:
+        most = max(most, pa.total_allocated_bytes() - before)
+        if piece.rows is not None:
+            found += told(piece.rows.positions, piece.rows.batch())
+    assert found == messages_of(log)
+    # what waits, a chunk, and as much again that was given: 40 files held 10 MB
+    assert most < 3 * memory
+
+
+def test_files_of_many_topics_are_each_opened_once(tmp_path: Path) -> None:
+    """Where messages are small nothing is read twice, however well their columns are packed."""
+    topics, each = 20, 2000
+    log = []
+    for at in range(topics):
+        bodies = [b'{"n":1}'] * each
+        batch = batch_from_bodies(f"t{at}", bodies, publisher=5, first_sequence=1 + at * each, timestamp=DAY)
+        log.append(Commit(np.arange(at, topics * each, topics), batch))
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(log, topics * each)
+    archive = Archive(str(tmp_path))
+    archive.refresh()
+    files = archive._covering(0, topics * each).overlapping(0, topics * each)
+    scan = Scan(archive.store, files, 0, topics * each, memory_bytes=1 << 19)
+    assert sum(len(piece.rows.positions) for piece in scan if piece.rows is not None) == topics * each
+    assert archive.store.files_opened == topics
+
+
 def test_more_files_than_may_be_open_are_read_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
