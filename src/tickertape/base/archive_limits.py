@@ -29,6 +29,8 @@ archive_threads_max: Final = 4
 """Requests that a server answers at a time."""
 archive_refresh_seconds_default: Final = 30.0
 """How often a server looks how far the archive reaches."""
+archive_looks_max: Final = 20
+"""Looks that go on from what the one before has read of the table's log; then the table is opened anew."""
 row_group_rows_max: Final = 64 * 1024
 """Messages in one row group: what a reader prunes by."""
 file_bytes_target: Final = 256 * MIB

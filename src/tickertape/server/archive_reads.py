@@ -132,8 +132,8 @@ class ArchiveReads:
         with other messages at its positions."""
         self._checks = 0
         """Comparisons with the log so far."""
-        self._last: tuple[Coverage, tuple[int, StoredMessage] | None] | None = None
-        """What it covered when it was looked at last, and the last message of that."""
+        self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
+        """Which table it was when it was looked at last, what it covered, and the last message of that."""
 
     def start(self, loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
@@ -306,11 +306,12 @@ class ArchiveReads:
 
     def _last_of(self, coverage: Coverage) -> tuple[int, StoredMessage] | None:
         """The last message that it covers, and its position."""
-        known = self._last
-        if known is None or known[0] != coverage:
-            last = self._opened().last_before(coverage.end)
+        archive, known = self._opened(), self._last
+        found = archive.table_id, coverage
+        if known is None or known[0] != found:
+            last = archive.last_before(coverage.end)
             stored = None if last is None else (last.position, StoredMessage(last.bookmark, last.timestamp))
-            known = self._last = coverage, stored
+            known = self._last = found, stored
         return known[1]
 
     def _record(self, name: str, level: int, **fields: str) -> None:

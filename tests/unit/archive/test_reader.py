@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import DAY, Commit, Told, end_of, messages_of, random_log, told
 from tickertape.archive.reader import Archive, fits
 from tickertape.archive.scan import Scan
+from tickertape.base.archive_limits import archive_looks_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, WrongJournal
 from tickertape.batch import batch_from_bodies
@@ -394,6 +396,33 @@ def test_a_table_whose_old_versions_are_cleaned_up_is_opened_anew(tmp_path: Path
     for entry in (tmp_path / "_delta_log").glob("*.json"):
         entry.unlink()
     assert archive.refresh() == (JOURNAL, 0, end_of(log), "")
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+
+
+@pytest.mark.parametrize("commits", [1, 6])
+def test_a_table_that_was_deleted_and_made_anew_is_seen_to_be_another(tmp_path: Path, commits: int) -> None:
+    """However many versions it has: those of the one before say nothing of it."""
+    location, log = tmp_path / "archive", random_log(Random(3), 20)
+    archive = archived(location, log, splits=3)
+    assert archive.refresh() == archive.coverage
+    before = archive.table_id
+    shutil.rmtree(location)
+    archived(location, log[5:], splits=commits)
+    for _ in range(archive_looks_max + 1):
+        archive.refresh()
+    coverage = archive.coverage
+    assert coverage is not None
+    assert coverage.begin == int(log[5].positions[0]) > 0
+    assert archive.table_id != before
+    wanted = [m for m in messages_of(log) if m[0] >= coverage.begin]
+    assert read(archive, coverage.begin, coverage.end) == wanted
+
+
+def test_a_table_that_was_made_anew_is_looked_at_when_a_file_is_missing(tmp_path: Path) -> None:
+    location, log = tmp_path / "archive", random_log(Random(3), 20)
+    archive = archived(location, log, splits=3)
+    shutil.rmtree(location)
+    archived(location, log, splits=6)
     assert read(archive, 0, end_of(log)) == messages_of(log)
 
 
