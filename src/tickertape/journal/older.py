@@ -18,6 +18,7 @@ from tickertape.journal.lookup import StoredMessage, message_at
 from tickertape.journal.reading import LogView, Part, ReadRequest
 from tickertape.journal.retired import expired, is_expired
 
+_NOTHING: Final = -1
 _SMALL: Final = 4096
 """What an answer that is no messages counts as, in bytes."""
 
@@ -147,19 +148,27 @@ class OlderReader:
         self._topic = topic
         self._scan = scan
         self.position = position
+        self._looked_for = _NOTHING
+        """Where the log began when it was looked again how far the archive reaches."""
 
-    def poll(self) -> ReadArchive | None:
+    def poll(self) -> ReadArchive | LookArchive | None:
         """What comes next: a request, or None where the log goes on. Raises `BookmarkExpired` when archive
         and log do not meet any more."""
         first = self._view.first_position  # retention may have gone on
         if self.position >= first:
             return None
         if not self._older.serves(self.position, first):
-            raise apart(f"position {self.position}", self._view, self._older)
+            if self._looked_for == first:
+                raise apart(f"position {self.position}", self._view, self._older)
+            self._looked_for = first
+            return LookArchive()  # it may have gone on since somebody looked
         return ReadArchive(self._scan, self.position, first, self._topic)
 
-    def answer(self, answer: ArchivedParts) -> list[Part]:
+    def answer(self, answer: ArchivedParts | Covered) -> list[Part]:
         """The answer to the last request: perhaps no part."""
+        if isinstance(answer, Covered):
+            self._older.cover(answer)
+            return []
         self.position = answer.end
         return answer.parts
 

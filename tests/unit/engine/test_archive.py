@@ -19,6 +19,7 @@ from tickertape.journal.older import (
     ArchivedPlace,
     ArchiveRequest,
     Covered,
+    LookArchive,
     ReadArchive,
     difference,
 )
@@ -233,12 +234,32 @@ def test_an_archive_that_ends_before_the_log_is_told_and_nothing_is_passed_over(
     assert answer.code == ""
 
 
+def test_without_require_what_was_archived_since_somebody_looked_is_read(tmp_path: Path) -> None:
+    """Retention does not wait for the archive, nor for who looks how far it reaches."""
+    scene = Scene(tmp_path / "archive", require=False)
+    world = scene.world
+    peer = world.connect("slow")
+    peer.subscribe("s", "t", bookmark="0", credit=400)
+    for _ in range(100):
+        world.step()
+    assert len(peer.heard["s"]) < 10
+    world.older.cover(Covered(0, scene.first - 5))  # what a look said before the archive went on
+    world.settle()
+    assert not any("ended" in mark for mark in peer.marks["s"])
+    assert peer.heard["s"] == scene.everything
+
+
 def test_an_archive_that_is_lost_ends_who_reads_it(scene: Scene) -> None:
     peer = scene.world.connect("slow")
     peer.subscribe("s", "t", bookmark="0", credit=400)
     for _ in range(100):
         scene.world.step()
-    scene.world.older.cover(Covered(scene.first - 1, scene.first))
+    covered = Covered(scene.first - 1, scene.first)
+    scene.world.older.cover(covered)
+    answer = scene.world.archive
+    scene.world.archive = lambda request: (  # type: ignore[method-assign]
+        covered if isinstance(request, LookArchive) else answer(request)
+    )
     scene.world.settle()
     assert peer.marks["s"] == ["ended bookmark_expired"]
     assert peer.heard["s"] == scene.everything[: len(peer.heard["s"])]
