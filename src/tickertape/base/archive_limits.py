@@ -27,6 +27,8 @@ archive_ahead_bytes_max: Final = 32 * MIB
 """What a server's readers have asked of the archive, or were given and have not used: all together."""
 archive_threads_max: Final = 4
 """Requests that a server answers at a time."""
+archive_threads_per_connection_max: Final = 2
+"""Of these, how many may be of one connection."""
 archive_refresh_seconds_default: Final = 30.0
 """How often a server looks how far the archive reaches."""
 archive_looks_max: Final = 20

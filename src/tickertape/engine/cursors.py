@@ -321,7 +321,7 @@ class Cursors:
                 token = self._new_token()
                 cursor.reading = True
                 self._reads[token] = cursor
-                self._effects.append(read_effect(token, step))
+                self._effects.append(read_effect(token, step, cursor.session.conn))
             return
         self.budgets.release(cursor)
         if step is None:

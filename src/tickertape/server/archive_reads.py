@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tickertape.base.archive_limits import archive_scans_max, archive_threads_max
@@ -40,6 +39,7 @@ from tickertape.journal.older import (
 )
 from tickertape.journal.reading import Part
 from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.archive_turns import ArchiveTurns
 from tickertape.server.events import event
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ArchiveReads:
         self._opening = threading.Lock()
         self._readings: OrderedDict[int, _Reading] = OrderedDict()
         self._readings_lock = threading.Lock()
-        self._jobs: SimpleQueue[ArchiveRead | None] = SimpleQueue()
+        self._turns = ArchiveTurns()
         self._threads: list[threading.Thread] = []
         self._waiting = 0
         """Requests that were not answered."""
@@ -147,13 +147,18 @@ class ArchiveReads:
         busy = len(self._threads) - 1  # one of them looks
         if busy < min(self._waiting, archive_threads_max):
             self._run_thread(self._answer_all, f"archive-read-{busy}")
-        self._jobs.put(effect)
+        self._turns.put(effect)
+
+    def drop(self, conn: int) -> None:
+        """A connection is gone: what it has asked for and was not begun is over."""
+        for effect in self._turns.drop(conn):
+            self._waiting -= 1
+            self._tell(effect.token, ArchiveFailed("nobody waits for it"))
 
     def stop(self) -> None:
         """End the threads; one that waits for a store is left to itself."""
         self._stopped.set()
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._turns.stop()
         for thread in self._threads:
             thread.join(_END_SECONDS_MAX / len(self._threads))
 
@@ -266,7 +271,7 @@ class ArchiveReads:
                 self._to_loop(self._looked, covered)
 
     def _answer_all(self) -> None:
-        while (effect := self._jobs.get()) is not None:
+        while (effect := self._turns.take()) is not None:
             answer: ArchiveAnswer | TickertapeError
             try:
                 answer = self._answer(effect.request)
@@ -276,6 +281,7 @@ class ArchiveReads:
                 answer = ArchiveFailed(f"internal error: {defect!r}")
             self._to_loop(self._answered, effect.token, answer)
             self._read_ahead(effect.request)
+            self._turns.done(effect)
 
     def _answer(self, request: ArchiveRequest) -> ArchiveAnswer:
         if isinstance(request, LookArchive):

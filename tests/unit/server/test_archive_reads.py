@@ -35,6 +35,11 @@ from tickertape.journal.older import (
 )
 from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_reads import ArchiveReads
+from tickertape.server.config import Config
+from tickertape.server.config import Instance as InstanceConfig
+from tickertape.server.instance import Instance
+from tickertape.server.listener import Peer, listen
+from tickertape.server.opening import open_instance
 
 pytestmark = pytest.mark.slow
 
@@ -274,7 +279,7 @@ def test_answers_come_on_the_event_loop(location: Path) -> None:
         reads = reads_of(location)
         driver = await started(reads)
         for token in range(9):
-            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None)))
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
         while len(driver.broker.answers) < 9:
             driver.flushed.clear()
             await driver.flushed.wait()
@@ -315,7 +320,7 @@ def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptu
         for token in range(4):
             if token == 2:
                 ArchiveWriter(tmp_path / "later", JOURNAL)
-            reads.submit(ArchiveRead(token, LookArchive()))
+            reads.submit(ArchiveRead(token, LookArchive(), token))
             await answered(driver, token + 1)
         reads.stop()
         begins = [answer.begin for _, answer in driver.broker.answers if isinstance(answer, Covered)]
@@ -338,24 +343,24 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
         reads = reads_of(tmp_path)
         driver = await started(reads)
         driver.broker.found = JournalCorrupt("cannot be read")
-        reads.submit(ArchiveRead(0, LookArchive()))
+        reads.submit(ArchiveRead(0, LookArchive(), 0))
         await answered(driver, 1)
         assert reads._older.end == 0, "nobody knows"
         driver.broker.found = ""
-        reads.submit(ArchiveRead(1, LookArchive()))
+        reads.submit(ArchiveRead(1, LookArchive(), 1))
         await answered(driver, 2)
         assert reads._older.end == END
         driver.broker.found = "has no message there"
-        reads.submit(ArchiveRead(2, LookArchive()))
+        reads.submit(ArchiveRead(2, LookArchive(), 2))
         await answered(driver, 3)
         assert reads._older.end == END, "it is what it was: looked up once"
         writer.commit([], END + 1)
         driver.broker.journal.persisted_end = END + 9
-        reads.submit(ArchiveRead(3, LookArchive()))
+        reads.submit(ArchiveRead(3, LookArchive(), 3))
         await answered(driver, 4)
         assert reads._older.known
         assert reads._older.end == 0, "nothing is removed for being in it"
-        reads.submit(ArchiveRead(4, ReadArchive(1, 0, END, None)))
+        reads.submit(ArchiveRead(4, ReadArchive(1, 0, END, None), 4))
         await answered(driver, 5)
         reads.stop()
         answers = [answer for _, answer in driver.broker.answers]
@@ -392,7 +397,7 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
         reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
         for token, end in enumerate((END - 1, END + 5)):  # it grows, with other messages
             driver.broker.journal.persisted_end = end
-            reads.submit(ArchiveRead(token, LookArchive()))
+            reads.submit(ArchiveRead(token, LookArchive(), token))
             while len(driver.broker.answers) <= token:
                 driver.flushed.clear()
                 await driver.flushed.wait()
@@ -415,12 +420,12 @@ def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.Monk
     async def run() -> None:
         reads = reads_of(location, journal="f" * 32)
         driver = await started(reads)
-        reads.submit(ArchiveRead(1, LookArchive()))
+        reads.submit(ArchiveRead(1, LookArchive(), 1))
         while not driver.broker.answers:
             driver.flushed.clear()
             await driver.flushed.wait()
         monkeypatch.setattr(ArchiveReads, "_read", lambda *_: 1 / 0)
-        reads.submit(ArchiveRead(2, ReadArchive(1, 0, END, None)))
+        reads.submit(ArchiveRead(2, ReadArchive(1, 0, END, None), 2))
         while len(driver.broker.answers) < 2:
             driver.flushed.clear()
             await driver.flushed.wait()
@@ -449,7 +454,7 @@ def test_one_that_waits_for_the_store_holds_up_nobody_else(
         driver = await started(reads)
         monkeypatch.setattr(ArchiveReads, "_read", waits)
         for token in range(1, 5):
-            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None)))
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
         while len(driver.broker.answers) < 3:
             driver.flushed.clear()
             await driver.flushed.wait()
@@ -466,6 +471,83 @@ def test_one_that_waits_for_the_store_holds_up_nobody_else(
         release.set()
 
 
+def test_one_connection_with_many_requests_leaves_threads_to_others(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when it is gone, what it has asked for is not carried out."""
+    release = threading.Event()
+    begun: list[int] = []
+    read = ArchiveReads._read
+
+    def waits(self: ArchiveReads, request: ReadArchive) -> ArchivedParts:
+        begun.append(request.scan)
+        if request.scan < 10:
+            release.wait(30)
+        return read(self, request)
+
+    async def run() -> None:
+        reads = reads_of(location)
+        driver = await started(reads)
+        monkeypatch.setattr(ArchiveReads, "_read", waits)
+        for token in range(10):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), 1))
+        for token in (10, 11):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
+        await answered(driver, 2)
+        assert {token for token, _ in driver.broker.answers} == {10, 11}
+        reads.drop(1)
+        assert [token for token, _ in driver.broker.answers[2:]] == list(range(2, 10))
+        assert all(isinstance(answer, ArchiveFailed) for _, answer in driver.broker.answers[2:])
+        release.set()
+        await answered(driver, 12)
+        reads.submit(ArchiveRead(12, ReadArchive(12, 0, END, None), 12))
+        await answered(driver, 13)
+        assert sorted(begun) == [0, 1, 10, 11, 12]
+        reads.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
+def test_a_connection_that_ends_drops_what_it_has_asked_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        opened = open_instance(Config(instance=InstanceConfig(data=str(tmp_path))))
+        dropped: list[int] = []
+        gone = asyncio.Event()
+
+        class Reads:
+            def start(self, loop: object, driver: object) -> None:
+                pass
+
+            def stop(self) -> None:
+                pass
+
+            def drop(self, conn: int) -> None:
+                dropped.append(conn)
+                gone.set()
+
+        with_archive = opened._replace(archive=Reads())  # type: ignore[arg-type]
+        instance = Instance(with_archive, asyncio.get_running_loop())
+        server, uri = await listen("tcp://127.0.0.1:0", lambda: Peer(instance))
+        instance.flush()
+        port = int(uri.rpartition(":")[2])
+        for _ in range(2):
+            gone.clear()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            await asyncio.wait_for(gone.wait(), 30)
+        assert dropped == [1, 2]
+        server.close()
+        instance.close()
+        assert await instance.stopped is None
+        instance.dismiss()
+        instance.release()
+
+    asyncio.run(run())
+
+
 def test_a_store_that_does_not_answer_does_not_hold_up_the_end(
     location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,7 +557,7 @@ def test_a_store_that_does_not_answer_does_not_hold_up_the_end(
         reads = reads_of(location)
         await started(reads)
         monkeypatch.setattr(ArchiveReads, "_read", lambda *_: release.wait(30))
-        reads.submit(ArchiveRead(1, ReadArchive(1, 0, END, None)))
+        reads.submit(ArchiveRead(1, ReadArchive(1, 0, END, None), 1))
         began = time.monotonic()
         reads.stop()
         assert time.monotonic() - began < 5

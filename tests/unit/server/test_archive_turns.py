@@ -1,0 +1,58 @@
+"""Whose request of the archive comes next."""
+
+from __future__ import annotations
+
+from tickertape.engine.effects import ArchiveRead
+from tickertape.journal.older import LookArchive
+from tickertape.server.archive_turns import ArchiveTurns
+
+
+def turns_of(*conns: int) -> ArchiveTurns:
+    """A request of each, with its number as token."""
+    turns = ArchiveTurns()
+    for token, conn in enumerate(conns):
+        turns.put(ArchiveRead(token, LookArchive(), conn))
+    return turns
+
+
+def test_connections_take_turns() -> None:
+    turns = turns_of(1, 1, 1, 1, 2, 3, 2)
+    taken = []
+    for _ in range(7):
+        effect = turns.take()
+        assert effect is not None
+        taken.append(effect.token)
+        turns.done(effect)
+    assert taken == [0, 4, 5, 1, 6, 2, 3]
+
+
+def test_no_connection_has_more_than_its_part_at_a_time() -> None:
+    turns = turns_of(1, 1, 1, 1, 2)
+    first = turns.take()
+    assert first is not None
+    others = [turns.take() for _ in range(2)]
+    assert [effect.conn for effect in others if effect is not None] == [2, 1]
+    turns.stop()
+    assert turns.take() is None
+
+    turns = turns_of(1, 1, 1)
+    under_way = [turns.take() for _ in range(2)]
+    turns.put(ArchiveRead(9, LookArchive(), 2))
+    later = turns.take()
+    assert later is not None
+    assert later.token == 9
+    assert under_way[0] is not None
+    turns.done(under_way[0])
+    last = turns.take()
+    assert last is not None
+    assert last.token == 2
+
+
+def test_what_was_not_begun_is_given_back() -> None:
+    turns = turns_of(1, 1, 2, 1)
+    assert turns.take() is not None
+    assert [effect.token for effect in turns.drop(1)] == [1, 3]
+    assert turns.drop(1) == []
+    left = turns.take()
+    assert left is not None
+    assert left.token == 2
