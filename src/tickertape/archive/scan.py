@@ -2,7 +2,9 @@
 
 Files overlap where several topics were recorded at the same time. Each is read a chunk at a time, and rows
 are given up to where the next chunk of one of them could begin. Must never let more wait to be given than
-`archive_scan_bytes_max` and one chunk: what is given last is put back, and read again. Nor pass over a row.
+`archive_scan_bytes_max` and one chunk (what is given last is put back, and read again), or fetch more from an
+object store ahead of that than `archive_fetched_bytes_max`; what comes on top is a page of each file that is
+open. Nor pass over a row.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tickertape.archive.store import Store
 from tickertape.archive.table import FILE_COLUMNS
 from tickertape.base.archive_limits import (
     archive_chunk_bytes_max,
+    archive_fetched_bytes_max,
     archive_files_open_max,
     archive_scan_bytes_max,
 )
@@ -55,12 +58,14 @@ class Scan:
         end: int,
         *,
         memory_bytes: int = archive_scan_bytes_max,
+        fetched_bytes: int = archive_fetched_bytes_max,
     ) -> None:
         self._store = store
         self._waiting = deque(files)
         self._begin = begin
         self._end = end
         self._memory = memory_bytes
+        self._fetched = fetched_bytes
         self._open: list[_Stream] = []
 
     def __iter__(self) -> Iterator[Piece]:
@@ -104,11 +109,10 @@ class Scan:
 
     def _fill(self) -> None:
         """Read on where all that was read is given; drop what is read to its end."""
-        chunk = self._chunk_bytes()
         held = sum(stream.held_bytes for stream in self._open)
         for stream in self._open:
             if not stream.waits:
-                stream.fill(chunk)
+                self._read(stream)
                 held = self._put_back(held + stream.held_bytes)
                 if len(self._open) > archive_files_open_max:
                     stream.close()  # and opened again, when more of it is wanted
@@ -119,7 +123,7 @@ class Scan:
         first = min(stream.first for stream in self._open)
         for stream in self._open:
             if stream.first == first and not stream.held_bytes:
-                stream.fill(self._chunk_bytes())
+                self._read(stream)
                 self._put_back(sum(other.held_bytes for other in self._open))
 
     def _put_back(self, held: int) -> int:
@@ -133,9 +137,15 @@ class Scan:
             last.put_back()
         return held
 
-    def _chunk_bytes(self) -> int:
-        """Half of what each may have: rows may take more than their file says."""
-        return min(archive_chunk_bytes_max, self._memory // (2 * max(len(self._open), 1)))
+    def _read(self, stream: _Stream) -> None:
+        """Read a chunk: half of what each may have, because rows may take more than their file says."""
+        count = len(self._open)
+        stream.fill(min(archive_chunk_bytes_max, self._memory // (2 * count)), self._fetched // count)
+        fetched = sum(other.fetched_bytes for other in self._open)
+        while fetched > self._fetched:  # some were opened when there were fewer
+            most = max(self._open, key=lambda other: other.fetched_bytes)
+            fetched -= most.fetched_bytes
+            most.close()
 
 
 class _Stream:
@@ -151,6 +161,8 @@ class _Stream:
         self._at = 0
         self.held_bytes = 0
         """What the rows that wait take."""
+        self.fetched_bytes = 0
+        """What may be fetched of its file and not be rows yet."""
         self._back: int | None = None
         """Position of the first row that waits, when its rows were put back."""
         self._left: int | None = None
@@ -198,14 +210,15 @@ class _Stream:
         self._rows, self.held_bytes, self._left = None, 0, None
         self.close()
 
-    def fill(self, chunk_bytes: int) -> None:
-        """Read the next chunk, if there is one. Raises `ArchiveFailed`."""
+    def fill(self, chunk_bytes: int, fetched_bytes: int) -> None:
+        """Read the next chunk, if there is one; a file that is opened for it fetches so much at a time.
+        Raises `ArchiveFailed`."""
         if self._left == 0:
             self.close()
             return
         with self._store.failing(self._file.path):
             if self._chunks is None:
-                self._chunks = self._read(chunk_bytes)
+                self._chunks = self._read(chunk_bytes, fetched_bytes)
             try:
                 rows = next(self._chunks, None)
             except ArchiveFailed as error:
@@ -222,14 +235,16 @@ class _Stream:
         self._rows, self._at = rows, 0
         self.held_bytes = rows.table.get_total_buffer_size()
         self._begin = int(rows.positions[-1]) + 1
+        if self._left == 0:
+            self.close()
 
     def close(self) -> None:
         """Close the file; it is opened again for what is still to be read."""
-        self._chunks = None
+        self._chunks, self.fetched_bytes = None, 0
 
-    def _read(self, chunk_bytes: int) -> Iterator[Rows]:
+    def _read(self, chunk_bytes: int, fetched_bytes: int) -> Iterator[Rows]:
         """The rows in `[begin, end)`, in chunks of about so many bytes."""
-        file = self._store.open_file(self._file.path)
+        file, self.fetched_bytes = self._store.open_within(self._file.path, fetched_bytes)
         expected = self._file.rows
         if expected not in (None, file.metadata.num_rows):
             raise ArchiveFailed(f"it has {file.metadata.num_rows} rows, the table says {expected}")

@@ -11,8 +11,14 @@ from tickertape.base.limits import KIB, MIB
 
 archive_row_group_bytes_max: Final = 16 * MIB
 """Bodies in a row group of its files, or one message."""
+archive_page_bytes: Final = MIB
+"""Bodies in a page of its files, but for the last messages in it: who reads a file has a page in memory."""
+archive_page_messages_max: Final = 4
+"""The last messages in a page."""
 archive_scan_bytes_max: Final = 64 * MIB
 """What a reader has read and not given, beside one chunk: what would be more is let go and read again."""
+archive_fetched_bytes_max: Final = 64 * MIB
+"""What a reader has fetched from an object store and not made rows of, beside a page of each file."""
 archive_chunk_bytes_max: Final = 4 * MIB
 """What is read of one file at a time, or one message."""
 archive_buffer_bytes: Final = 64 * KIB

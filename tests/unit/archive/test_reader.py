@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +41,19 @@ def archived(location: Path, log: list[Commit], splits: int = 3, rows_per_group:
     archive = Archive(str(location), JOURNAL)
     archive.refresh()
     return archive
+
+
+class Counted(io.BytesIO):
+    """A file of an object store, which notes how much is read of it at a time."""
+
+    def __init__(self, data: bytes, read: list[int]) -> None:
+        super().__init__(data)
+        self._read = read
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self._read.append(len(data))
+        return data
 
 
 def read(
@@ -274,7 +289,7 @@ def test_a_damaged_page_is_told(tmp_path: Path) -> None:
     victim = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_size)
     data = bytearray(victim.read_bytes())
     about = pq.ParquetFile(victim).metadata.row_group(0).column(4)
-    data[about.dictionary_page_offset + about.total_compressed_size // 2] ^= 1
+    data[about.data_page_offset + about.total_compressed_size // 2] ^= 1
     victim.write_bytes(data)
     with pytest.raises(ArchiveFailed, match=victim.name):
         read(archive, 0, end_of(log))
@@ -466,6 +481,43 @@ def test_an_object_store_is_read_as_a_path_is(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ArchiveFailed, match=gone.name) as error:
         read(archive, 0, end_of(log))
     assert error.value.missing
+
+
+def test_what_many_files_in_an_object_store_have_fetched_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a row group of each, but a page; where there are few files, row groups are fetched as a whole."""
+    topics, each, size, bound = 8, 128, 1 << 15, 5 << 20
+    random = Random(1)
+    log = []
+    for at in range(topics):
+        bodies = [random.randbytes(size) for _ in range(each)]
+        batch = batch_from_bodies(f"t{at}", bodies, publisher=5, first_sequence=1 + at * each, timestamp=DAY)
+        log.append(Commit(np.arange(at, topics * each, topics), batch))
+    end = topics * each
+    ArchiveWriter(tmp_path, JOURNAL).add(log, end)
+    archive = Archive(str(tmp_path))
+    archive.refresh()
+    store = archive.store
+    store.root = None
+    fetched: list[int] = []
+
+    def opens(path: str) -> Any:
+        return Counted((tmp_path / path).read_bytes(), fetched)
+
+    monkeypatch.setattr(store, "_open_remote", opens)
+    for count in (topics, 1):
+        fits_topic = f"^t({'|'.join(map(str, range(count)))})$"
+        files = archive._covering(0, end).overlapping(0, end, fits(fits_topic))
+        scan = Scan(store, files, 0, end, memory_bytes=1 << 20, fetched_bytes=bound)
+        rows = 0
+        fetched.clear()
+        for piece in scan:
+            rows += 0 if piece.rows is None else len(piece.rows.positions)
+            assert sum(stream.fetched_bytes for stream in scan._open) <= bound
+        assert rows == count * each
+        assert sum(read >= each * size for read in fetched) == 1  # the first, when there were no others
+        assert sum(fetched) < 3 * count * each * size
 
 
 def test_a_file_that_is_not_there_has_the_range_the_table_says(tmp_path: Path) -> None:
