@@ -6,19 +6,17 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
-from types import SimpleNamespace
 
 import pytest
 
+from tests.helpers.archive_reading import END, JOURNAL, LOG, Driver, answered, reads_of, started
 from tests.helpers.archives import ArchiveWriter
-from tests.helpers.logs import Told, end_of, messages_of, random_log, told
+from tests.helpers.logs import Told, messages_of, told
 from tickertape.archive.reader import Archive, Archived
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, JournalCorrupt, TickertapeError, WrongJournal
-from tickertape.base.ports import Now
 from tickertape.engine.effects import ArchiveRead
 from tickertape.journal.older import (
     ArchiveAnswer,
@@ -29,23 +27,12 @@ from tickertape.journal.older import (
     FindArchived,
     LastArchived,
     LookArchive,
-    Older,
     ReadArchive,
     TimeArchived,
 )
-from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_reads import ArchiveReads
-from tickertape.server.config import Config
-from tickertape.server.config import Instance as InstanceConfig
-from tickertape.server.instance import Instance
-from tickertape.server.listener import Peer, listen
-from tickertape.server.opening import open_instance
 
 pytestmark = pytest.mark.slow
-
-JOURNAL = "0123456789abcdef" * 2
-LOG = random_log(Random(1), 40)
-END = end_of(LOG)
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +40,6 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("archives") / "one"
     ArchiveWriter(found, JOURNAL).add(LOG, END, rows_per_file=20, rows_per_group=5)
     return found
-
-
-def reads_of(location: Path, journal: str = JOURNAL, refresh: float = 30.0) -> ArchiveReads:
-    config = ArchiveConfig(location=str(location), refresh=refresh)
-    return ArchiveReads(config, journal, Older(str(location)))
 
 
 def parts(answer: ArchiveAnswer) -> list[Told]:
@@ -226,52 +208,6 @@ def test_places(location: Path) -> None:
 
 
 # -- on an event loop ---------------------------------------------------------------------------------
-
-
-class Broker:
-    """What of the engine is told."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, object]] = []
-        self.freed_times = 0
-        self.retaining = self
-        self.journal = SimpleNamespace(persisted_end=END, view=None)
-        self.errands = SimpleNamespace(begin=self.compare)
-        self.found: str | TickertapeError = ""
-        """What a comparison with the log comes to."""
-
-    def compare(self, key: int, steps: object, done: Callable[[str | TickertapeError], None]) -> None:
-        assert key < 0
-        done(self.found)
-
-    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
-        assert now.wall
-        self.answers.append((token, answer))
-
-    def freed(self, now: Now) -> None:
-        self.freed_times += 1
-
-
-class Driver:
-    def __init__(self) -> None:
-        self.broker = Broker()
-        self.flushed = asyncio.Event()
-
-    def flush(self) -> None:
-        self.flushed.set()
-
-
-async def started(reads: ArchiveReads) -> Driver:
-    driver = Driver()
-    reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
-    return driver
-
-
-async def answered(driver: Driver, count: int) -> None:
-    """So many answers are there."""
-    while len(driver.broker.answers) < count:
-        driver.flushed.clear()
-        await driver.flushed.wait()
 
 
 def test_answers_come_on_the_event_loop(location: Path) -> None:
@@ -509,43 +445,6 @@ def test_one_connection_with_many_requests_leaves_threads_to_others(
         asyncio.run(run())
     finally:
         release.set()
-
-
-def test_a_connection_that_ends_drops_what_it_has_asked_for(tmp_path: Path) -> None:
-    async def run() -> None:
-        opened = open_instance(Config(instance=InstanceConfig(data=str(tmp_path))))
-        dropped: list[int] = []
-        gone = asyncio.Event()
-
-        class Reads:
-            def start(self, loop: object, driver: object) -> None:
-                pass
-
-            def stop(self) -> None:
-                pass
-
-            def drop(self, conn: int) -> None:
-                dropped.append(conn)
-                gone.set()
-
-        with_archive = opened._replace(archive=Reads())  # type: ignore[arg-type]
-        instance = Instance(with_archive, asyncio.get_running_loop())
-        server, uri = await listen("tcp://127.0.0.1:0", lambda: Peer(instance))
-        instance.flush()
-        port = int(uri.rpartition(":")[2])
-        for _ in range(2):
-            gone.clear()
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            await asyncio.wait_for(gone.wait(), 30)
-        assert dropped == [1, 2]
-        server.close()
-        instance.close()
-        assert await instance.stopped is None
-        instance.dismiss()
-        instance.release()
-
-    asyncio.run(run())
 
 
 def test_a_store_that_does_not_answer_does_not_hold_up_the_end(

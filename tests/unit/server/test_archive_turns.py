@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 from tickertape.engine.effects import ArchiveRead
 from tickertape.journal.older import LookArchive
 from tickertape.server.archive_turns import ArchiveTurns
+from tickertape.server.config import Config
+from tickertape.server.config import Instance as InstanceConfig
+from tickertape.server.instance import Instance
+from tickertape.server.listener import Peer, listen
+from tickertape.server.opening import open_instance
 
 
 def turns_of(*conns: int) -> ArchiveTurns:
@@ -56,3 +64,40 @@ def test_what_was_not_begun_is_given_back() -> None:
     left = turns.take()
     assert left is not None
     assert left.token == 2
+
+
+def test_a_connection_that_ends_drops_what_it_has_asked_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        opened = open_instance(Config(instance=InstanceConfig(data=str(tmp_path))))
+        dropped: list[int] = []
+        gone = asyncio.Event()
+
+        class Reads:
+            def start(self, loop: object, driver: object) -> None:
+                pass
+
+            def stop(self) -> None:
+                pass
+
+            def drop(self, conn: int) -> None:
+                dropped.append(conn)
+                gone.set()
+
+        with_archive = opened._replace(archive=Reads())  # type: ignore[arg-type]
+        instance = Instance(with_archive, asyncio.get_running_loop())
+        server, uri = await listen("tcp://127.0.0.1:0", lambda: Peer(instance))
+        instance.flush()
+        port = int(uri.rpartition(":")[2])
+        for _ in range(2):
+            gone.clear()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            await asyncio.wait_for(gone.wait(), 30)
+        assert dropped == [1, 2]
+        server.close()
+        instance.close()
+        assert await instance.stopped is None
+        instance.dismiss()
+        instance.release()
+
+    asyncio.run(run())
