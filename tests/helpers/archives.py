@@ -82,7 +82,12 @@ class ArchiveWriter:
         target = self.location / path
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(
-            rows.select(table.FILE_COLUMNS), target, row_group_size=rows_per_group, write_page_checksum=True
+            rows.select(table.FILE_COLUMNS),
+            target,
+            row_group_size=rows_per_group,
+            write_page_checksum=True,
+            use_dictionary=["publisher", "correlation_id", "key"],
+            write_batch_size=4,
         )
         numbers = {name: rows.column(name).cast(pa.int64()).to_numpy() for name in ("position", "sequence")}
         stamps = rows.column("timestamp").cast(pa.int64()).to_numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -12,7 +13,16 @@ import pytest
 
 import tickertape as tt
 from tests.helpers.admin import stats_of
-from tests.helpers.archived_servers import CONFIG, MESSAGES, Seen, World, archived_world, publish, seen
+from tests.helpers.archived_servers import (
+    CONFIG,
+    MESSAGES,
+    Seen,
+    World,
+    archive_to,
+    archived_world,
+    publish,
+    seen,
+)
 from tests.helpers.archives import ArchiveWriter, commits_of
 from tickertape.testing import RunningServer, running_server, wait_until
 
@@ -199,6 +209,38 @@ def test_an_archive_that_ends_before_the_log_begins(tmp_path: Path) -> None:
             client.read_positions("a", 0, 10, journal)
         assert seen(client.replay("^[ab]$", expired.value.available))
         assert client.resolve("a", tt.NOW)
+
+
+def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_does_not_use_it(tmp_path: Path) -> None:
+    data, archive, copy = tmp_path / "data", tmp_path / "archive", tmp_path / "copy"
+    config = CONFIG.format(archive=archive, require="true")
+    apart = config[: config.index("[archive]")].replace("3MB", "1GB")
+    with running_server(data, apart) as server:
+        publish(server, range(50))
+        server.stop()
+    shutil.copytree(data, copy)
+    with running_server(data, apart) as server:
+        publish(server, range(50, 200))
+        with tt.Client("all", server.uri) as client:
+            journal, _, end = client.resolve("^[ab]$", tt.EPOCH)
+        archive_to(ArchiveWriter(archive, journal), data, 0, end)
+        server.stop()
+    shutil.rmtree(data)
+    copy.rename(data)
+    with running_server(data, apart) as server:
+        publish(server, range(50, 600))
+        server.stop()
+    with running_server(data, config) as server:
+        with tt.Client("all", server.uri) as client:
+            wait_until(lambda: "archive_failed" in server.errors(), 20)
+            publish(server, range(600, 620))
+            wait_until(lambda: stats_of(server).journal.retention.held_by == "archive", 20)
+            assert stats_of(server).journal.first_position == 0
+            found = seen(client.replay("^[ab]$"))
+            assert [number for _, number, _ in found] == list(range(620))
+        told = next(line for line in server.errors().splitlines() if "archive_failed" in line)
+        assert "and the log has " in told
+        assert " there: it has lost messages" in told
 
 
 def test_the_archive_of_another_journal(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tickertape.cli.group import cli
 from tickertape.client.blocking import Client
 from tickertape.engine.queue.checkpoint import Covered, encode_covered
 from tickertape.journal.disk import SystemDisk
+from tickertape.journal.format import segment_path
 from tickertape.journal.identity import read_identity
 from tickertape.journal.queue_files import write_queues
 from tickertape.journal.snapshot import take_snapshot
@@ -324,6 +325,35 @@ def test_what_a_log_that_lost_its_end_says_of_a_queue_counts(tmp_path: Path) -> 
     assert code == 0, output
     assert "by queue 'work', which needs the log from position 0 on" in output
     assert segments(data) == before
+
+
+def test_what_a_queue_needs_stays_also_when_it_could_not_be_recovered(tmp_path: Path) -> None:
+    """Damage in the log keeps it from being served: its jobs are there when that is mended."""
+    data = tmp_path / "data"
+    fill_queue(data, acknowledged=3)
+    before = segments(data)
+    jobs = [row["position"] for row in log_rows(data) if row["topic"] == "jobs"]
+    number, first, _ = before[-2]
+    assert first > jobs[4]
+    archive(data, tmp_path / "archive", end=first)
+    path = data / segment_path(number)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    with running_server(data, QUEUE) as server:
+        assert "the queues are not served" in server.errors()
+        server.stop()
+    code, output = prune(data, tmp_path / "archive")
+    assert code == 0, output
+    assert "by queue 'work', which needs the log from position" in output
+    assert segments(data)[0][2] > jobs[3]
+    assert segments(data)[0][1] <= jobs[3]
+    path.write_bytes(whole)
+    with running_server(data, QUEUE) as server, Client("worker", server.uri) as client:
+        assert "its definition has changed" not in server.errors()
+        stream = client.subscribe("work", options="max_backlog=100")
+        left = [message.data for _, message in zip(range(3), stream, strict=False)]
+    assert left == [b"job 3", b"job 4", b"job 5"]
 
 
 # -- interrupted --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ _ROWS_MAX: Final = 1 << 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _SIGN: Final = 1 << 63
+_LAST_COLUMNS: Final = ("position", "publisher", "sequence", "timestamp")
 
 
 def find_bookmark(store: Store, manifest: Manifest, bookmark: Bookmark, end: int) -> int | None:
@@ -75,8 +76,17 @@ def find_time(store: Store, manifest: Manifest, micros: int, begin: int, end: in
     return best
 
 
-def last_before(store: Store, manifest: Manifest, position: int) -> tuple[int, Bookmark] | None:
-    """Position and bookmark of the last message before `position`; None when the archive has none there."""
+class Last(NamedTuple):
+    """The last message of some."""
+
+    position: int
+    bookmark: Bookmark
+    timestamp: int
+    """Microseconds since 1970 UTC."""
+
+
+def last_before(store: Store, manifest: Manifest, position: int) -> Last | None:
+    """The last message before `position`; None when the archive has none there."""
     best, found = -1, None
     candidates = manifest.files(manifest.low < position)
     for file in sorted(candidates, key=lambda file: file.high, reverse=True):
@@ -87,23 +97,22 @@ def last_before(store: Store, manifest: Manifest, position: int) -> tuple[int, B
         for group in reversed(groups_between(opened, best + 1, position)):
             last = _last_row(store, opened, file.path, group, position)
             if last is not None:
-                if last[0] > best:
-                    best, found = last[0], last
+                if last.position > best:
+                    best, found = last.position, last
                 break
     return found
 
 
-def _last_row(
-    store: Store, opened: pq.ParquetFile, path: str, group: int, position: int
-) -> tuple[int, Bookmark] | None:
-    """Position and bookmark of the last row of a row group below `position`."""
+def _last_row(store: Store, opened: pq.ParquetFile, path: str, group: int, position: int) -> Last | None:
+    """The last row of a row group below `position`."""
     found = None
-    for batch in store.rows(opened, path, group, ("position", "publisher", "sequence"), _ROWS_MAX):
+    for batch in store.rows(opened, path, group, _LAST_COLUMNS, _ROWS_MAX):
         positions = _integers(batch, "position")
         row = int(positions.searchsorted(position)) - 1
         if row >= 0:
             sequence = int(_integers(batch, "sequence")[row]) % (2 * _SIGN)
-            found = int(positions[row]), Bookmark(int(_publisher(batch, row)), sequence)
+            bookmark = Bookmark(int(_publisher(batch, row)), sequence)
+            found = Last(int(positions[row]), bookmark, int(_integers(batch, "timestamp")[row]))
     return found
 
 

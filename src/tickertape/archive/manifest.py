@@ -44,11 +44,12 @@ class ArchiveFile(NamedTuple):
 class Manifest:
     """The files of one version, by their least position."""
 
-    def __init__(self, coverage: Coverage, version: int, table: DeltaTable) -> None:
+    def __init__(self, coverage: Coverage, version: int, table: DeltaTable, table_id: str) -> None:
         import pyarrow as pa
 
         self.coverage = coverage
         self.version = version
+        self.table_id = table_id
         actions = pa.table(table.get_add_actions(flatten=True))
         order = np.argsort(_column(actions, "min.position", _LEAST), kind="stable")
         self._paths = [unquote(path) for path in actions.column("path").take(order).to_pylist()]

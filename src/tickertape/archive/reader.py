@@ -18,7 +18,7 @@ from tickertape.archive.rows import Rows
 from tickertape.archive.scan import Scan
 from tickertape.archive.store import Store
 from tickertape.archive.table import Coverage, coverage_of
-from tickertape.base.archive_limits import archive_answer_bytes_max
+from tickertape.base.archive_limits import archive_answer_bytes_max, archive_looks_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.names import is_pattern
@@ -53,32 +53,36 @@ class Archive:
         self.store = Store(location, options)
         self._journal = journal
         self._table: DeltaTable | None = None
+        self._looks_left = 0
+        """How often it may be gone on from that table."""
         self._manifest: Manifest | None = None
         self._lock = Lock()
 
-    def refresh(self) -> Coverage | None:
+    def refresh(self, *, anew: bool = False) -> Coverage | None:
         """Look at the newest version of the table: what it covers; None when there is no table yet.
 
-        Raises `ArchiveFailed`, `WrongJournal`."""
+        Now and then, and with `anew`, it is opened anew: it may be another one at the same place, whose
+        changes say nothing of that. Raises `ArchiveFailed`, `WrongJournal`."""
         with self._lock:
-            table = self._newest()
+            table = self._newest(anew=anew)
             if table is None:
                 return None
-            version = table.version()
-            if self._manifest is None or self._manifest.version != version:
-                with self.store.failing("the table"):
+            with self.store.failing("the table"):
+                known, version, table_id = self._manifest, table.version(), str(table.metadata().id)
+                if known is None or (known.version, known.table_id) != (version, table_id):
                     coverage = coverage_of(table, self._journal)
-                    self._manifest = Manifest(coverage, version, table)
+                    self._manifest = known = Manifest(coverage, version, table, table_id)
             self._table = table
-            return self._manifest.coverage
+            return known.coverage
 
-    def _newest(self) -> DeltaTable | None:
+    def _newest(self, *, anew: bool) -> DeltaTable | None:
         """The table in its newest version; None when there never was one."""
         if not self.store.has_table():
             if self._manifest is None:
                 return None
             raise ArchiveFailed(f"{self.store.location}: the table is gone; it had {self._manifest.coverage}")
-        if self._table is not None:
+        if self._table is not None and self._looks_left and not anew:
+            self._looks_left -= 1
             try:
                 with self.store.failing("the table"):
                     self._table.update_incremental()
@@ -86,7 +90,14 @@ class Archive:
                 pass  # what it goes on from may be cleaned up by now
             else:
                 return self._table
+        self._looks_left = archive_looks_max
         return self.store.open_table()
+
+    @property
+    def table_id(self) -> str:
+        """Which table it was when it was looked at last: one that was deleted and made anew is another."""
+        manifest = self._manifest
+        return "" if manifest is None else manifest.table_id
 
     @property
     def coverage(self) -> Coverage | None:
@@ -139,9 +150,8 @@ class Archive:
         later; None when there is none. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: finding.find_time(self.store, manifest, micros, begin, end))
 
-    def last_before(self, position: int) -> tuple[int, Bookmark] | None:
-        """Position and bookmark of the last message before `position`; None: it has none. Raises
-        `ArchiveFailed`."""
+    def last_before(self, position: int) -> finding.Last | None:
+        """The last message before `position`; None: it has none. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: finding.last_before(self.store, manifest, position))
 
     def moved(self, error: ArchiveFailed) -> bool:
@@ -150,7 +160,7 @@ class Archive:
         before = self._manifest
         if not error.missing:
             return False
-        self.refresh()
+        self.refresh(anew=True)
         return self._manifest is not before
 
     def _again(self, find: Callable[[Manifest], T]) -> T:

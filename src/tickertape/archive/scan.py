@@ -1,8 +1,10 @@
 """Owns reading files of the archive side by side, in the order of the log.
 
 Files overlap where several topics were recorded at the same time. Each is read a chunk at a time, and rows
-are given up to where the next chunk of one of them could begin. Must never hold more than
-`archive_scan_bytes_max`, or pass over a row.
+are given up to where the next chunk of one of them could begin. Must never let more wait to be given than
+`archive_scan_bytes_max` and one chunk (what is given last is put back, and read again), or fetch more from an
+object store ahead of that than `archive_fetched_bytes_max`; what comes on top is a page of each file that is
+open. Nor pass over a row.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tickertape.archive.store import Store
 from tickertape.archive.table import FILE_COLUMNS
 from tickertape.base.archive_limits import (
     archive_chunk_bytes_max,
+    archive_fetched_bytes_max,
     archive_files_open_max,
     archive_scan_bytes_max,
 )
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 _END: Final = (1 << 63) - 1
 _NOTHING: Final = -1
 _CHUNK_ROWS_MAX: Final = 1 << 16
+_ROW_BYTES: Final = 64
+"""What the numbers and offsets of a row take in memory; in a file it may be nearly nothing."""
 
 
 class Piece(NamedTuple):
@@ -53,12 +58,14 @@ class Scan:
         end: int,
         *,
         memory_bytes: int = archive_scan_bytes_max,
+        fetched_bytes: int = archive_fetched_bytes_max,
     ) -> None:
         self._store = store
         self._waiting = deque(files)
         self._begin = begin
         self._end = end
         self._memory = memory_bytes
+        self._fetched = fetched_bytes
         self._open: list[_Stream] = []
 
     def __iter__(self) -> Iterator[Piece]:
@@ -79,6 +86,7 @@ class Scan:
         self._begin_files()
         if not self._open:
             return None
+        self._fetch_first()
         reach = min(stream.reach for stream in self._open)
         if self._waiting:
             reach = min(reach, self._waiting[0].low)
@@ -101,13 +109,43 @@ class Scan:
 
     def _fill(self) -> None:
         """Read on where all that was read is given; drop what is read to its end."""
-        chunk = min(archive_chunk_bytes_max, self._memory // max(len(self._open), 1))
+        held = sum(stream.held_bytes for stream in self._open)
         for stream in self._open:
             if not stream.waits:
-                stream.fill(chunk)
+                self._read(stream)
+                held = self._put_back(held + stream.held_bytes)
                 if len(self._open) > archive_files_open_max:
                     stream.close()  # and opened again, when more of it is wanted
         self._open = [stream for stream in self._open if stream.waits]
+
+    def _fetch_first(self) -> None:
+        """Read again what was put back and comes next."""
+        first = min(stream.first for stream in self._open)
+        for stream in self._open:
+            if stream.first == first and not stream.held_bytes:
+                self._read(stream)
+                self._put_back(sum(other.held_bytes for other in self._open))
+
+    def _put_back(self, held: int) -> int:
+        """Let go of what is given last, until little enough waits; returns how much does."""
+        while held > self._memory:
+            holding = [stream for stream in self._open if stream.held_bytes]
+            last = max(holding, key=lambda stream: stream.first)
+            if last.first == min(stream.first for stream in self._open if stream.waits):
+                break  # it comes next
+            held -= last.held_bytes
+            last.put_back()
+        return held
+
+    def _read(self, stream: _Stream) -> None:
+        """Read a chunk: half of what each may have, because rows may take more than their file says."""
+        count = len(self._open)
+        stream.fill(min(archive_chunk_bytes_max, self._memory // (2 * count)), self._fetched // count)
+        fetched = sum(other.fetched_bytes for other in self._open)
+        while fetched > self._fetched:  # some were opened when there were fewer
+            most = max(self._open, key=lambda other: other.fetched_bytes)
+            fetched -= most.fetched_bytes
+            most.close()
 
 
 class _Stream:
@@ -121,6 +159,12 @@ class _Stream:
         self._end = end
         self._rows: Rows | None = None
         self._at = 0
+        self.held_bytes = 0
+        """What the rows that wait take."""
+        self.fetched_bytes = 0
+        """What may be fetched of its file and not be rows yet."""
+        self._back: int | None = None
+        """Position of the first row that waits, when its rows were put back."""
         self._left: int | None = None
         """Rows that are still to be read of it, at most; None before it was opened."""
         self._chunks: Iterator[Rows] | None = None
@@ -128,41 +172,53 @@ class _Stream:
     @property
     def waits(self) -> bool:
         """Whether rows wait to be given."""
-        return self._rows is not None
+        return self._rows is not None or self._back is not None
 
     @property
     def first(self) -> int:
         """Position of the first row that waits."""
+        if self._back is not None:
+            return self._back
         assert self._rows is not None
         return int(self._rows.positions[self._at])
 
     @property
     def reach(self) -> int:
         """Below which all of its rows are known."""
+        if self._back is not None:
+            return self._back
         assert self._rows is not None
         return int(self._rows.positions[-1]) + 1 if self._left else _END
 
     def take_below(self, position: int) -> Rows | None:
         """The rows below `position`, which do not wait any more."""
         rows = self._rows
-        assert rows is not None
+        if rows is None:
+            return None  # they were put back: none is below
         upto = int(rows.positions.searchsorted(position))
         if upto <= self._at:
             return None
         taken = rows.slice(self._at, upto)
         self._at = upto
         if upto == len(rows.positions):
-            self._rows = None
+            self._rows, self.held_bytes = None, 0
         return taken
 
-    def fill(self, chunk_bytes: int) -> None:
-        """Read the next chunk, if there is one. Raises `ArchiveFailed`."""
+    def put_back(self) -> None:
+        """Let go of the rows that wait: `fill` reads them again."""
+        self._begin = self._back = self.first
+        self._rows, self.held_bytes, self._left = None, 0, None
+        self.close()
+
+    def fill(self, chunk_bytes: int, fetched_bytes: int) -> None:
+        """Read the next chunk, if there is one; a file that is opened for it fetches so much at a time.
+        Raises `ArchiveFailed`."""
         if self._left == 0:
             self.close()
             return
         with self._store.failing(self._file.path):
             if self._chunks is None:
-                self._chunks = self._read(chunk_bytes)
+                self._chunks = self._read(chunk_bytes, fetched_bytes)
             try:
                 rows = next(self._chunks, None)
             except ArchiveFailed as error:
@@ -171,20 +227,24 @@ class _Stream:
                 raise ArchiveFailed(
                     f"{self._store.location}: {self._file.path} cannot be used: {error}"
                 ) from error
+        self._back = None
         if rows is None:
             self._left = 0
             self.close()
             return
         self._rows, self._at = rows, 0
+        self.held_bytes = rows.table.get_total_buffer_size()
         self._begin = int(rows.positions[-1]) + 1
+        if self._left == 0:
+            self.close()
 
     def close(self) -> None:
         """Close the file; it is opened again for what is still to be read."""
-        self._chunks = None
+        self._chunks, self.fetched_bytes = None, 0
 
-    def _read(self, chunk_bytes: int) -> Iterator[Rows]:
+    def _read(self, chunk_bytes: int, fetched_bytes: int) -> Iterator[Rows]:
         """The rows in `[begin, end)`, in chunks of about so many bytes."""
-        file = self._store.open_file(self._file.path)
+        file, self.fetched_bytes = self._store.open_within(self._file.path, fetched_bytes)
         expected = self._file.rows
         if expected not in (None, file.metadata.num_rows):
             raise ArchiveFailed(f"it has {file.metadata.num_rows} rows, the table says {expected}")
@@ -193,7 +253,7 @@ class _Stream:
         before = _NOTHING
         for group in groups:
             about = file.metadata.row_group(group)
-            row_bytes = max(about.total_byte_size // max(about.num_rows, 1), 1)
+            row_bytes = about.total_byte_size // max(about.num_rows, 1) + _ROW_BYTES
             count = min(max(chunk_bytes // row_bytes, 1), _CHUNK_ROWS_MAX)
             for batch in self._store.rows(file, self._file.path, group, FILE_COLUMNS, count):
                 self._left -= batch.num_rows

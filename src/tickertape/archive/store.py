@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tickertape.base.archive_limits import archive_buffer_bytes
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
     from deltalake import DeltaTable
+
+_PIECE_BYTES_MIN: Final = 4096
 
 
 class Store:
@@ -50,21 +52,44 @@ class Store:
             return DeltaTable(self.location, storage_options=self.options or None)
 
     def open_file(self, path: str) -> pq.ParquetFile:
-        """One of its files; checksums of pages are checked where there are any. Raises `ArchiveFailed`."""
+        """One of its files; checksums of pages are checked where there are any. In an object store a row
+        group is fetched as a whole. Raises `ArchiveFailed`."""
+        with self.failing(path):
+            if self.root is None:
+                return self._parquet(self._open_remote(path), pre_buffer=True)
+            # Not mapped: a file that is cut short, or a disk that cannot be read, would end the process.
+            return self._parquet(str(self.root / path), buffer_size=archive_buffer_bytes)
+
+    def open_within(self, path: str, bytes_max: int) -> tuple[pq.ParquetFile, int]:
+        """As `open_file`, for one of many: in an object store a row group is fetched as a whole only where
+        none takes more than `bytes_max`, else each column in pieces, as many bytes together. With what may
+        be fetched and not read. Raises `ArchiveFailed`."""
+        if self.root is not None:
+            return self.open_file(path), 0
+        import pyarrow.parquet as pq
+
+        with self.failing(path):
+            source = self._open_remote(path)
+            about = pq.read_metadata(source)
+            groups = [about.row_group(number) for number in range(about.num_row_groups)]
+            largest = max([_stored_bytes(group) for group in groups], default=0)
+            if largest <= bytes_max:
+                return self._parquet(source, metadata=about, pre_buffer=True), largest
+            piece = max(bytes_max // about.num_columns, _PIECE_BYTES_MIN)
+            return self._parquet(source, metadata=about, buffer_size=piece), piece * about.num_columns
+
+    def _parquet(self, source: Any, *, pre_buffer: bool = False, **how: Any) -> pq.ParquetFile:
         import pyarrow.parquet as pq
 
         self.files_opened += 1
-        with self.failing(path):
-            source: Any = str(self.root / path) if self.root is not None else self._open_remote(path)
-            return pq.ParquetFile(
-                source,
-                # Not mapped: a file that is cut short, or a disk that cannot be read, would end the process.
-                buffer_size=archive_buffer_bytes if self.root is not None else 0,
-                pre_buffer=self.root is None,
-                read_dictionary=["publisher"],
-                coerce_int96_timestamp_unit="us",
-                page_checksum_verification=True,
-            )
+        return pq.ParquetFile(
+            source,
+            read_dictionary=["publisher"],
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+            pre_buffer=pre_buffer,
+            **how,
+        )
 
     def rows(
         self, file: pq.ParquetFile, path: str, group: int, columns: Sequence[str], rows_max: int
@@ -100,6 +125,11 @@ class Store:
         if self._files is None:
             self._files = pafs.PyFileSystem(DeltaStorageHandler(self.location, self.options or None))
         return self._files.open_input_file(path)
+
+
+def _stored_bytes(group: pq.RowGroupMetaData) -> int:
+    """What a row group takes in its file."""
+    return sum(int(group.column(number).total_compressed_size) for number in range(group.num_columns))
 
 
 def local_path(location: str) -> Path | None:

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from tickertape.archive.place import Place, new_file
 from tickertape.archive.table import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
 from tickertape.base.archive_limits import (
+    archive_page_bytes,
+    archive_page_messages_max,
     archive_row_group_bytes_max,
     buffer_bytes_max,
     file_bytes_target,
@@ -39,6 +41,8 @@ SETTINGS: Final[dict[str, Any]] = {
     "column_encoding": dict.fromkeys(("position", "sequence", "timestamp"), "DELTA_BINARY_PACKED"),
     "write_statistics": ["position", "publisher", "sequence", "timestamp"],
     "write_page_checksum": True,
+    "data_page_size": archive_page_bytes,
+    "write_batch_size": archive_page_messages_max,
 }
 """How files are written."""
 

@@ -11,8 +11,14 @@ from tickertape.base.limits import KIB, MIB
 
 archive_row_group_bytes_max: Final = 16 * MIB
 """Bodies in a row group of its files, or one message."""
+archive_page_bytes: Final = MIB
+"""Bodies in a page of its files, but for the last messages in it: who reads a file has a page in memory."""
+archive_page_messages_max: Final = 4
+"""The last messages in a page."""
 archive_scan_bytes_max: Final = 64 * MIB
-"""What a reader has read and not given, or a row of each file."""
+"""What a reader has read and not given, beside one chunk: what would be more is let go and read again."""
+archive_fetched_bytes_max: Final = 64 * MIB
+"""What a reader has fetched from an object store and not made rows of, beside a page of each file."""
 archive_chunk_bytes_max: Final = 4 * MIB
 """What is read of one file at a time, or one message."""
 archive_buffer_bytes: Final = 64 * KIB
@@ -27,8 +33,12 @@ archive_ahead_bytes_max: Final = 32 * MIB
 """What a server's readers have asked of the archive, or were given and have not used: all together."""
 archive_threads_max: Final = 4
 """Requests that a server answers at a time."""
+archive_threads_per_connection_max: Final = 2
+"""Of these, how many may be of one connection."""
 archive_refresh_seconds_default: Final = 30.0
 """How often a server looks how far the archive reaches."""
+archive_looks_max: Final = 20
+"""Looks that go on from what the one before has read of the table's log; then the table is opened anew."""
 row_group_rows_max: Final = 64 * 1024
 """Messages in one row group: what a reader prunes by."""
 file_bytes_target: Final = 256 * MIB

@@ -130,7 +130,7 @@ class Broker:
         self._publishing.also_recorded |= frozenset(self.queues.names)
         self._delivery = self.subscribing.delivery
         self._publishing.accepted = self._delivery.live.accepted
-        self._errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
+        self.errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
         self._intake = self._make_intake(validation)
         self._asking = Asking(self.subscribing, self._answers, lambda: self.draining)
         self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
@@ -180,7 +180,7 @@ class Broker:
             self._answers,
             self._pauses,
             self.statistics,
-            self._errands,
+            self.errands,
             self._goodbye,
         )
 
@@ -250,7 +250,7 @@ class Broker:
         if not (
             self._delivery.read_done(token, data)
             or self.queues.read_done(token, data)
-            or self._errands.read_done(token, data)
+            or self.errands.read_done(token, data)
             or self.retaining.read_done(token, data, now)
         ):
             self.subscribing.searches.read_done(token, data)
@@ -292,7 +292,7 @@ class Broker:
         """One bounded step of delivery, and of what let others go first."""
         self._moment(now)
         self.subscribing.step(now)
-        self._errands.step()
+        self.errands.step()
         self.retaining.step(now)
         self._journal_moved(now)
 
@@ -316,7 +316,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
-        return self.subscribing.has_work or self.retaining.has_work or self._errands.has_work
+        return self.subscribing.has_work or self.retaining.has_work or self.errands.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""

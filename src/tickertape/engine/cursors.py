@@ -29,7 +29,15 @@ from tickertape.engine.rounds import Rounds
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
 from tickertape.journal.journal import Journal
-from tickertape.journal.older import ArchiveAnswer, ArchivedParts, OlderReader, ReadArchive, gone
+from tickertape.journal.older import (
+    ArchiveAnswer,
+    ArchivedParts,
+    Covered,
+    LookArchive,
+    OlderReader,
+    ReadArchive,
+    gone,
+)
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import Part, ReadRequest
 from tickertape.wire.frames import encode_frame
@@ -308,12 +316,12 @@ class Cursors:
             for sub in list(cursor.subs):
                 self._hands.failed(sub, error)
             return
-        if isinstance(step, ReadRequest | ReadArchive):
+        if isinstance(step, ReadRequest | ReadArchive | LookArchive):
             if self.budgets.reserve(cursor, step, lambda: self._run(cursor)):
                 token = self._new_token()
                 cursor.reading = True
                 self._reads[token] = cursor
-                self._effects.append(read_effect(token, step))
+                self._effects.append(read_effect(token, step, cursor.session.conn))
             return
         self.budgets.release(cursor)
         if step is None:
@@ -367,7 +375,7 @@ class Cursors:
 
 def _parts(reader: LogReader | OlderReader, data: Buffer | ArchiveAnswer) -> list[Part]:
     """What the answer to a read holds."""
-    if isinstance(data, ArchivedParts):
+    if isinstance(data, ArchivedParts | Covered):
         assert isinstance(reader, OlderReader)
         return reader.answer(data)
     assert isinstance(reader, LogReader)

@@ -95,6 +95,8 @@ class ArchiveRead(NamedTuple):
 
     token: int
     request: ArchiveRequest
+    conn: int
+    """For whom."""
 
 
 class Happened(NamedTuple):
@@ -182,6 +184,6 @@ Effect = (
 )
 
 
-def read_effect(token: int, request: ReadRequest | ArchiveRequest) -> Read | ArchiveRead:
-    """Read what `request` asks for, of the log or of the archive."""
-    return Read(token, request) if isinstance(request, ReadRequest) else ArchiveRead(token, request)
+def read_effect(token: int, request: ReadRequest | ArchiveRequest, conn: int) -> Read | ArchiveRead:
+    """Read what `request` asks for, of the log or of the archive, for a connection."""
+    return Read(token, request) if isinstance(request, ReadRequest) else ArchiveRead(token, request, conn)

@@ -20,7 +20,7 @@ from tickertape.engine.cover import Cover
 from tickertape.engine.points import Asked, Extent, ExtentSearch
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import next_block_with
-from tickertape.journal.older import ArchiveAnswer, ArchivedParts, OlderReader, gone, look, oldest
+from tickertape.journal.older import ArchiveAnswer, ArchivedParts, Covered, OlderReader, gone, look, oldest
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import LogView, Part, ReadRequest
 
@@ -106,7 +106,7 @@ def _reach_older(view: LogView, cover: Cover, topic: str, start: int, end: int, 
     left, at, read = _Left(bounds), start, 0
     while at < end and read < reach_read_bytes_max and (request := reader.poll()) is not None:
         answer = yield request
-        assert isinstance(answer, ArchivedParts)
+        assert isinstance(answer, ArchivedParts | Covered)
         for part in reader.answer(answer):
             read += part.batch.nbytes
             stop = left.take(part, cover, start, end)

@@ -138,7 +138,7 @@ class Searches:
     def _read(self, search: _Search, request: ReadRequest | ArchiveRequest) -> None:
         token = self._new_token()
         self._reading[token] = search
-        self._effects.append(read_effect(token, request))
+        self._effects.append(read_effect(token, request, search.session.conn))
 
     def _finished(self, search: _Search) -> None:
         conn = search.session.conn

@@ -8,6 +8,7 @@ two reads: what is found is what the log has at the end of the search.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,15 @@ from tickertape.journal.reading import (
     decode_commits,
     mismatch,
 )
+
+
+class StoredMessage(NamedTuple):
+    """Which message it is."""
+
+    bookmark: Bookmark
+    timestamp: int
+    """Microseconds since 1970 UTC."""
+
 
 Search = Generator[ReadRequest, Buffer, int]
 MaybeSearch = Generator[ReadRequest, Buffer, int | None]
@@ -194,6 +204,19 @@ def last_before(view: LogView, position: int) -> Generator[ReadRequest, Buffer, 
             return Bookmark(one.publisher(0), one.sequence(0))
         position = part.first_position
     return None
+
+
+def message_at(view: LogView, position: int) -> Generator[ReadRequest, Buffer, StoredMessage | None]:
+    """Which persisted message stands at `position`; None where the log has none there."""
+    if position < view.first_position:
+        return None
+    part = yield from _part_with(view, position)
+    if part is None or part.index_at(position) == part.index_at(position + 1):
+        return None
+    one = slice_batch(part.batch, part.index_at(position), part.index_at(position) + 1)
+    if one.kinds is not None and int(one.kinds[0]) != KIND_MESSAGE:
+        return None
+    return StoredMessage(Bookmark(one.publisher(0), one.sequence(0)), one.timestamp(0))
 
 
 def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, Part | None]:

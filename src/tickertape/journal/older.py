@@ -11,11 +11,14 @@ from typing import Final, NamedTuple
 
 from tickertape.base.archive_limits import archive_answer_bytes_max
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import BookmarkExpired
+from tickertape.base.errors import BookmarkExpired, TickertapeError
+from tickertape.base.ports import Buffer
 from tickertape.base.timestamps import format_timestamp
-from tickertape.journal.reading import LogView, Part
-from tickertape.journal.retired import expired
+from tickertape.journal.lookup import StoredMessage, message_at
+from tickertape.journal.reading import LogView, Part, ReadRequest
+from tickertape.journal.retired import expired, is_expired
 
+_NOTHING: Final = -1
 _SMALL: Final = 4096
 """What an answer that is no messages counts as, in bytes."""
 
@@ -93,6 +96,8 @@ class Covered(NamedTuple):
     """Whether it has all messages to a topic, or to the topics of a pattern."""
     topics: str = ""
     """Which topics it has, for people; empty: all."""
+    last: tuple[int, StoredMessage] | None = None
+    """Position of the last message in it, and which it is; None: it has none."""
 
 
 ArchiveRequest = ReadArchive | FindArchived | TimeArchived | LastArchived | LookArchive
@@ -125,7 +130,7 @@ class Older:
         return begin is not None and begin <= position <= first <= self.covered.end
 
     def __str__(self) -> str:
-        begin, end, _, topics = self.covered
+        begin, end, _, topics, _ = self.covered
         if begin is None:
             return f"the archive {self.where} has no table yet" if self.known else f"the archive {self.where}"
         which = f" of the topics {topics!r}" if topics else ""
@@ -143,19 +148,27 @@ class OlderReader:
         self._topic = topic
         self._scan = scan
         self.position = position
+        self._looked_for = _NOTHING
+        """Where the log began when it was looked again how far the archive reaches."""
 
-    def poll(self) -> ReadArchive | None:
+    def poll(self) -> ReadArchive | LookArchive | None:
         """What comes next: a request, or None where the log goes on. Raises `BookmarkExpired` when archive
         and log do not meet any more."""
         first = self._view.first_position  # retention may have gone on
         if self.position >= first:
             return None
         if not self._older.serves(self.position, first):
-            raise apart(f"position {self.position}", self._view, self._older)
+            if self._looked_for == first:
+                raise apart(f"position {self.position}", self._view, self._older)
+            self._looked_for = first
+            return LookArchive()  # it may have gone on since somebody looked
         return ReadArchive(self._scan, self.position, first, self._topic)
 
-    def answer(self, answer: ArchivedParts) -> list[Part]:
+    def answer(self, answer: ArchivedParts | Covered) -> list[Part]:
         """The answer to the last request: perhaps no part."""
+        if isinstance(answer, Covered):
+            self._older.cover(answer)
+            return []
         self.position = answer.end
         return answer.parts
 
@@ -189,6 +202,30 @@ def look(view: LogView, topic: str | None) -> ArchiveSearch:
     if older.covered.end < view.first_position:
         raise apart("a start before the log", view, older)
     return older
+
+
+def difference(view: LogView, covered: Covered) -> Generator[ReadRequest, Buffer, str]:
+    """What the log has, for people, where the last message of an archive stands; empty when it is that
+    message, or retention has removed it, or there is none.
+
+    A log that has lost its end gives the positions again, and may have grown beyond the archive since; who
+    published before may go on with the same sequences, but not at the same time."""
+    if covered.last is None:
+        return ""
+    position, message = covered.last
+    try:
+        found = yield from message_at(view, position)
+    except TickertapeError:
+        if position >= view.first_position:
+            raise
+        found = None
+    if position < view.first_position:  # also when retention went on meanwhile
+        return "" if is_expired(view.retired, message.bookmark) else "never had it"
+    if found is None:
+        return "has no message there"
+    if found == message:
+        return ""
+    return f"has {found.bookmark} of {format_timestamp(found.timestamp)} there"
 
 
 def apart(what: str, view: LogView, older: Older) -> BookmarkExpired:

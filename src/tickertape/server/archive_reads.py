@@ -12,16 +12,17 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tickertape.base.archive_limits import archive_scans_max, archive_threads_max
 from tickertape.base.errors import ArchiveFailed, TickertapeError
 from tickertape.base.ports import Now
+from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import ArchiveRead
+from tickertape.journal.lookup import StoredMessage
 from tickertape.journal.older import (
     ArchiveAnswer,
     ArchivedLast,
@@ -34,13 +35,16 @@ from tickertape.journal.older import (
     LookArchive,
     Older,
     ReadArchive,
+    difference,
 )
 from tickertape.journal.reading import Part
 from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.archive_turns import ArchiveTurns
 from tickertape.server.events import event
 
 if TYPE_CHECKING:
     from tickertape.archive.reader import Archive, Archived
+    from tickertape.archive.table import Coverage
 
 _FIRST_LOOK_SECONDS: Final = 0.2
 """The libraries are imported when the server has begun to serve; who needs them before has them imported."""
@@ -116,7 +120,7 @@ class ArchiveReads:
         self._opening = threading.Lock()
         self._readings: OrderedDict[int, _Reading] = OrderedDict()
         self._readings_lock = threading.Lock()
-        self._jobs: SimpleQueue[ArchiveRead | None] = SimpleQueue()
+        self._turns = ArchiveTurns()
         self._threads: list[threading.Thread] = []
         self._waiting = 0
         """Requests that were not answered."""
@@ -126,6 +130,10 @@ class ArchiveReads:
         self._unfit = ""
         """Why the archive is not that of this log, for good: the log will grow to where the archive ends,
         with other messages at its positions."""
+        self._checks = 0
+        """Comparisons with the log so far."""
+        self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
+        """Which table it was when it was looked at last, what it covered, and the last message of that."""
 
     def start(self, loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
@@ -139,13 +147,18 @@ class ArchiveReads:
         busy = len(self._threads) - 1  # one of them looks
         if busy < min(self._waiting, archive_threads_max):
             self._run_thread(self._answer_all, f"archive-read-{busy}")
-        self._jobs.put(effect)
+        self._turns.put(effect)
+
+    def drop(self, conn: int) -> None:
+        """A connection is gone: what it has asked for and was not begun is over."""
+        for effect in self._turns.drop(conn):
+            self._waiting -= 1
+            self._tell(effect.token, ArchiveFailed("nobody waits for it"))
 
     def stop(self) -> None:
         """End the threads; one that waits for a store is left to itself."""
         self._stopped.set()
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._turns.stop()
         for thread in self._threads:
             thread.join(_END_SECONDS_MAX / len(self._threads))
 
@@ -154,32 +167,79 @@ class ArchiveReads:
     def _answered(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
         self._waiting -= 1
         if isinstance(answer, Covered):
-            if self._fits(answer):
-                self._cover(answer)
-            else:
-                answer = ArchiveFailed(self._unfit)
-        self._driver.broker.archive_done(token, answer, _clock())
+            self._check(answer, partial(self._tell, token))
+        else:
+            self._tell(token, answer)
         self._driver.flush()
+
+    def _tell(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
+        self._driver.broker.archive_done(token, answer, _clock())
 
     def _looked(self, covered: Covered) -> None:
-        if self._fits(covered):
-            self._cover(covered)
+        self._check(covered, lambda _: None)
         self._driver.flush()
 
-    def _fits(self, covered: Covered) -> bool:
-        """Whether the log has, or had, what the archive covers. If not, the archive is not used any more."""
-        end = self._driver.broker.journal.persisted_end
-        if covered.begin is not None and covered.end > end and not self._unfit:
-            self._unfit = (
-                f"{self._config.location} ends at position {covered.end}, and the log at {end}: it has lost "
-                "messages that were archived, perhaps it was restored from a copy. The archive is not used, "
-                "and nothing is removed for being in it; begin a new one at another place"
+    def _check(self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None]) -> None:
+        """Use what the archive covers, once it is known that the log has, or had, these messages."""
+        broker = self._driver.broker
+        if covered.begin is None or self._unfit or self._knows(covered):
+            self._judged(covered, told, "")
+        elif covered.end > broker.journal.persisted_end:
+            ends = f"ends at position {covered.end}, and the log at {broker.journal.persisted_end}"
+            self._judged(covered, told, f"{ends}: it has lost messages that were archived")
+        else:
+            self._checks += 1
+            steps = difference(broker.journal.view, covered)
+            broker.errands.begin(-self._checks, steps, partial(self._compared, covered, told))
+
+    def _compared(
+        self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None], found: str | TickertapeError
+    ) -> None:
+        """Called by the engine, which is told of it when it has done what it does."""
+        if isinstance(found, str) and found:
+            assert covered.last is not None
+            position, (bookmark, stamp) = covered.last
+            message = f"{bookmark} of {format_timestamp(stamp)}"
+            found = (
+                f"has the message {message} at position {position}, and the log {found}: it has lost "
+                "messages that were archived and gave their positions to others"
             )
-            self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
-        return not self._unfit
+        self._loop.call_soon(self._judged, covered, told, found)
+
+    def _judged(
+        self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None], found: str | TickertapeError
+    ) -> None:
+        """`found` is what is wrong, if anything; an error when that cannot be known now."""
+        if isinstance(found, TickertapeError):
+            text = f"{self._config.location} cannot be compared with the log: {found}"
+            self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=text)
+            told(ArchiveFailed(text))
+        else:
+            if found and not self._unfit:
+                self._refuse(found)
+            if not self._unfit:
+                self._cover(covered)
+                if covered.begin is not None:
+                    self._record("archive_found", logging.INFO, location=self._config.location)
+            told(ArchiveFailed(self._unfit) if self._unfit else covered)
+        self._driver.flush()
+
+    def _refuse(self, what: str) -> None:
+        """It is not used any more: nothing of it is served, and nothing is removed for being in it."""
+        self._unfit = (
+            f"{self._config.location} {what}, perhaps it was restored from a copy. The archive is not used, "
+            "and nothing is removed for being in it; begin a new one at another place"
+        )
+        self._older.cover(Covered(None))
+        self._driver.broker.retaining.freed(_clock())  # that it holds segments is told soon
+        self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
+
+    def _knows(self, covered: Covered) -> bool:
+        known = self._older.covered
+        return self._older.known and (*known[:2], known.last) == (*covered[:2], covered.last)
 
     def _cover(self, covered: Covered) -> None:
-        if not self._older.known or self._older.covered[:2] != covered[:2]:
+        if not self._knows(covered):
             self._older.cover(covered)
             self._driver.broker.retaining.freed(_clock())
 
@@ -211,7 +271,7 @@ class ArchiveReads:
                 self._to_loop(self._looked, covered)
 
     def _answer_all(self) -> None:
-        while (effect := self._jobs.get()) is not None:
+        while (effect := self._turns.take()) is not None:
             answer: ArchiveAnswer | TickertapeError
             try:
                 answer = self._answer(effect.request)
@@ -221,18 +281,21 @@ class ArchiveReads:
                 answer = ArchiveFailed(f"internal error: {defect!r}")
             self._to_loop(self._answered, effect.token, answer)
             self._read_ahead(effect.request)
+            self._turns.done(effect)
 
     def _answer(self, request: ArchiveRequest) -> ArchiveAnswer:
-        if isinstance(request, ReadArchive):
-            return self._read(request)
         if isinstance(request, LookArchive):
             return self._look()
+        if self._unfit:
+            raise ArchiveFailed(self._unfit)
+        if isinstance(request, ReadArchive):
+            return self._read(request)
         archive = self._opened()
         if isinstance(request, FindArchived):
             return ArchivedPlace(archive.find_bookmark(request.bookmark, request.end))
         if isinstance(request, LastArchived):
             last = archive.last_before(request.position)
-            return ArchivedLast(None if last is None else last[1])
+            return ArchivedLast(None if last is None else last.bookmark)
         return ArchivedPlace(archive.find_time(request.micros, request.begin, request.end))
 
     def _look(self) -> Covered:
@@ -244,8 +307,18 @@ class ArchiveReads:
         if coverage is None:
             self._record("archive_missing", logging.WARNING, location=self._config.location)
             return Covered(None)
-        self._record("archive_found", logging.INFO, location=self._config.location)
-        return Covered(coverage.begin, coverage.end, partial(holds_topic, coverage.topics), coverage.topics)
+        holds = partial(holds_topic, coverage.topics)
+        return Covered(coverage.begin, coverage.end, holds, coverage.topics, self._last_of(coverage))
+
+    def _last_of(self, coverage: Coverage) -> tuple[int, StoredMessage] | None:
+        """The last message that it covers, and its position."""
+        archive, known = self._opened(), self._last
+        found = archive.table_id, coverage
+        if known is None or known[0] != found:
+            last = archive.last_before(coverage.end)
+            stored = None if last is None else (last.position, StoredMessage(last.bookmark, last.timestamp))
+            known = self._last = found, stored
+        return known[1]
 
     def _record(self, name: str, level: int, **fields: str) -> None:
         """Once, until something else is to be told."""

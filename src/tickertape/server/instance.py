@@ -194,6 +194,8 @@ class Instance:
             if isinstance(incoming, Received) and isinstance(incoming.command, Publish):
                 self._take(conn, incoming, clock())  # it came: whoever hung up may count on it
         self.broker.disconnected(conn)
+        if self._archive is not None:
+            self._archive.drop(conn)
         tell_end(conn, peer)
         self.large_frame_ended(conn)
         self.flush()

@@ -131,7 +131,7 @@ def _check_last(wish: Wish, coverage: Coverage) -> None:
     last = Stored(wish.place.location, coverage.journal, wish.place.options).last_before(coverage.end)
     if last is None:
         return
-    position, bookmark = last
+    position, bookmark, _ = last
     client, _ = connect(wish.servers, wish.timeout_seconds)
     with client:
         try:

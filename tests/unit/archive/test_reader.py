@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ from deltalake.transaction import RemoveAction
 from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import DAY, Commit, Told, end_of, messages_of, random_log, told
 from tickertape.archive.reader import Archive, fits
-from tickertape.archive.scan import Scan
+from tickertape.base.archive_limits import archive_looks_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, WrongJournal
 from tickertape.batch import batch_from_bodies
@@ -81,28 +82,6 @@ def test_columns_that_no_message_uses_are_absent(tmp_path: Path) -> None:
     assert bytes(piece.batch.bodies) == bytes(batch.bodies)
 
 
-def test_little_memory_gives_the_same(tmp_path: Path) -> None:
-    log = random_log(Random(5), 30)
-    archive = archived(tmp_path, log)
-    manifest = archive._covering(0, end_of(log))
-    files = manifest.overlapping(0, end_of(log))
-    scan = Scan(archive.store, files, 0, end_of(log), memory_bytes=1)
-    pieces = [piece for piece in scan if piece.rows is not None]
-    assert [m for p in pieces if p.rows for m in told(p.rows.positions, p.rows.batch())] == messages_of(log)
-    assert max(len(p.rows.positions) for p in pieces if p.rows) <= 3  # a row of each topic
-
-
-def test_more_files_than_may_be_open_are_read_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tickertape.archive.scan.archive_files_open_max", 1)
-    monkeypatch.setattr("tickertape.archive.scan.archive_chunk_bytes_max", 100)
-    log = random_log(Random(6), 30)
-    archive = archived(tmp_path, log, 1)
-    assert read(archive, 0, end_of(log)) == messages_of(log)
-    assert archive.store.files_opened > len(archive._covering(0, 1))
-
-
 def test_a_filter_gives_what_passes(tmp_path: Path) -> None:
     log = random_log(Random(7), 40)
     archive = archived(tmp_path, log)
@@ -141,7 +120,9 @@ def test_only_files_and_row_groups_that_can_hold_it_are_read(tmp_path: Path) -> 
     assert archive.find_time(7, 0, 10_000) == 7000
     assert store.files_opened <= 10  # timestamps in the statistics are whole milliseconds
     before = store.groups_read
-    assert archive.last_before(7000) == (6999, Bookmark(1, 7000))
+    last = archive.last_before(7000)
+    assert last is not None
+    assert last[:2] == (6999, Bookmark(1, 7000))
     assert store.groups_read == before + 1
 
 
@@ -157,7 +138,7 @@ def test_positions_by_bookmark_and_time(tmp_path: Path, seed: int) -> None:
         later = [m[0] for m in everything if m[3] >= stamp and 150 <= m[0] < 200]
         assert archive.find_time(stamp, 150, 200) == (later[0] if later else None)
         before = [m for m in everything if m[0] < position]
-        expected = (before[-1][0], Bookmark(before[-1][1], before[-1][2])) if before else None
+        expected = (before[-1][0], Bookmark(before[-1][1], before[-1][2]), before[-1][3]) if before else None
         assert archive.last_before(position) == expected
     assert archive.find_bookmark(Bookmark(9, 1), end) is None
     assert archive.find_time(everything[-1][3] + 1, 0, end) is None
@@ -176,7 +157,7 @@ def test_files_without_statistics_are_read_whenever_they_may_hold_it(tmp_path: P
     assert archive.find_bookmark(Bookmark(publisher, sequence), end_of(log)) == position
     assert archive.find_time(stamp, 0, end_of(log)) == next(m[0] for m in everything if m[3] >= stamp)
     last = everything[29]
-    assert archive.last_before(position) == (last[0], Bookmark(last[1], last[2]))
+    assert archive.last_before(position) == (last[0], Bookmark(last[1], last[2]), last[3])
 
 
 # -- what is wrong ------------------------------------------------------------------------------------
@@ -222,7 +203,7 @@ def test_a_damaged_page_is_told(tmp_path: Path) -> None:
     victim = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_size)
     data = bytearray(victim.read_bytes())
     about = pq.ParquetFile(victim).metadata.row_group(0).column(4)
-    data[about.dictionary_page_offset + about.total_compressed_size // 2] ^= 1
+    data[about.data_page_offset + about.total_compressed_size // 2] ^= 1
     victim.write_bytes(data)
     with pytest.raises(ArchiveFailed, match=victim.name):
         read(archive, 0, end_of(log))
@@ -344,6 +325,33 @@ def test_a_table_whose_old_versions_are_cleaned_up_is_opened_anew(tmp_path: Path
     for entry in (tmp_path / "_delta_log").glob("*.json"):
         entry.unlink()
     assert archive.refresh() == (JOURNAL, 0, end_of(log), "")
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+
+
+@pytest.mark.parametrize("commits", [1, 6])
+def test_a_table_that_was_deleted_and_made_anew_is_seen_to_be_another(tmp_path: Path, commits: int) -> None:
+    """However many versions it has: those of the one before say nothing of it."""
+    location, log = tmp_path / "archive", random_log(Random(3), 20)
+    archive = archived(location, log, splits=3)
+    assert archive.refresh() == archive.coverage
+    before = archive.table_id
+    shutil.rmtree(location)
+    archived(location, log[5:], splits=commits)
+    for _ in range(archive_looks_max + 1):
+        archive.refresh()
+    coverage = archive.coverage
+    assert coverage is not None
+    assert coverage.begin == int(log[5].positions[0]) > 0
+    assert archive.table_id != before
+    wanted = [m for m in messages_of(log) if m[0] >= coverage.begin]
+    assert read(archive, coverage.begin, coverage.end) == wanted
+
+
+def test_a_table_that_was_made_anew_is_looked_at_when_a_file_is_missing(tmp_path: Path) -> None:
+    location, log = tmp_path / "archive", random_log(Random(3), 20)
+    archive = archived(location, log, splits=3)
+    shutil.rmtree(location)
+    archived(location, log, splits=6)
     assert read(archive, 0, end_of(log)) == messages_of(log)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tickertape.archive.committing import Archive
 from tickertape.archive.place import Place, new_file, place_of
 from tickertape.archive.store import local_path
 from tickertape.archive.writing import Added, FileWriter, write_files
+from tickertape.base.archive_limits import archive_page_bytes, archive_page_messages_max
 from tickertape.base.errors import ArchiveFailed, BadOption
 
 DAY = 86_400_000_000
@@ -65,6 +68,24 @@ def test_row_groups_are_bounded_by_rows_and_by_bodies(
     sizes = [found.row_group(at).column(4).total_uncompressed_size for at in range(found.num_row_groups)]
     assert max(sizes[:-2]) < 21_000
     assert archived(tmp_path / "archive") == rows_of(batches)
+
+
+def test_pages_are_bounded_by_bodies_however_large_they_are(tmp_path: Path) -> None:
+    """Who reads a file has a page of it in memory: a thousand large messages were one."""
+    batches = [batch_of([at], body=os.urandom(100_000)) for at in range(100)]
+    (file,) = written(tmp_path, [pa.concat_batches(batches)], 100)
+    read: list[int] = []
+
+    class Noting(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            read.append(len(data))
+            return data
+
+    source = Noting((tmp_path / "archive" / file.path).read_bytes())
+    found = pq.ParquetFile(source, pre_buffer=False, buffer_size=4096)
+    assert sum(batch.num_rows for batch in found.iter_batches(10)) == 100
+    assert max(read) < archive_page_bytes + (archive_page_messages_max + 1) * 100_000
 
 
 def test_row_groups_can_be_pruned_and_bodies_have_no_statistics(tmp_path: Path) -> None:

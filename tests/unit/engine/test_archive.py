@@ -10,14 +10,18 @@ import pytest
 
 from tests.simulation.archive_world import ArchiveWorld
 from tests.simulation.engine_peer import Heard, Peer
+from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import TickertapeError
 from tickertape.base.timestamps import format_timestamp
+from tickertape.journal.lookup import StoredMessage
 from tickertape.journal.older import (
     ArchiveAnswer,
     ArchivedPlace,
     ArchiveRequest,
     Covered,
+    LookArchive,
     ReadArchive,
+    difference,
 )
 from tickertape.wire.commands import Ack, Deliver, Resolve, Resolved, Subscribe
 
@@ -163,6 +167,47 @@ def test_what_is_not_archived_stays_and_is_told(tmp_path: Path) -> None:
     assert world.broker.retaining.held_by == ""
 
 
+@pytest.mark.parametrize("archive", [True, False])
+def test_the_last_message_of_an_archive_is_compared_with_what_the_log_has(
+    tmp_path: Path, archive: bool
+) -> None:
+    """A log that was restored from a copy gives positions again, to others or at other times."""
+    scene = Scene(tmp_path / "archive", archive=archive)
+    world = scene.world
+    view = world.broker.journal.view
+    stamps = {
+        p: at for p, (_, at) in zip(sorted(world.everything), scene.ask("0")[0].stamps["s"], strict=True)
+    }
+
+    def found(position: int, bookmark: Bookmark, stamp: int) -> object:
+        outcomes: list[object] = []
+        covered = Covered(0, position + 1, last=(position, StoredMessage(bookmark, stamp)))
+        world.broker.errands.begin(-1, difference(view, covered), outcomes.append)
+        world.wake(0.01)
+        world.settle()
+        [outcome] = outcomes
+        return outcome
+
+    def bookmark(position: int) -> Bookmark:
+        return Bookmark(world.everything[position].publisher, world.everything[position].sequence)
+
+    there = [position for position in world.everything if position >= scene.first]
+    for position in (there[0], there[-1]):
+        own, stamp = bookmark(position), stamps[position]
+        assert found(position, own, stamp) == ""
+        has = f"has {own} of {format_timestamp(stamp)} there"
+        assert found(position, Bookmark(own.publisher, own.sequence + 1), stamp) == has
+        assert found(position, own, stamp + 1) == has
+    controls = [p for p in range(scene.first, there[-1]) if p not in world.everything]
+    for position in (*controls, world.broker.journal.persisted_end):
+        assert found(position, bookmark(there[0]), 1) == "has no message there"
+    assert bool(controls) is not archive
+    if archive:
+        gone = bookmark(3)
+        assert found(3, gone, 1) == "", "the log does not know any more"
+        assert found(3, Bookmark(gone.publisher ^ 1, 1), 1) == "never had it"
+
+
 def test_without_require_what_was_not_archived_goes(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "archive", archive=False, require=False)
     assert scene.first > 0
@@ -189,12 +234,32 @@ def test_an_archive_that_ends_before_the_log_is_told_and_nothing_is_passed_over(
     assert answer.code == ""
 
 
+def test_without_require_what_was_archived_since_somebody_looked_is_read(tmp_path: Path) -> None:
+    """Retention does not wait for the archive, nor for who looks how far it reaches."""
+    scene = Scene(tmp_path / "archive", require=False)
+    world = scene.world
+    peer = world.connect("slow")
+    peer.subscribe("s", "t", bookmark="0", credit=400)
+    for _ in range(100):
+        world.step()
+    assert len(peer.heard["s"]) < 10
+    world.older.cover(Covered(0, scene.first - 5))  # what a look said before the archive went on
+    world.settle()
+    assert not any("ended" in mark for mark in peer.marks["s"])
+    assert peer.heard["s"] == scene.everything
+
+
 def test_an_archive_that_is_lost_ends_who_reads_it(scene: Scene) -> None:
     peer = scene.world.connect("slow")
     peer.subscribe("s", "t", bookmark="0", credit=400)
     for _ in range(100):
         scene.world.step()
-    scene.world.older.cover(Covered(scene.first - 1, scene.first))
+    covered = Covered(scene.first - 1, scene.first)
+    scene.world.older.cover(covered)
+    answer = scene.world.archive
+    scene.world.archive = lambda request: (  # type: ignore[method-assign]
+        covered if isinstance(request, LookArchive) else answer(request)
+    )
     scene.world.settle()
     assert peer.marks["s"] == ["ended bookmark_expired"]
     assert peer.heard["s"] == scene.everything[: len(peer.heard["s"])]

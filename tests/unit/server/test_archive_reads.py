@@ -8,17 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
-from types import SimpleNamespace
 
 import pytest
 
+from tests.helpers.archive_reading import END, JOURNAL, LOG, Driver, answered, reads_of, started
 from tests.helpers.archives import ArchiveWriter
-from tests.helpers.logs import Told, end_of, messages_of, random_log, told
+from tests.helpers.logs import Told, messages_of, told
 from tickertape.archive.reader import Archive, Archived
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import ArchiveFailed, TickertapeError, WrongJournal
-from tickertape.base.ports import Now
+from tickertape.base.errors import ArchiveFailed, JournalCorrupt, TickertapeError, WrongJournal
 from tickertape.engine.effects import ArchiveRead
 from tickertape.journal.older import (
     ArchiveAnswer,
@@ -29,18 +27,12 @@ from tickertape.journal.older import (
     FindArchived,
     LastArchived,
     LookArchive,
-    Older,
     ReadArchive,
     TimeArchived,
 )
-from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_reads import ArchiveReads
 
 pytestmark = pytest.mark.slow
-
-JOURNAL = "0123456789abcdef" * 2
-LOG = random_log(Random(1), 40)
-END = end_of(LOG)
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +40,6 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("archives") / "one"
     ArchiveWriter(found, JOURNAL).add(LOG, END, rows_per_file=20, rows_per_group=5)
     return found
-
-
-def reads_of(location: Path, journal: str = JOURNAL, refresh: float = 30.0) -> ArchiveReads:
-    config = ArchiveConfig(location=str(location), refresh=refresh)
-    return ArchiveReads(config, journal, Older(str(location)))
 
 
 def parts(answer: ArchiveAnswer) -> list[Told]:
@@ -220,51 +207,7 @@ def test_places(location: Path) -> None:
     assert covered.holds("^anything")
 
 
-def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    reads = reads_of(tmp_path / "later")
-    for _ in range(2):
-        assert reads._look() == Covered(None)
-    ArchiveWriter(tmp_path / "later", JOURNAL)
-    for _ in range(2):
-        assert reads._look().begin == 0
-    told = [record.getMessage().split()[0] for record in caplog.records]
-    assert told == ["archive_missing", "archive_found"]
-
-
 # -- on an event loop ---------------------------------------------------------------------------------
-
-
-class Broker:
-    """What of the engine is told."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, object]] = []
-        self.freed_times = 0
-        self.retaining = self
-        self.journal = SimpleNamespace(persisted_end=END)
-
-    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
-        assert now.wall
-        self.answers.append((token, answer))
-
-    def freed(self, now: Now) -> None:
-        self.freed_times += 1
-
-
-class Driver:
-    def __init__(self) -> None:
-        self.broker = Broker()
-        self.flushed = asyncio.Event()
-
-    def flush(self) -> None:
-        self.flushed.set()
-
-
-async def started(reads: ArchiveReads) -> Driver:
-    driver = Driver()
-    reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
-    return driver
 
 
 def test_answers_come_on_the_event_loop(location: Path) -> None:
@@ -272,7 +215,7 @@ def test_answers_come_on_the_event_loop(location: Path) -> None:
         reads = reads_of(location)
         driver = await started(reads)
         for token in range(9):
-            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None)))
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
         while len(driver.broker.answers) < 9:
             driver.flushed.clear()
             await driver.flushed.wait()
@@ -306,6 +249,71 @@ def test_what_it_covers_is_looked_at_again_and_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        reads = reads_of(tmp_path / "later")
+        driver = await started(reads)
+        for token in range(4):
+            if token == 2:
+                ArchiveWriter(tmp_path / "later", JOURNAL)
+            reads.submit(ArchiveRead(token, LookArchive(), token))
+            await answered(driver, token + 1)
+        reads.stop()
+        begins = [answer.begin for _, answer in driver.broker.answers if isinstance(answer, Covered)]
+        assert begins == [None, None, 0, 0]
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["archive_missing", "archive_found"]
+
+
+def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Restored from a copy, the log has grown beyond the archive's end."""
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(LOG, END)
+
+    async def run() -> None:
+        reads = reads_of(tmp_path)
+        driver = await started(reads)
+        driver.broker.found = JournalCorrupt("cannot be read")
+        reads.submit(ArchiveRead(0, LookArchive(), 0))
+        await answered(driver, 1)
+        assert reads._older.end == 0, "nobody knows"
+        driver.broker.found = ""
+        reads.submit(ArchiveRead(1, LookArchive(), 1))
+        await answered(driver, 2)
+        assert reads._older.end == END
+        driver.broker.found = "has no message there"
+        reads.submit(ArchiveRead(2, LookArchive(), 2))
+        await answered(driver, 3)
+        assert reads._older.end == END, "it is what it was: looked up once"
+        writer.commit([], END + 1)
+        driver.broker.journal.persisted_end = END + 9
+        reads.submit(ArchiveRead(3, LookArchive(), 3))
+        await answered(driver, 4)
+        assert reads._older.known
+        assert reads._older.end == 0, "nothing is removed for being in it"
+        reads.submit(ArchiveRead(4, ReadArchive(1, 0, END, None), 4))
+        await answered(driver, 5)
+        reads.stop()
+        answers = [answer for _, answer in driver.broker.answers]
+        assert [type(answer) for answer in answers] == [ArchiveFailed, Covered, Covered, *[ArchiveFailed] * 2]
+        assert "cannot be compared with the log: cannot be read" in str(answers[0])
+        position, publisher, sequence, *_ = messages_of(LOG)[-1]
+        expected = f"has the message {publisher}|{sequence}| of "
+        assert expected in str(answers[3])
+        assert f" at position {position}, and the log has no message there: it has lost" in str(answers[3])
+        assert str(answers[4]) == str(answers[3])
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["archive_failed", "archive_found", "archive_failed"]
+
+
 def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
     location: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,7 +333,7 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
         reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
         for token, end in enumerate((END - 1, END + 5)):  # it grows, with other messages
             driver.broker.journal.persisted_end = end
-            reads.submit(ArchiveRead(token, LookArchive()))
+            reads.submit(ArchiveRead(token, LookArchive(), token))
             while len(driver.broker.answers) <= token:
                 driver.flushed.clear()
                 await driver.flushed.wait()
@@ -335,7 +343,7 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
         for _, answer in driver.broker.answers:
             assert isinstance(answer, ArchiveFailed)
             assert f"ends at position {END}, and the log at {END - 1}: it has lost" in str(answer)
-        assert not reads._older.known
+        assert reads._older.known, "that it holds segments is told"
         assert reads._older.end == 0
 
     caplog.set_level(logging.INFO)
@@ -348,12 +356,12 @@ def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.Monk
     async def run() -> None:
         reads = reads_of(location, journal="f" * 32)
         driver = await started(reads)
-        reads.submit(ArchiveRead(1, LookArchive()))
+        reads.submit(ArchiveRead(1, LookArchive(), 1))
         while not driver.broker.answers:
             driver.flushed.clear()
             await driver.flushed.wait()
         monkeypatch.setattr(ArchiveReads, "_read", lambda *_: 1 / 0)
-        reads.submit(ArchiveRead(2, ReadArchive(1, 0, END, None)))
+        reads.submit(ArchiveRead(2, ReadArchive(1, 0, END, None), 2))
         while len(driver.broker.answers) < 2:
             driver.flushed.clear()
             await driver.flushed.wait()
@@ -382,7 +390,7 @@ def test_one_that_waits_for_the_store_holds_up_nobody_else(
         driver = await started(reads)
         monkeypatch.setattr(ArchiveReads, "_read", waits)
         for token in range(1, 5):
-            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None)))
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
         while len(driver.broker.answers) < 3:
             driver.flushed.clear()
             await driver.flushed.wait()
@@ -391,6 +399,46 @@ def test_one_that_waits_for_the_store_holds_up_nobody_else(
         while len(driver.broker.answers) < 4:
             driver.flushed.clear()
             await driver.flushed.wait()
+        reads.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
+def test_one_connection_with_many_requests_leaves_threads_to_others(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when it is gone, what it has asked for is not carried out."""
+    release = threading.Event()
+    begun: list[int] = []
+    read = ArchiveReads._read
+
+    def waits(self: ArchiveReads, request: ReadArchive) -> ArchivedParts:
+        begun.append(request.scan)
+        if request.scan < 10:
+            release.wait(30)
+        return read(self, request)
+
+    async def run() -> None:
+        reads = reads_of(location)
+        driver = await started(reads)
+        monkeypatch.setattr(ArchiveReads, "_read", waits)
+        for token in range(10):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), 1))
+        for token in (10, 11):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
+        await answered(driver, 2)
+        assert {token for token, _ in driver.broker.answers} == {10, 11}
+        reads.drop(1)
+        assert [token for token, _ in driver.broker.answers[2:]] == list(range(2, 10))
+        assert all(isinstance(answer, ArchiveFailed) for _, answer in driver.broker.answers[2:])
+        release.set()
+        await answered(driver, 12)
+        reads.submit(ArchiveRead(12, ReadArchive(12, 0, END, None), 12))
+        await answered(driver, 13)
+        assert sorted(begun) == [0, 1, 10, 11, 12]
         reads.stop()
 
     try:
@@ -408,7 +456,7 @@ def test_a_store_that_does_not_answer_does_not_hold_up_the_end(
         reads = reads_of(location)
         await started(reads)
         monkeypatch.setattr(ArchiveReads, "_read", lambda *_: release.wait(30))
-        reads.submit(ArchiveRead(1, ReadArchive(1, 0, END, None)))
+        reads.submit(ArchiveRead(1, ReadArchive(1, 0, END, None), 1))
         began = time.monotonic()
         reads.stop()
         assert time.monotonic() - began < 5

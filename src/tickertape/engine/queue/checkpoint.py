@@ -51,6 +51,8 @@ class Covered(msgspec.Struct, array_like=True):
     """None: messages and records from there on are all that is needed."""
 
 
+NO_FINGERPRINT: Final = b""
+"""Of a queue that had stopped."""
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(list[Covered]).decode
 
@@ -91,9 +93,21 @@ def covered_of(queue: Queue, mark: bytes, accepted_end: int) -> Covered:
     """What may be said of a queue once the log is persisted up to `accepted_end`."""
     if queue.definition.file_backed_metadata:
         return Covered(queue.name, mark, queue.considered, accepted_end, _stored(queue))
-    oldest = queue.state.oldest()
-    needed = queue.considered if oldest is None else min(oldest, queue.considered)
+    needed = needed_by(queue)
     return Covered(queue.name, mark, needed, needed)
+
+
+def stopped_of(queue: Queue) -> Covered:
+    """What is said of a queue that cannot go on, whose state is not known: from where on it needs the log. No
+    start uses it."""
+    needed = needed_by(queue)
+    return Covered(queue.name, NO_FINGERPRINT, needed, needed)
+
+
+def needed_by(queue: Queue) -> int:
+    """Below which position a queue needs nothing of the log."""
+    oldest = queue.state.oldest()
+    return queue.considered if oldest is None else min(oldest, queue.considered)
 
 
 def needed_from(covered: Covered) -> int:

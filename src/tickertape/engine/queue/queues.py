@@ -24,7 +24,7 @@ from tickertape.engine.cover import Cover
 from tickertape.engine.effects import Happened
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.browsing import Browsing
-from tickertape.engine.queue.checkpoint import covered_of, encode_covered, fingerprint
+from tickertape.engine.queue.checkpoint import covered_of, encode_covered, fingerprint, needed_by, stopped_of
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.delivering import Due
@@ -305,9 +305,8 @@ class Queues:
         """What of the log queues still need."""
         pins = []
         for name, work in self._works.items():
-            oldest = work.queue.state.oldest()
-            at = work.queue.considered if oldest is None else min(oldest, work.queue.considered)
-            pins.append(Pin(at, f"queue {shown(name)}", brief=oldest is None))
+            brief = work.queue.state.oldest() is None
+            pins.append(Pin(needed_by(work.queue), f"queue {shown(name)}", brief=brief))
         return min(pins, default=None)
 
     def fingerprint(self, work: Work) -> bytes:
@@ -321,8 +320,9 @@ class Queues:
         end = self._journal.accepted_end
         return encode_covered(
             covered_of(work.queue, self.fingerprint(work), end)
+            if work.failure is None
+            else stopped_of(work.queue)  # what is not known is not stored, but what it needs is kept
             for work in self._works.values()
-            if work.failure is None  # what is not known is not stored
         )
 
     def looks(self, now: Now) -> list[QueueLook]:

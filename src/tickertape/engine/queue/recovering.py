@@ -17,7 +17,7 @@ from tickertape.base.errors import BadBookmark, BookmarkExpired, BookmarkUnknown
 from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.points import resolve
-from tickertape.engine.queue.checkpoint import Covered, restore
+from tickertape.engine.queue.checkpoint import NO_FINGERPRINT, Covered, restore
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.queue.records import QueueBegun, begun_in, decode_record, encode_record
@@ -76,6 +76,8 @@ def recover(
                 queue=definition.name, recovery_point=definition.recovery_point, position=position
             )
             new.append(begun)
+            checkpoint = None
+        elif checkpoint is not None and checkpoint.fingerprint == NO_FINGERPRINT:
             checkpoint = None
         elif checkpoint is not None and checkpoint.fingerprint != queues.fingerprint(work):
             report.append(

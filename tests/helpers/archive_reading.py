@@ -1,0 +1,71 @@
+"""Owns a reader of the archive as a server has it, and a stand-in for the engine that notes what it hears."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+from tests.helpers.logs import end_of, random_log
+from tickertape.base.errors import TickertapeError
+from tickertape.base.ports import Now
+from tickertape.journal.older import ArchiveAnswer, Older
+from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.archive_reads import ArchiveReads
+
+JOURNAL = "0123456789abcdef" * 2
+LOG = random_log(Random(1), 40)
+END = end_of(LOG)
+
+
+def reads_of(location: Path, journal: str = JOURNAL, refresh: float = 30.0) -> ArchiveReads:
+    config = ArchiveConfig(location=str(location), refresh=refresh)
+    return ArchiveReads(config, journal, Older(str(location)))
+
+
+class Broker:
+    """What of the engine is told."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, object]] = []
+        self.freed_times = 0
+        self.retaining = self
+        self.journal = SimpleNamespace(persisted_end=END, view=None)
+        self.errands = SimpleNamespace(begin=self.compare)
+        self.found: str | TickertapeError = ""
+        """What a comparison with the log comes to."""
+
+    def compare(self, key: int, steps: object, done: Callable[[str | TickertapeError], None]) -> None:
+        assert key < 0
+        done(self.found)
+
+    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
+        assert now.wall
+        self.answers.append((token, answer))
+
+    def freed(self, now: Now) -> None:
+        self.freed_times += 1
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.broker = Broker()
+        self.flushed = asyncio.Event()
+
+    def flush(self) -> None:
+        self.flushed.set()
+
+
+async def started(reads: ArchiveReads) -> Driver:
+    driver = Driver()
+    reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
+    return driver
+
+
+async def answered(driver: Driver, count: int) -> None:
+    """So many answers are there."""
+    while len(driver.broker.answers) < count:
+        driver.flushed.clear()
+        await driver.flushed.wait()

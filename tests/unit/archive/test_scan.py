@@ -1,0 +1,141 @@
+"""Reading many files side by side: in order, and what is in memory meanwhile."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.helpers.archives import ArchiveWriter
+from tests.helpers.logs import DAY, Commit, Told, end_of, messages_of, random_log, told
+from tests.unit.archive.test_reader import JOURNAL, archived, read
+from tickertape.archive.reader import Archive, fits
+from tickertape.archive.scan import Scan
+from tickertape.batch import batch_from_bodies
+
+pytestmark = pytest.mark.slow
+
+
+class Counted(io.BytesIO):
+    """A file of an object store, which notes how much is read of it at a time."""
+
+    def __init__(self, data: bytes, read: list[int]) -> None:
+        super().__init__(data)
+        self._read = read
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self._read.append(len(data))
+        return data
+
+
+def test_little_memory_gives_the_same(tmp_path: Path) -> None:
+    log = random_log(Random(5), 30)
+    archive = archived(tmp_path, log)
+    manifest = archive._covering(0, end_of(log))
+    files = manifest.overlapping(0, end_of(log))
+    scan = Scan(archive.store, files, 0, end_of(log), memory_bytes=1)
+    pieces = [piece for piece in scan if piece.rows is not None]
+    assert [m for p in pieces if p.rows for m in told(p.rows.positions, p.rows.batch())] == messages_of(log)
+    assert max(len(p.rows.positions) for p in pieces if p.rows) <= 3  # a row of each topic
+
+
+def test_large_messages_of_many_topics_are_held_by_bytes_not_by_files(tmp_path: Path) -> None:
+    """A row of each file, and at the end all that is left of them, took what nobody had bounded."""
+    size, topics, memory = 1 << 18, 40, 1 << 20
+    log = []
+    for at in range(3 * topics):
+        body = (b"%d " % at).ljust(size, b"x")
+        batch = batch_from_bodies(
+            f"t{at * 7 % topics}", [body], publisher=5, first_sequence=at + 1, timestamp=DAY + at
+        )
+        log.append(Commit(np.arange(1) + at, batch))
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(log, end_of(log), rows_per_group=1)
+    archive = Archive(str(tmp_path))
+    archive.refresh()
+    manifest = archive._covering(0, end_of(log))
+    files = manifest.overlapping(0, end_of(log))
+    assert len(files) == topics
+    before = pa.total_allocated_bytes()
+    scan = Scan(archive.store, files, 0, end_of(log), memory_bytes=memory)
+    found: list[Told] = []
+    most = 0
+    for piece in scan:
+        most = max(most, pa.total_allocated_bytes() - before)
+        if piece.rows is not None:
+            found += told(piece.rows.positions, piece.rows.batch())
+    assert found == messages_of(log)
+    # what waits, a chunk, and as much again that was given: 40 files held 10 MB
+    assert most < 3 * memory
+
+
+def test_files_of_many_topics_are_each_opened_once(tmp_path: Path) -> None:
+    """Where messages are small nothing is read twice, however well their columns are packed."""
+    topics, each = 20, 2000
+    log = []
+    for at in range(topics):
+        bodies = [b'{"n":1}'] * each
+        batch = batch_from_bodies(f"t{at}", bodies, publisher=5, first_sequence=1 + at * each, timestamp=DAY)
+        log.append(Commit(np.arange(at, topics * each, topics), batch))
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(log, topics * each)
+    archive = Archive(str(tmp_path))
+    archive.refresh()
+    files = archive._covering(0, topics * each).overlapping(0, topics * each)
+    scan = Scan(archive.store, files, 0, topics * each, memory_bytes=1 << 19)
+    assert sum(len(piece.rows.positions) for piece in scan if piece.rows is not None) == topics * each
+    assert archive.store.files_opened == topics
+
+
+def test_more_files_than_may_be_open_are_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tickertape.archive.scan.archive_files_open_max", 1)
+    monkeypatch.setattr("tickertape.archive.scan.archive_chunk_bytes_max", 100)
+    log = random_log(Random(6), 30)
+    archive = archived(tmp_path, log, 1)
+    assert read(archive, 0, end_of(log)) == messages_of(log)
+    assert archive.store.files_opened > len(archive._covering(0, 1))
+
+
+def test_what_many_files_in_an_object_store_have_fetched_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a row group of each, but a page; where there are few files, row groups are fetched as a whole."""
+    topics, each, size, bound = 8, 128, 1 << 15, 5 << 20
+    random = Random(1)
+    log = []
+    for at in range(topics):
+        bodies = [random.randbytes(size) for _ in range(each)]
+        batch = batch_from_bodies(f"t{at}", bodies, publisher=5, first_sequence=1 + at * each, timestamp=DAY)
+        log.append(Commit(np.arange(at, topics * each, topics), batch))
+    end = topics * each
+    ArchiveWriter(tmp_path, JOURNAL).add(log, end)
+    archive = Archive(str(tmp_path))
+    archive.refresh()
+    store = archive.store
+    store.root = None
+    fetched: list[int] = []
+
+    def opens(path: str) -> Any:
+        return Counted((tmp_path / path).read_bytes(), fetched)
+
+    monkeypatch.setattr(store, "_open_remote", opens)
+    for count in (topics, 1):
+        fits_topic = f"^t({'|'.join(map(str, range(count)))})$"
+        files = archive._covering(0, end).overlapping(0, end, fits(fits_topic))
+        scan = Scan(store, files, 0, end, memory_bytes=1 << 20, fetched_bytes=bound)
+        rows = 0
+        fetched.clear()
+        for piece in scan:
+            rows += 0 if piece.rows is None else len(piece.rows.positions)
+            assert sum(stream.fetched_bytes for stream in scan._open) <= bound
+        assert rows == count * each
+        assert sum(read >= each * size for read in fetched) == 1  # the first, when there were no others
+        assert sum(fetched) < 3 * count * each * size
