@@ -224,7 +224,9 @@ class Reader(App):
         given: dict[str, Any] = {"filter": FILTER if options["filter"] == "field" else None}
         if options["command"] != "subscribe":
             given["bookmark"] = tt.EPOCH if options["command"] != "most recent" else tt.MOST_RECENT
-            given["live"] = options["delivery"] == "live"
+            if options["delivery"] == "live":
+                # What was shown before it was on disk may be lost, and with it the place to go on from.
+                given |= {"live": True, "bookmark_not_found": "epoch"}
         return given
 
     async def _replay(self, client: tt.AsyncHAClient, reading: Reading) -> None:
