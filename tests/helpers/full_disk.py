@@ -1,11 +1,13 @@
 """Owns what stores go through on a disk that fills up: `python -m tests.helpers.full_disk DIRECTORY`.
 
-Must never judge anything but by `assert`. The directory is a small file system of its own.
+Must never judge anything but by `assert`. It mounts a small file system there, and so is run in a mount
+namespace of its own (`tests.helpers.namespaces`).
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,6 +126,7 @@ def ring(directory: Path) -> None:
 
 
 def main(directory: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=36m", "tmpfs", str(directory)], check=True)
     for story in (publishes, hybrid, logged, ring):
         story(directory)
         for file in directory.iterdir():

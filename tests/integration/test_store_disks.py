@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import tickertape as tt
-from tests.helpers.processes import source_environment
+from tests.helpers.namespaces import run_inside, why_no_small_disk
 
 NOBODY = 65534
-SMALL = 'mount -t tmpfs -o size=36m tmpfs "$1" && exec "$2" -m tests.helpers.full_disk "$1"'
+SECONDS_MAX = 55.0
 Open = Callable[[Path], object]
 STORES: dict[str, Open] = {
     "publishes in files": tt.FilePublishStore,
@@ -26,26 +24,12 @@ STORES: dict[str, Open] = {
 }
 
 
-def _in_namespace(*command: str) -> list[str]:
-    return ["unshare", *(["-m"] if os.geteuid() == 0 else ["-rm"]), "--propagation", "private", *command]
-
-
 @pytest.mark.slow
 def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
-    if shutil.which("unshare") is None:
-        pytest.skip("there is no unshare to mount a small disk with")
-    mount = _in_namespace("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path))
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount a small disk")
-    done = subprocess.run(
-        _in_namespace("sh", "-c", SMALL, "sh", str(tmp_path), sys.executable),
-        capture_output=True,
-        text=True,
-        env=source_environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["publishes", "hybrid", "logged", "ring"]
+    if reason := why_no_small_disk():
+        pytest.skip(reason)
+    told = run_inside("tests.helpers.full_disk", str(tmp_path), seconds=SECONDS_MAX)
+    assert told.split() == ["publishes", "hybrid", "logged", "ring"]
 
 
 @pytest.fixture

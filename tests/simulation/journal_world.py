@@ -29,6 +29,7 @@ from tickertape.journal.jobs import (
 )
 from tickertape.journal.journal import Journal
 from tickertape.journal.lookup import find_bookmark
+from tickertape.journal.pending import room_of
 from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.reading import ReadRequest
 from tickertape.journal.recovery import recover
@@ -287,7 +288,7 @@ class World:
         bodies = [self.rng.randbytes(self.rng.choice(sizes)) for _ in keys]
         topic = f"topic{publisher % 3}"
         batch = batch_from_bodies(topic, bodies, first_sequence=first)
-        if not journal.can_accept(batch.nbytes):
+        if not journal.can_accept(room_of(batch)):
             self.counts["refused while full"] += 1
             return
         now = self.now()

@@ -213,6 +213,8 @@ commit_batches_max: Final = 4096
 """Publish frames that one commit collects."""
 batch_memory_bytes: Final = 2 * KIB
 """What a batch in memory counts beside its encoding: the objects and arrays that belong to it."""
+binding_bytes_max: Final = 1 * KIB
+"""More than a commit takes that binds a publisher's id to a name."""
 mark_idle_seconds: Final = 0.02
 """Idle time after which an empty mark commit closes the question for the last one."""
 index_block_bytes: Final = 4 * KIB

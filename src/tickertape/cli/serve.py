@@ -58,8 +58,8 @@ def serve(
     tickertape serve --data /var/lib/tickertape --listen tcp://127.0.0.1:0 --listen unix:///run/tt.sock
 
     Exit codes: 0 stopped as asked; 1 a configuration or an address that cannot be used; 4 the disk failed,
-    and nothing more was acknowledged; 5 the data directory is damaged, in use, not ours, or of another
-    instance, and nothing in it was changed.
+    at the start or later, and nothing more was acknowledged; 5 the data directory is damaged, in use, not
+    ours, or of another instance, and nothing in it was changed.
     """
     settings = _settings(config, data, listen, admin, name)
     from tickertape.server.app import run_server

@@ -19,6 +19,7 @@ from tickertape.base.errors import (
     JournalFull,
     TickertapeError,
 )
+from tickertape.base.limits import binding_bytes_max
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch
@@ -34,6 +35,7 @@ from tickertape.engine.statistics import Statistics
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.engine.validation import Split, Validation
 from tickertape.journal.journal import Journal
+from tickertape.journal.pending import room_of
 from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
 from tickertape.wire.settling import QUEUE_TOPIC
 
@@ -204,7 +206,7 @@ class Intake:
         return recorded
 
     def _check_room(self, batch: MessageBatch) -> None:
-        if not self._journal.can_accept(batch.nbytes):
+        if self._journal.full and not self._journal.can_accept(room_of(batch) + binding_bytes_max):
             why = self._journal.full_reason
             raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import msgspec
 
@@ -26,6 +25,7 @@ from tickertape.base.errors import (
     TransactionBusy,
     TransactionUnknown,
 )
+from tickertape.base.limits import binding_bytes_max
 from tickertape.base.names import check_client_name, derived_publisher_id
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
@@ -65,9 +65,6 @@ from tickertape.wire.commands import (
     Transaction,
 )
 from tickertape.wire.settling import QUEUE_TOPIC
-
-_BINDING_BYTES: Final = 1_024
-"""More than a commit takes that binds a publisher's id to a name."""
 
 
 class _Committing:
@@ -338,7 +335,7 @@ class Transactions:
             return
         record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
         # The record that binds the publisher's id may have to go before it.
-        current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + _BINDING_BYTES
+        current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + binding_bytes_max
         self._write(current, now)
 
     def _check_topics(self, topics: Iterable[str]) -> None:

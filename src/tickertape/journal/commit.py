@@ -150,13 +150,13 @@ class GroupCommit:
         return len(self._pending)
 
     def can_accept(self, nbytes: int) -> bool:
-        """Whether there is room for `nbytes` more, as far as is known; False only while the disk is full."""
+        """Whether there is room for what may take `nbytes` of a segment (`room_of`), as far as is known;
+        False only while the disk is full.
+
+        What is accepted then never waits for a segment: nobody could say when it would be persisted."""
         if not self.full:
             return True
-        return (
-            self.active is not None
-            and self.pending_bytes + nbytes + commit_header_bytes <= self.active.room()
-        )
+        return self.active is not None and self._accepted_room() + nbytes <= self.active.room()
 
     def done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to a job: success, or the error that ended it; `salt` for a prepared segment."""

@@ -84,7 +84,8 @@ class Journal:
         return self._log_time
 
     def can_accept(self, nbytes: int) -> bool:
-        """False while the disk is full and `nbytes` more do not fit what is reserved."""
+        """False while the disk is full and what may take `nbytes` (see `room_of`) does not fit what is
+        reserved."""
         return self._commit.can_accept(nbytes)
 
     def done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:

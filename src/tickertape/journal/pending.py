@@ -18,6 +18,14 @@ from tickertape.journal.format import FLAG_CONTINUES, FLAG_ENDS
 
 _COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
 _TOPIC_INDEX_BYTES: Final = 4
+_MERGED_BYTES_MAX: Final = _TOPIC_INDEX_BYTES + sum(_COLUMN_BYTES.values())
+"""By how much a message may grow when its batch is merged with others."""
+
+
+def room_of(batch: MessageBatch) -> int:
+    """What `batch` takes of a segment's room at most, whatever it is merged with."""
+    # A column that only some have is made for all, so a merged batch may be larger than its parts.
+    return commit_bytes_of(batch) + _MERGED_BYTES_MAX * batch.count
 
 
 class Next(NamedTuple):
@@ -82,7 +90,7 @@ class Pending:
     def room(self) -> int:
         """What all of it may take in a segment."""
         # The room of the first of a chain is that of all of it: those behind it count twice, which is safe.
-        return sum(waiting.room or commit_bytes_of(waiting.batch) for waiting in self._waiting)
+        return sum(waiting.room or room_of(waiting.batch) for waiting in self._waiting)
 
     def clear(self) -> None:
         """Give up all of it."""

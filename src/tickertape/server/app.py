@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -20,7 +21,13 @@ from typing import Final, NoReturn
 
 import uvloop
 
-from tickertape.base.errors import ConfigurationError, JournalError, TickertapeError, WrongJournal
+from tickertape.base.errors import (
+    ConfigurationError,
+    JournalError,
+    JournalFailed,
+    TickertapeError,
+    WrongJournal,
+)
 from tickertape.base.limits import connections_max, drain_idle_seconds
 from tickertape.base.transaction_limits import staging_files_open_max, transaction_parts_max
 from tickertape.base.version import __version__
@@ -41,6 +48,8 @@ EXIT_ERROR: Final = 1
 EXIT_DISK_FAILED: Final = 4
 EXIT_JOURNAL_REFUSED: Final = 5
 
+_DISK_FAILED: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""What a start hears of a disk that fails."""
 _FILES_BESIDE: Final = 1_000 + transaction_parts_max + staging_files_open_max
 """Files beside connections: segments, sockets, what Python opens, what is staged; of few, half are kept for
 these."""
@@ -57,18 +66,24 @@ Ready = Callable[[list[str], str | None], None]
 def run_server(config: Config, ready: Ready) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
-    0 after a clean stop, 1 when an address cannot be listened on, 4 when the disk failed, 5 when the start
-    was refused because of the data directory. A second signal ends the process at once. SIGHUP has the files
-    of certificates and tokens read again. Raises `ConfigurationError` when those cannot be used."""
+    0 after a clean stop, 1 when an address cannot be listened on, 4 when the disk failed, during the start
+    too, 5 when the start was refused because of the data directory. A second signal ends the process at once.
+    SIGHUP has the files of certificates and tokens read again. Raises `ConfigurationError` when those cannot
+    be used, and `OSError` when the path of the data directory cannot."""
     admission = Admission(config)
     with logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
             opened = open_instance(config, admission)
         except (JournalError, WrongJournal) as error:
-            data = config.instance.data
-            event("start_refused", logging.CRITICAL, code=error.code, data=data, text=str(error))
-            return EXIT_JOURNAL_REFUSED
+            _refused(config, error.code, str(error))
+            return EXIT_DISK_FAILED if isinstance(error, JournalFailed) else EXIT_JOURNAL_REFUSED
+        except OSError as error:
+            if error.errno not in _DISK_FAILED:
+                raise  # a path or its rights: that is the configuration's
+            text = f"the disk failed while the directory was opened: {error}; mend the disk, and start again"
+            _refused(config, JournalFailed.code, text)
+            return EXIT_DISK_FAILED
         for line in opened.report:
             event("recovery", logging.WARNING, text=line)
         connections = connections_for(_raise_open_files())
@@ -86,6 +101,11 @@ def run_server(config: Config, ready: Ready) -> int:
             event("end_not_recorded", logging.WARNING, text=f"{END_FILE}: {error}")
         opened.disk.close_all()
         return code
+
+
+def _refused(config: Config, code: str, text: str) -> None:
+    """Tell why nothing is served."""
+    event("start_refused", logging.CRITICAL, code=code, data=config.instance.data, text=text)
 
 
 def connections_for(open_files: int) -> int:

@@ -21,6 +21,8 @@ from tickertape.testing.ports import ReservedPort
 
 _START_SECONDS_MAX: Final = 30.0
 _STOP_SECONDS_MAX: Final = 30.0
+_END_SECONDS_MAX: Final = 2.0
+"""A start that failed has closed its output; so long it may take to end."""
 
 
 class ServerNotReady(RuntimeError):
@@ -52,16 +54,9 @@ class RunningServer:
 
     def start(self) -> None:
         """Start the process and wait for its ready line. Raises `ServerNotReady`."""
-        command = [sys.executable, "-m", "tickertape", "serve"]
-        if self.config is not None:
-            command.append(str(self.config))
-        command += ["--data", str(self.data)]
-        if self._listen is not None:
-            command += ["--listen", self.uri or self._listen]
-        command += ["--admin", self.admin_url or f"http://127.0.0.1:{self._ports[1].number}"]
         with open(self._errors, "a") as errors:
             self._process = subprocess.Popen(
-                command,
+                self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -70,11 +65,27 @@ class RunningServer:
             )
         line = self._first_line()
         if not line.startswith("ready "):
-            code = self._process.poll()
-            self.kill()
+            code = self._end_of_start()
             raise ServerNotReady(f"no ready line (exit code {code}): {line!r}\n{self.errors()[-4000:]}")
         self.uri = line.split()[1]
         self.admin_url = line.split()[-1]
+
+    def _command(self) -> list[str]:
+        """What is started; other programs may be put before it."""
+        command = [sys.executable, "-m", "tickertape", "serve"]
+        if self.config is not None:
+            command.append(str(self.config))
+        command += ["--data", str(self.data)]
+        if self._listen is not None:
+            command += ["--listen", self.uri or self._listen]
+        return [*command, "--admin", self.admin_url or f"http://127.0.0.1:{self._ports[1].number}"]
+
+    def _end_of_start(self) -> int | None:
+        """End a start that failed; its exit code, None when it did not end by itself."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._reap(_END_SECONDS_MAX)
+        return None
 
     def _first_line(self) -> str:
         process = self._process

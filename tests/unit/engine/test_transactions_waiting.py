@@ -7,10 +7,9 @@ import errno
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.test_transactions import T1, Sink, bodies_of, sink, world
-from tickertape.base.limits import MIB, client_name_bytes_max
+from tickertape.base.limits import MIB, binding_bytes_max, client_name_bytes_max
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.registry import Registry
-from tickertape.engine.transactions import _BINDING_BYTES
 from tickertape.journal.active import commit_bytes_of
 from tickertape.journal.staging import StageOpen, find_staged
 from tickertape.wire.commands import Commit, Committed, Prepare, Staged, Transaction
@@ -116,4 +115,4 @@ def test_a_full_disk_refuses_the_transaction_and_nobody_else(world: EngineWorld,
 
 def test_the_room_that_is_made_sure_of_has_the_binding_of_the_publisher_too() -> None:
     binding = Registry().bind(2**64 - 1, "x" * client_name_bytes_max, derived=True)
-    assert commit_bytes_of(binding) <= _BINDING_BYTES
+    assert commit_bytes_of(binding) <= binding_bytes_max

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn, cast
@@ -14,7 +16,9 @@ from typing import NoReturn, cast
 import pytest
 
 from tests.helpers.processes import source_environment
+from tickertape.base.errors import JournalCorrupt, JournalFailed
 from tickertape.server import app
+from tickertape.server.config import Config
 from tickertape.server.instance import Instance
 
 
@@ -60,3 +64,36 @@ def test_the_first_filter_is_prepared_beside_the_event_loop(tmp_path: Path) -> N
     command = [sys.executable, "-c", program, str(tmp_path / "data")]
     done = subprocess.run(command, env=source_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.EIO, os.strerror(errno.EIO)), 4),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 4),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), 4),
+        (JournalFailed("StartSegment failed"), 4),
+        (JournalCorrupt("a commit is damaged"), 5),
+    ],
+    ids=["EIO", "ENOSPC", "EDQUOT", "a job failed", "damage"],
+)
+def test_a_disk_that_fails_at_the_start_is_no_damaged_directory(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception, code: int
+) -> None:
+    monkeypatch.setattr(app, "open_instance", _raising(error))
+    assert app.run_server(Config(), lambda _uris, _admin: None) == code
+    told = " start_refused code=" + ("journal_failed" if code == app.EXIT_DISK_FAILED else "journal_corrupt")
+    assert told in capfd.readouterr().err
+
+
+def test_a_path_that_cannot_be_used_is_no_failure_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "open_instance", _raising(PermissionError(errno.EACCES, "not ours")))
+    with pytest.raises(PermissionError):
+        app.run_server(Config(), lambda _uris, _admin: None)
+
+
+def _raising(error: Exception) -> Callable[[Config, object], NoReturn]:
+    def open_instance(config: Config, rights: object) -> NoReturn:
+        raise error
+
+    return open_instance

@@ -1,0 +1,225 @@
+"""Owns a server and clients on two ends of a link that goes down and comes up again:
+`python -m tests.faults.cut_links DIRECTORY SEED CUTS`.
+
+To be run in a network namespace of its own (`tests.helpers.namespaces`), which is where the clients are; the
+server has another one. Judges by `assert`; prints how often what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+import tickertape as tt
+from tests.faults.log_on_disk import read_log
+from tickertape.testing import RunningServer, wait_until
+
+SECONDS: Final = 30.0
+TOPIC: Final = "orders"
+HEARTBEAT: Final = 0.5
+SLACK: Final = 2.0
+"""Seconds that a machine with other work may take to notice what is due."""
+SHORT_SECONDS_MAX: Final = 0.2
+"""A link that is down for less than two intervals, and what TCP takes to send again, costs nothing."""
+PAUSE_SECONDS: Final = 0.002
+NEAR, FAR = ("10.99.0.2", "to-server"), ("10.99.0.1", "to-client")
+"""Address and link of the clients, and of the server."""
+PORT: Final = 9007
+
+
+class FarServer(RunningServer):
+    """A server in the namespace of another process."""
+
+    def __init__(self, data: Path, namespace: Path) -> None:
+        config = data.with_name("tickertape.toml")
+        config.write_text(f'[[transport]]\nlisten = "tcp://{FAR[0]}:{PORT}"\ninsecure = true\n')
+        super().__init__(data, config, listen=None)
+        self._enter = ["nsenter", f"--net={namespace}"]
+
+    def _command(self) -> list[str]:
+        return [*self._enter, *super()._command()]
+
+    def closes(self, name: str) -> list[str]:
+        """The ends of this client's connections."""
+        lines = self.errors().splitlines()
+        return [line for line in lines if " connection_close " in line and f" client={name} " in line]
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+
+class Link:
+    """The only way between the clients and the server; either end can be taken down."""
+
+    def __init__(self, holder: int) -> None:
+        self.namespace = Path(f"/proc/{holder}/ns/net")
+        ours = os.readlink("/proc/self/ns/net")
+        wait_until(lambda: os.readlink(self.namespace) != ours, SECONDS)
+        self._far = ("nsenter", f"--net={self.namespace}")
+        _run(
+            "ip", "link", "add", "name", NEAR[1], "type", "veth", "peer", "name", FAR[1], "netns", str(holder)
+        )
+        for enter, (address, name) in (((), NEAR), (self._far, FAR)):
+            _run(*enter, "ip", "link", "set", "lo", "up")
+            _run(*enter, "ip", "address", "add", f"{address}/24", "dev", name)
+            _run(*enter, "ip", "link", "set", name, "up")
+
+    def set(self, end: str, state: str) -> None:
+        """Take an end down, or up."""
+        enter, name = ((), NEAR[1]) if end == "near" else (self._far, FAR[1])
+        _run(*enter, "ip", "link", "set", name, state)
+
+
+@contextmanager
+def linked() -> Iterator[Link]:
+    """A link to a namespace that is there as long."""
+    with subprocess.Popen(["unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL) as holder:
+        try:
+            yield Link(holder.pid)
+        finally:
+            holder.kill()
+
+
+class Ends:
+    """A publisher that never stops, and a subscriber, whose link is cut."""
+
+    def __init__(self, server: FarServer, link: Link) -> None:
+        self.counts: Counter[str] = Counter()
+        self._server = server
+        self._link = link
+        self.heard: list[bytes] = []
+        self._published = 0
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._lost: dict[str, list[float]] = {"publisher": [], "reader": []}
+        self._publisher, self._reader = (self._made(name) for name in self._lost)
+        self._reader.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._hear)
+        self._thread = threading.Thread(target=self._publish)
+        self._thread.start()
+
+    def _made(self, name: str) -> tt.HAClient:
+        client = tt.HAClient.memory_backed(
+            name, servers=self._server.uri, heartbeat=HEARTBEAT, reconnect_delay=0.05, timeout=1.0
+        )
+
+        def changed(state: tt.ConnectionState) -> None:
+            if state is tt.ConnectionState.DISCONNECTED:
+                self._lost[name].append(time.monotonic())
+
+        client.add_connection_state_listener(changed)
+        client.connect_and_logon(timeout=SECONDS)
+        return client
+
+    def _hear(self, message: tt.Message) -> None:
+        self.heard.append(message.data)
+        message.discard()
+
+    def _publish(self) -> None:
+        try:
+            while not self._over.wait(PAUSE_SECONDS):
+                self._publisher.publish(TOPIC, b"%d" % self._published, timeout=SECONDS)
+                self._published += 1
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def flows(self, count: int = 50) -> None:
+        """Wait until so many more have come all the way."""
+        goal = len(self.heard) + count
+        wait_until(lambda: self._error or len(self.heard) >= goal, SECONDS)
+        assert self._error is None, self._error
+
+    def cut(self, end: str, seconds: float) -> None:
+        """Take the link down for longer than heartbeats allow: both sides notice, in time."""
+        before = {name: (len(self._lost[name]), len(self._server.closes(name))) for name in self._lost}
+        self._link.set(end, "down")
+        began = time.monotonic()
+        wait_until(lambda: self._publisher.unpersisted_count() > 0, HEARTBEAT)  # else a flush asks nobody
+        with pytest.raises(tt.HeartbeatMissed):
+            self._publisher.publish_flush(timeout=SECONDS)
+        wait_until(lambda: all(len(self._lost[n]) > before[n][0] for n in before), SECONDS)
+        wait_until(lambda: all(len(self._server.closes(n)) > before[n][1] for n in before), SECONDS)
+        assert time.monotonic() - began < 2 * HEARTBEAT + SLACK
+        for name, (_, closes) in before.items():
+            assert " reason=heartbeat " in self._server.closes(name)[closes]
+        at_the_cut, published = len(self.heard), self._published
+        wait_until(lambda: time.monotonic() - began >= seconds, SECONDS)
+        assert len(self.heard) == at_the_cut, "nothing comes over a link that is down"
+        self.counts["published meanwhile"] += self._published - published
+        assert self._publisher.unpersisted_count() > 0
+        self._link.set(end, "up")
+        self.flows()
+        self.counts[f"{end} end down"] += 1
+
+    def blink(self, end: str) -> None:
+        """Take it down for a moment: the connections go on."""
+        before = {name: len(lost) for name, lost in self._lost.items()}
+        self._link.set(end, "down")
+        time.sleep(SHORT_SECONDS_MAX)
+        self._link.set(end, "up")
+        self.flows()
+        self.counts["connections that outlived a blink"] += before == {
+            name: len(lost) for name, lost in self._lost.items()
+        }
+
+    def finish(self) -> None:
+        """All that was published is stored once, and was heard once, in order."""
+        self._over.set()
+        self._thread.join(SECONDS)
+        assert self._error is None, self._error
+        self._publisher.publish_flush(timeout=SECONDS)
+        expected = [b"%d" % number for number in range(self._published)]
+        wait_until(lambda: len(self.heard) >= len(expected), SECONDS)
+        assert self.heard == expected
+        stored = [message.body for message in read_log(self._server.data) if message.topic == TOPIC]
+        assert stored == expected
+
+    def close(self) -> None:
+        """End the clients, whatever state they are in."""
+        self._over.set()
+        self._publisher.close()
+        self._reader.close()
+        self._thread.join(SECONDS)
+
+
+def main(directory: Path, seed: int, cuts: int) -> None:
+    """So many cuts, of either end in turn, and a blink after each but the first."""
+    rng = Random(seed)
+    with linked() as link:
+        server = FarServer(directory / "data", link.namespace)
+        try:
+            server.start()
+            ends = Ends(server, link)
+            try:
+                for number in range(cuts):
+                    ends.flows()
+                    ends.cut(("far", "near")[number % 2], rng.uniform(0.0, 5.0) if number else 2.0)
+                    if number:
+                        ends.blink(rng.choice(("far", "near")))
+                ends.finish()
+            finally:
+                ends.close()
+            assert server.stop() == 0
+        except BaseException as failure:
+            failure.add_note(f"seed {seed}; the server said: {server.errors()[-1500:]}")
+            raise
+        finally:
+            server.kill()
+    for what, times in sorted(ends.counts.items()):
+        print(f"{times}\t{what}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

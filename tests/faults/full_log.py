@@ -1,0 +1,237 @@
+"""Owns a server on a disk of 64 MiB that fills up: `python -m tests.faults.full_log DIRECTORY SEED LIVES`.
+
+To be run in a mount namespace of its own (`tests.helpers.namespaces`). Judges by `assert`; prints how often
+what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+import tickertape as tt
+from tests.faults.log_on_disk import read_log
+from tests.helpers.admin import ask, stats_of
+from tests.helpers.processes import run_tickertape
+from tickertape.base.limits import MIB
+from tickertape.testing import RunningServer, running_server, wait_until
+
+SECONDS: Final = 30.0
+TOPIC: Final = "orders"
+REFUSED: Final = "no room to prepare the next segment: No space left on device: free disk space"
+BODY_BYTES_MAX: Final = 200_000
+BODY_BYTES_MIN: Final = 100
+"""When there is no room for so little there is none."""
+
+
+class FullLog:
+    """One life: a disk fills up at a place that chance names, and has room again."""
+
+    def __init__(self, disk: Path, server: RunningServer, rng: Random) -> None:
+        self.rng = rng
+        self.counts: Counter[str] = Counter()
+        self.server = server
+        self._ballast = disk / "ballast"
+        self.told: list[bytes] = []
+        """What `bare` published and heard acknowledged."""
+        self.refused: list[bytes] = []
+        """What it published and heard refused."""
+        self.kept: list[bytes] = []
+        """What `keeper` published, which has a store and connects again by itself."""
+        self.heard: list[bytes] = []
+        """What a subscriber got from the beginning on."""
+        self._bare = tt.Client("bare", server.uri, timeout=SECONDS)
+        self._keeper = tt.HAClient.memory_backed(
+            "keeper", servers=server.uri, reconnect_delay=0.05, timeout=SECONDS
+        )
+        self._keeper.connect_and_logon()
+        self._keeper.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._hear)
+
+    def _hear(self, message: tt.Message) -> None:
+        self.heard.append(message.data)
+        message.discard()
+
+    def close(self) -> None:
+        """End the clients."""
+        self._bare.close()
+        self._keeper.close()
+
+    # -- publishing -----------------------------------------------------------------------------------
+
+    def publish(self, size: int) -> bool:
+        """Publish a message; False when the server says that it has no room."""
+        number = len(self.told) + len(self.refused)
+        body = b"bare %d " % number + b"x" * size
+        self._bare.publish(TOPIC, body)
+        refused = ""
+        try:
+            self._bare.publish_flush()
+        except tt.PublishRejected as error:
+            refused = str(error)
+        (self.refused if refused else self.told).append(body)
+        assert not refused or REFUSED in refused
+        return not refused
+
+    def keep(self) -> None:
+        """Have the keeper publish one more; it waits for nothing."""
+        self.kept.append(b"kept %d " % len(self.kept) + b"y" * self.rng.randrange(1_000))
+        self._keeper.publish(TOPIC, self.kept[-1])
+
+    def take_all_room(self) -> None:
+        """Another program takes what is left of the disk."""
+        with open(self._ballast, "ab", buffering=0) as file:
+            for size in (MIB, 4096):
+                try:
+                    while file.write(bytes(size)):
+                        pass
+                except OSError:
+                    continue  # full
+
+    def fill(self) -> None:
+        """Publish until not even a small message has room, be it that the log or others took it."""
+        by_others = self.rng.random() < 0.5
+        left = self.rng.randrange(1, 200) if by_others else -1
+        size = BODY_BYTES_MAX
+        while size > BODY_BYTES_MIN:
+            if left == 0:
+                self.take_all_room()
+                self.counts["filled by others"] += 1
+            left -= 1
+            if self.rng.random() < 0.1:
+                self.keep()
+            if not self.publish(self.rng.randrange(size // 2, size)):
+                size //= 2
+        while self.publish(BODY_BYTES_MIN):
+            pass
+        self.counts["filled by the log"] += not by_others
+        if self.rng.random() < 0.5:
+            self.take_all_room()
+            self.counts["not a block left"] += 1
+
+    # -- what must hold -------------------------------------------------------------------------------
+
+    def stays_full(self) -> None:
+        """Nothing is taken, and everybody is told; all else goes on."""
+        assert not self.publish(BODY_BYTES_MIN)
+        self.keep()
+        transaction = self._bare.transaction("while full")
+        transaction.publish(TOPIC, b"bare in a transaction " + b"z" * 1_000)
+        with pytest.raises((tt.JournalFull, tt.StagingFull)):
+            transaction.commit()
+        transaction.abort()
+        server = self.server
+        assert ask(server, "/health")[0] == 200
+        assert ask(server, "/ready")[0] == 200
+        assert stats_of(server).journal.full
+        assert b"\ntickertape_journal_full 1.0\n" in ask(server, "/metrics")[2]
+        assert self._keeper.unpersisted_count() > 0
+        self.judge([message.data for message in self._bare.replay(TOPIC)])
+        self.judge_files()
+
+    def judge(self, bodies: list[bytes]) -> None:
+        """What is acknowledged is there, what was refused is not, all of it once and in order."""
+        assert [body for body in bodies if body.startswith(b"bare ")] == self.told
+        kept = [body for body in bodies if body.startswith(b"kept ")]
+        assert kept == self.kept[: len(kept)]
+        assert len(kept) >= len(self.kept) - self._keeper.unpersisted_count()
+
+    def judge_files(self) -> None:
+        """The same of the files, by a reader of its own."""
+        self.judge([message.body for message in read_log(self.server.data) if message.topic == TOPIC])
+
+    def restart(self) -> None:
+        """A stop or a death, and a start, while there is no room."""
+        self._bare.close()
+        before = len(self.server.errors())
+        if self.rng.random() < 0.5:
+            assert self.server.stop() == 0
+            self.counts["stopped while full"] += 1
+        else:
+            self.server.kill()
+            self.counts["killed while full"] += 1
+        self.judge_files()
+        self.server.start()
+        wait_until(lambda: " journal_full " in self.server.errors()[before:], SECONDS)
+        self._bare = tt.Client("bare", self.server.uri, timeout=SECONDS)
+
+    def has_room_again(self) -> None:
+        """Publishing goes on by itself, on the same process, and what was kept is stored."""
+        pid, before = self.server.pid, len(self.server.errors())
+        self._ballast.unlink()
+        wait_until(lambda: self.publish(BODY_BYTES_MAX // 2), SECONDS)
+        self.keep()
+        wait_until(self._flushed, SECONDS)
+        transaction = self._bare.transaction("while full")
+        transaction.publish(TOPIC, b"transaction")
+        assert transaction.commit().messages == 1
+        assert self.server.pid == pid
+        wait_until(lambda: " journal_resumed" in self.server.errors()[before:], SECONDS)
+        assert not stats_of(self.server).journal.full
+        everything = [message.data for message in self._bare.replay(TOPIC)]
+        assert self._keeper.unpersisted_count() == 0
+        self.judge(everything)
+        assert everything[-1] == b"transaction"
+        wait_until(lambda: len(self.heard) >= len(everything), SECONDS)
+        assert self.heard == everything
+
+    def _flushed(self) -> bool:
+        try:
+            self._keeper.publish_flush()
+        except tt.Disconnected:  # sent away once more
+            return False
+        return True
+
+
+def live(directory: Path, disk: Path, rng: Random) -> Counter[str]:
+    """One fill point, from an empty disk on."""
+    place = disk / "data"
+    place.mkdir()
+    link = directory / "data"  # what the server prints stands beside it, and not on the small disk
+    link.unlink(missing_ok=True)
+    link.symlink_to(place)
+    with open(disk / "ballast", "wb") as ballast:
+        os.posix_fallocate(ballast.fileno(), 0, rng.randrange(8, 48) * MIB)
+    with running_server(link) as server:
+        life = FullLog(disk, server, rng)
+        try:
+            life.fill()
+            life.stays_full()
+            life.restart()
+            life.stays_full()
+            life.has_room_again()
+        finally:
+            life.close()
+        assert server.stop() == 0
+        life.judge_files()
+    code, output, _ = run_tickertape("journal", "verify", str(link))
+    assert code == 0, output
+    shutil.rmtree(place)
+    return life.counts
+
+
+def main(directory: Path, seed: int, lives: int) -> None:
+    """So many lives on one small disk."""
+    disk = directory / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)], check=True)
+    rng, counts = Random(seed), Counter[str]()
+    for number in range(lives):
+        try:
+            counts += live(directory, disk, rng)
+        except BaseException as failure:
+            failure.add_note(f"life {number} of seed {seed}")
+            raise
+    for what, times in sorted(counts.items()):
+        print(f"{times}\t{what}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,258 @@
+"""R4 and R5 on real servers and a real kernel: a sync, a write or a cut that fails, at any moment of a life.
+
+strace makes the n-th call of each thread fail, once or from then on; a limit of the kernel makes a write
+short and what follows fail. Nothing is acknowledged behind the failure, the server ends with its own exit
+code, and what was acknowledged before is there, in the files and after the next start.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+import pytest
+
+import tickertape as tt
+from tests.faults.log_on_disk import read_log
+from tests.helpers.traced import Call, TracedServer, why_not
+from tickertape.testing.server import ServerNotReady, wait_until
+
+SECONDS: Final = 30.0
+EXIT_DISK_FAILED: Final = 4
+ROUNDS_MAX: Final = 60
+ERRORS: Final = ("EIO", "ENOSPC", "EDQUOT")
+CALLS_MAX: Final = {"fdatasync": 30, "pwritev2,pwritev": 30, "fsync": 8, "ftruncate": 4}
+"""What fails, and how late in a thread at most: a life has few of the last two."""
+WORLDS_FULL: Final = 10
+FAULTS_FULL: Final = 30
+"""Of each of these worlds."""
+EVENTS_BYTES: Final = 10_000
+"""More than a server says of itself until it ends."""
+CONFIG: Final = '[journal]\nsegment_size = "1MB"\n'
+
+
+class Fault(NamedTuple):
+    """These calls fail with this error: the n-th of each thread, or with `+` that one and all later ones."""
+
+    calls: str
+    error: str
+    when: str
+
+
+EVERY_RUN: Final = (
+    Fault("fdatasync", "EIO", "12"),
+    Fault("fdatasync", "EDQUOT", "2"),  # of the start
+    Fault("pwritev2,pwritev", "ENOSPC", "6+"),
+)
+
+
+class Life:
+    """A data directory from one failure to the next: its clients, what they published and were told."""
+
+    def __init__(self, directory: Path, rng: Random) -> None:
+        self.rng = rng
+        self.counts: Counter[str] = Counter()
+        config = directory / "tickertape.toml"
+        config.write_text(CONFIG)
+        self.server = TracedServer(directory / "data", config)
+        self.one: list[bytes] = []
+        """Published one by one, without a store, each with a flush."""
+        self.told: set[bytes] = set()
+        """Those of these that were acknowledged."""
+        self.many: list[bytes] = []
+        """Published in bursts, with a store, without waiting."""
+        self._store = tt.MemoryPublishStore()
+        self._clients: list[tt.Client] = []
+
+    def fail(self, fault: Fault) -> None:
+        """A server whose calls fail, from its start to its end."""
+        server = self.server
+        server.fault = f"{fault.calls}:error={fault.error}:when={fault.when}"
+        refused = ""
+        try:
+            server.start()
+        except ServerNotReady as error:
+            refused = str(error)
+        if refused:
+            assert f"(exit code {EXIT_DISK_FAILED})" in refused
+            assert " start_refused code=journal_failed " in refused
+            self.counts["at the start"] += 1
+        elif not self.work_until_it_fails():
+            return
+        self.judge_calls(server.calls())
+        self.judge(server.data)
+        self.counts[f"{fault.calls} {fault.error}"] += 1
+
+    def fall_short(self) -> None:
+        """A server to which the kernel gives no byte behind some place of a file: a write ends there, and
+        what follows fails."""
+        server = self.server
+        server.fault = ""
+        server.start()
+        place = self.rng.randrange(len(server.errors()) + EVENTS_BYTES, 300_000)  # what it says is a file too
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (place, resource.RLIM_INFINITY))
+        if self.work_until_it_fails():
+            segments = sorted((server.data / "journal").glob("*.segment"))
+            self.counts["short"] += any(
+                segment.read_bytes().rstrip(b"\0")[place:] == b"" for segment in segments
+            )
+            self.judge(server.data)
+
+    def work_until_it_fails(self) -> bool:
+        """Publish until the server ends; False when nothing failed."""
+        server = self.server
+        before = len(server.errors())
+        with self._connected():
+            failed = not self.work(ROUNDS_MAX)
+            if not failed:
+                self.counts["never"] += 1
+                server.kill()
+                return False
+            assert server.wait() == EXIT_DISK_FAILED, server.errors()[-2000:]
+        assert server.errors()[before:].count(" failure code=journal_failed ") == 1
+        self.counts["at work"] += 1
+        return True
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        one = tt.Client("one", self.server.uri, timeout=SECONDS)
+        many = tt.Client("many", self.server.uri, publish_store=self._store, timeout=SECONDS)
+        self._clients = [one, many]
+        try:
+            yield
+            wait_until(lambda: not (one.connected or many.connected), SECONDS)
+        finally:
+            for client in self._clients:
+                client.close()
+
+    def work(self, rounds: int) -> bool:
+        """Publish for so many rounds; False when a connection was lost."""
+        one, many = self._clients
+        for _ in range(rounds):
+            size = self.rng.choice((10, 1_000, 60_000))
+            burst = [b"many %d " % (len(self.many) + n) + b"y" * size for n in range(4)]
+            self.many += burst
+            self.one.append(b"one %d " % len(self.one) + b"x" * 100)
+            try:
+                many.publish_batch("orders", burst)
+                one.publish("orders", self.one[-1])
+                one.publish_flush()
+            except tt.Disconnected:
+                return False
+            self.told.add(self.one[-1])
+        return True
+
+    def judge(self, data: Path) -> None:
+        """What must hold of the files: what is acknowledged is there, once, in each publisher's order."""
+        stored = read_log(data) if (data / "identity.json").exists() else []
+        self.judge_bodies([message.body for message in stored if message.topic == "orders"])
+
+    def judge_bodies(self, bodies: Iterable[bytes]) -> None:
+        """The same of what was read."""
+        found = [body.split(b" ", 2)[:2] for body in bodies]
+        one = [int(number) for name, number in found if name == b"one"]
+        assert all(a < b for a, b in pairwise(one)), "once, in order"
+        assert self.told <= {self.one[number] for number in one}, "an acknowledged message is lost"
+        many = [int(number) for name, number in found if name == b"many"]
+        assert many == list(range(len(many))), "once, in order, from the first on"
+        assert len(many) >= len(self.many) - self._store.unpersisted_count(), "acknowledged, and lost"
+
+    def judge_calls(self, calls: list[Call]) -> None:
+        """Behind the first failure its file is left alone; what was acknowledged lies before what failed."""
+        place, failed = next((place, call) for place, call in enumerate(calls) if call.injected)
+        later = [call for call in calls[place + 1 :] if call.path == failed.path and failed.name != "fsync"]
+        assert not later, f"tried again after {failed}: {later}"
+        mine = [call for call in calls[: place + 1] if call.thread == failed.thread]
+        written = [call for call in mine if call.name.startswith("pwritev")]
+        if failed.name != "fsync" and written and written[-1].path == failed.path:
+            data = self.server.data
+            synced = data.with_name("synced")
+            shutil.copytree(data, synced)
+            os.truncate(synced / "journal" / Path(failed.path).name, written[-1].offset)
+            self.judge(synced)
+            shutil.rmtree(synced)
+            self.counts["a commit or seal"] += 1
+
+    def finish(self) -> None:
+        """The disk is well again: what was acknowledged is there, what the store holds is stored once."""
+        self.server.fault = ""
+        self.server.start()
+        with tt.Client("many", self.server.uri, publish_store=self._store, timeout=SECONDS) as many:
+            many.publish_flush()
+            self.judge_bodies([message.data for message in many.replay("orders")])
+            assert self._store.unpersisted_count() == 0
+        assert self.server.stop() == 0
+        self.judge(self.server.data)
+
+
+@contextmanager
+def a_life(directory: Path, seed: int) -> Iterator[Life]:
+    """One with an end, which says what it was when it ends badly."""
+    life = Life(directory, Random(seed))
+    try:
+        yield life
+        life.finish()
+    except BaseException as failure:
+        failure.add_note(
+            f"TICKERTAPE_FAULT_SEED={seed}, {dict(life.counts)}; last: {life.server.fault or 'none'}"
+        )
+        raise
+    finally:
+        life.server.kill()
+        life.server.release()
+
+
+@pytest.fixture(scope="module")
+def strace() -> None:
+    """Skip without it."""
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+def _seed() -> int:
+    given = os.environ.get("TICKERTAPE_FAULT_SEED")
+    return int(given) if given else Random().getrandbits(32)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("strace")
+def test_a_call_that_fails_ends_the_server_and_loses_nothing(tmp_path: Path) -> None:
+    with a_life(tmp_path, 7) as life:
+        for fault in EVERY_RUN:
+            life.fail(fault)
+    assert life.counts["at work"] == 2
+    assert life.counts["at the start"] == 1
+    assert life.counts["a commit or seal"] >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.usefixtures("strace")
+@pytest.mark.parametrize("world", range(WORLDS_FULL))
+def test_any_call_may_fail_at_any_moment(tmp_path: Path, world: int) -> None:
+    kinds = [(calls, error) for calls in CALLS_MAX for error in ERRORS]
+    with a_life(tmp_path, _seed()) as life:
+        for number in range(FAULTS_FULL):
+            calls, error = kinds[number % len(kinds)]
+            when = f"{life.rng.randint(1, CALLS_MAX[calls])}{life.rng.choice(('', '+'))}"
+            life.fail(Fault(calls, error, when))
+    happens = ["at the start", "at work", "a commit or seal", *(f"{calls} {error}" for calls, error in kinds)]
+    silent = [what for what in happens if not life.counts[what]]
+    assert not silent, f"these never happened: {silent} ({dict(life.counts)})"
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_write_may_end_at_any_byte(tmp_path: Path) -> None:
+    with a_life(tmp_path, _seed()) as life:
+        for _ in range(FAULTS_FULL):
+            life.fall_short()
+    assert life.counts["short"] > FAULTS_FULL // 3, dict(life.counts)
