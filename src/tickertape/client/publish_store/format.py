@@ -132,7 +132,7 @@ def parse_header(data: Buffer, file: str) -> Header:
         )
     if crc != _header_crc(view):
         raise StoreCorrupt(f"{file}: the header at offset 0 does not match its checksum", file=file)
-    name = bytes(view[_NAME_AT : _NAME_AT + numbers[7]]).decode()
+    name = _name(view, numbers[7], file)
     store, number, used, settled, oldest, previous_end, stated, _ = numbers
     header = Header(store, number, used, settled, oldest, previous_end, stated, name)
     if header.size != size:
@@ -142,6 +142,19 @@ def parse_header(data: Buffer, file: str) -> Header:
             offset=min(size, header.size),
         )
     return header
+
+
+def _name(view: memoryview, length: int, file: str) -> str:
+    try:
+        if length <= MARK_AT - _NAME_AT:
+            return bytes(view[_NAME_AT : _NAME_AT + length]).decode()
+    except UnicodeDecodeError:
+        pass
+    raise StoreCorrupt(
+        f"{file}: the name of a client at offset {_NAME_AT} is none; restore it from a copy",
+        file=file,
+        offset=_NAME_AT,
+    )
 
 
 def _header_crc(data: Buffer) -> int:
