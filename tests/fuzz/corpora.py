@@ -150,6 +150,8 @@ def _batches(good: Sequence[bytes]) -> Named:
     words = (*range(0, 32, 4), 56, 60, 64, *range(72, 120, 4))
     yield from (*_most(data, words), *_more(data, words[::2]))
     yield from _wrong(data, (60, len(data) - 9))
+    first = 36 + 40 * struct.unpack_from("<I", data, 12)[0]
+    yield "offsets-that-fall", data[:first] + struct.pack("<I", 1 << 16) + data[first + 4 :]
 
 
 # -- text -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, taken
 from tickertape.base.errors import BadFilter, BadTopic
 from tickertape.filter import Context, Filter, compile_filter, compile_topic_pattern
 from tickertape.filter.parse import parse as parse_filter
@@ -22,11 +22,13 @@ def filter_text(data: bytes) -> str:
     """`BadFilter` of few words and with its place, or a filter that reads back and answers for any body."""
     text = data.decode("utf-8", "replace")
     try:
-        return _used(compile_filter(text, message_type("json")))
+        found = compile_filter(text, message_type("json"))
     except BadFilter as error:
         if not 0 <= error.position <= max(len(text), 4096):
             raise AssertionError(f"its place is {error.position}") from error
         raise
+    with taken():
+        return _used(found)
 
 
 def _used(found: Filter) -> str:
@@ -42,7 +44,8 @@ def _used(found: Filter) -> str:
 def topic_pattern(data: bytes) -> str:
     """`BadTopic` of few words, or a pattern that answers for any topic."""
     found = compile_topic_pattern(data.decode("utf-8", "replace"))
-    return "found" if any(map(found.search, ("orders", "a/b/c", "", "é\n"))) else "not found"
+    with taken():
+        return "found" if any(map(found.search, ("orders", "a/b/c", "", "é\n"))) else "not found"
 
 
 _FILTER_WORDS: Final = (

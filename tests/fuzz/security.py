@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.fuzz.target import Target, brief, texts
+from tests.fuzz.target import Target, brief, taken, texts
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
 from tickertape.base.ports import Now
 from tickertape.server.tokens import Tokens, tokens_in
@@ -20,11 +20,13 @@ _LOGON: Final = Logon(name="c", password="tickertape_spark_" + "a" * 52)
 def tokens(data: bytes) -> str:
     """`ConfigurationError` of few words that shows no hash, or tokens, none of which is one nobody made."""
     try:
-        return _used(tokens_in(data, "tokens.toml"))
+        known = tokens_in(data, "tokens.toml")
     except ConfigurationError as error:
         if _HASH in str(error):
             raise AssertionError("it shows a hash") from error
         raise
+    with taken():
+        return _used(known)
 
 
 def _used(known: Tokens) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from crc32c import crc32c
 
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, taken
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import NotAStore, StoreCorrupt, StoreVersion
 from tickertape.batch import batch_from_bodies
@@ -56,13 +56,14 @@ def publish_store(data: bytes) -> str:
         with FilePublishStore(path) as store:
             held = _held(store)
             last = store.last_sequence
-        with FilePublishStore(path) as store:
-            assert (_held(store), store.last_sequence) == (held, last)
-            if not held:
-                return "empty"
-            store.discard(held[0][0])
-        with FilePublishStore(path) as store:
-            assert _held(store) == held[1:]
+        with taken():
+            with FilePublishStore(path) as store:
+                assert (_held(store), store.last_sequence) == (held, last)
+                if not held:
+                    return "empty"
+                store.discard(held[0][0])
+            with FilePublishStore(path) as store:
+                assert _held(store) == held[1:]
         return "holds"
 
 
@@ -166,7 +167,7 @@ def bookmark_store(kind: str, data: bytes) -> str:
         open_store = LoggedBookmarkStore if kind == "log" else RingBookmarkStore
         with open_store(path) as store:
             before = _places(store)
-        with open_store(path) as store:
+        with taken(), open_store(path) as store:
             assert _places(store) == before
             for name in before:
                 _goes_on(store, name)

@@ -5,7 +5,8 @@ Whatever else a target raises is a defect. Must never catch more than a target a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import TickertapeError
@@ -35,6 +36,15 @@ class Target(NamedTuple):
                 brief(error)
                 return error.code
             return type(error).__name__
+
+
+@contextlib.contextmanager
+def taken() -> Iterator[None]:
+    """What a target does with an input that it took: whatever is raised here is a defect, allowed or not."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"it was taken, and then came {error!r}") from error
 
 
 TEXT_CHARACTERS_MAX: Final = 1200

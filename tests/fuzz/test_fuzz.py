@@ -29,7 +29,7 @@ from tests.fuzz.corpora import (
     made,
 )
 from tests.fuzz.mutations import mutated
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, taken
 from tests.fuzz.targets import TARGETS
 from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadFilter, BadTopic, TickertapeError
@@ -178,6 +178,15 @@ def test_what_a_target_does_not_allow_is_raised() -> None:
     for error in (ValueError("x"), AssertionError(), BadTopic("x")):
         with pytest.raises(type(error)):
             _raising(error).outcome(b"")
+
+
+def test_what_is_refused_after_it_was_taken_is_a_defect() -> None:
+    def run(data: bytes) -> str:
+        with taken():
+            raise BadFilter("x")
+
+    with pytest.raises(AssertionError):
+        Target(run, list, allowed=(BadFilter,)).outcome(b"")
 
 
 def test_the_text_of_what_is_allowed_is_short_and_can_be_printed() -> None:

@@ -188,7 +188,8 @@ def look(data: Buffer, at: int) -> Record | None:
     if at + RECORD_BYTES > memoryview(data).nbytes:
         return None
     length, first, last, kind, topic, correlation, key = BEHIND_CRC.unpack_from(data, at + CRC.size)
-    if not MESSAGE <= kind <= USED:
+    labels = EXPIRATION.size if kind == LABELLED else 0
+    if not MESSAGE <= kind <= USED or labels + topic + correlation + key > length:
         return None
     end = padded(at + RECORD_BYTES + length)
     return Record(at, end, kind, first, last, length, topic, correlation, key)
