@@ -125,9 +125,9 @@ DELIVERY_MUTATIONS: Final = (
         "wire/pulse.py",
         "        elif arrived > self._arrived_bytes:\n",
         "        elif sight.heard_at > self._heard_at or arrived > self._arrived_bytes:\n",
-        (_SILENCE, "unit/wire/test_pulse.py"),
+        ("unit/wire/test_pulse.py", _SILENCE),
         promise="R21",
-        tier="simulation",
+        tier="unit",
     ),
     Mutation(
         "only what was read is life, not what has arrived",
