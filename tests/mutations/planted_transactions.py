@@ -39,9 +39,9 @@ TRANSACTION_MUTATIONS: Final = (
         "engine/transactions.py",
         "        current.record = record\n        current.answer",
         "        current.record = record\n        self._committed.take(record)\n        current.answer",
-        (_ENGINE, _LIVES),
+        (_LIVES, _ENGINE),
         promise="invariant 11",
-        tier="unit",
+        tier="simulation",
     ),
     Mutation(
         "recovery keeps a chain without its end",
