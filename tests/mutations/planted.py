@@ -119,9 +119,9 @@ MUTATIONS: Final = (
         "journal/recovery.py",
         "    _write_back(disk, file.number, unproven, ending.end)\n",
         "",
-        (_JOURNAL_CRASHES,),
+        ("unit/journal/test_recovery.py", _JOURNAL_CRASHES),
         promise="R1",
-        tier="simulation",
+        tier="unit",
     ),
     Mutation(
         "no mark after idleness",
@@ -213,9 +213,9 @@ MUTATIONS: Final = (
         "journal/reader.py",
         "            self._offset = segment.index.offsets[wanted]\n            self.position = max(",
         "            self._offset = segment.end\n            self.position = max(",
-        (_HANDOVER, "unit/journal/test_reading.py"),
+        ("unit/journal/test_reading.py", _HANDOVER),
         promise="R10",
-        tier="simulation",
+        tier="unit",
     ),
     Mutation(
         "the checksum of a commit's head is not checked",

@@ -78,7 +78,13 @@ def test_the_driver_ends_with_what_came_of_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = dict[str, Noticed | None]()
-    monkeypatch.setattr(driver, "notice", lambda mutation, _: answers[mutation.name])
+
+    def notice(mutation: Mutation, _: Path) -> Noticed | None:
+        if mutation.name not in answers:
+            raise MutationError("no place")
+        return answers[mutation.name]
+
+    monkeypatch.setattr(driver, "notice", notice)
     some = [mutation for mutation in MUTATIONS if mutation.name in SLICE]
     answers |= {m.name: Noticed(f"tests.{m.tier}.test_x::test_y", "") for m in some}
     assert driver.main(["--slice"]) == 0
@@ -88,6 +94,9 @@ def test_the_driver_ends_with_what_came_of_it(
     answers[SLICE[0]] = None
     assert driver.main([SLICE[0]]) == 1
     assert "1 of 1 survive" in capsys.readouterr().out
+    del answers[SLICE[0]]
+    assert driver.main([SLICE[0]]) == 1
+    assert "shows nothing: no place" in capsys.readouterr().out
     assert driver.main(["no such name"]) == 2
 
 
