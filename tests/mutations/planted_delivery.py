@@ -62,7 +62,7 @@ DELIVERY_MUTATIONS: Final = (
         "engine/cohorts.py",
         "ahead = sub.position - cohort.dispatcher.open_from",
         "ahead = sub.position - cohort.position",
-        ("simulation/test_cohorts.py",),
+        ("simulation/test_covers.py",),
         promise="invariant 13",
         tier="simulation",
     ),
