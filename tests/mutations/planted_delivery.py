@@ -134,9 +134,9 @@ DELIVERY_MUTATIONS: Final = (
         "wire/pulse.py",
         "        arrived = sight.read_bytes + sight.unread_bytes\n",
         "        arrived = sight.read_bytes\n",
-        (_SILENCE, "unit/wire/test_pulse.py"),
+        ("unit/wire/test_pulse.py", _SILENCE),
         promise="R22",
-        tier="simulation",
+        tier="unit",
     ),
     Mutation(
         "a server waits for three intervals",
