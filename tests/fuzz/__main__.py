@@ -18,6 +18,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.fuzz.target import Target
 
 SECONDS_DEFAULT: Final = 60
@@ -54,11 +56,12 @@ def _all(seconds: int) -> int:
 
 
 def _by_chance(name: str, seconds: int) -> None:
+    from tests.fuzz.corpora import committed
     from tests.fuzz.mutations import mutated
     from tests.fuzz.targets import TARGETS
 
     target = TARGETS[name]
-    seeds = target.seeds()
+    seeds = [*target.seeds(), *committed(name)]
     seed = int.from_bytes(os.urandom(4), "little")
     rng = Random(seed)
     until = time.monotonic() + seconds
@@ -66,7 +69,7 @@ def _by_chance(name: str, seconds: int) -> None:
     while time.monotonic() < until:
         data = target.mend(mutated(rng.choice(seeds), seeds, target.words, rng))
         Path("crash-last").write_bytes(data)
-        target.run(data)
+        target.outcome(data)
         runs += 1
     Path("crash-last").unlink(missing_ok=True)
     print(f"{name}: {runs} runs of seed {seed}, nothing found")
@@ -76,27 +79,25 @@ def _by_coverage(name: str, seconds: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["tickertape"]):
+        from tests.fuzz.corpora import committed
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]
+    seeds = [*target.seeds(), *committed(name)]
     with tempfile.TemporaryDirectory() as directory:
         found = Path(directory) / "found"
         found.mkdir()
-        for number, seed in enumerate(target.seeds()):
+        for number, seed in enumerate(seeds):
             (found / f"seed-{number}").write_bytes(seed)
-        corpus = Path(__file__).parent / "corpus" / name
         flags = [f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", "-rss_limit_mb=4096"]
-        places = [str(found), *([str(corpus)] if corpus.is_dir() else [])]
-        atheris.Setup([name, *flags, *places], target.run, custom_mutator=_mutator(target))
+        atheris.Setup([name, *flags, str(found)], target.outcome, custom_mutator=_mutator(target, seeds))
         atheris.Fuzz()  # ends the process
 
 
-def _mutator(target: Target) -> object:
+def _mutator(target: Target, seeds: Sequence[bytes]) -> object:
     """Mostly what libFuzzer does, sometimes ours; then checksums are put right, or every path ends there."""
     import atheris
 
     from tests.fuzz.mutations import mutated
-
-    seeds = target.seeds()
 
     def mutate(data: bytes, size_max: int, seed: int) -> bytes:
         rng = Random(seed)

@@ -1,7 +1,6 @@
 """Owns what is fuzzed: for each target its good inputs, and what may come of any input at all.
 
-A target raises `AssertionError`, or whatever it did not expect, for a defect; what it may meet is named where
-it is caught. Must never catch more than that.
+What may come of an input is `allowed` in its target. Must never catch more than that.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.security import TOKENS_TARGET
 from tests.fuzz.staging import STAGING_TARGETS
-from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, texts
+from tests.fuzz.stores import STORE_TARGETS
+from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, taken, texts
 from tests.helpers.wire_golden import examples
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
@@ -36,7 +36,6 @@ from tickertape.base.errors import (
     CorruptBatch,
     Disconnected,
     JournalCorrupt,
-    JournalError,
     JournalVersion,
     MessageTooLarge,
     WrongJournal,
@@ -230,12 +229,10 @@ def mended_stream(data: bytes) -> bytes:
 
 def batch(data: bytes) -> str:
     """`BadBatch`, or a batch that can be used in every way."""
-    try:
-        parsed = MessageBatch.parse(data)
-    except BadBatch:
-        return "refused"
-    assert parsed.encode() == data
-    use(parsed)
+    parsed = MessageBatch.parse(data)
+    with taken():
+        assert parsed.encode() == data
+        use(parsed)
     return "taken"
 
 
@@ -290,10 +287,13 @@ def _headers() -> list[bytes]:
 
 def index(data: bytes) -> str:
     """`ValueError`, or an index that answers every question."""
-    try:
-        found = SegmentIndex.decode(data, 1 << 20)
-    except ValueError:
-        return "refused"
+    found = SegmentIndex.decode(data, 1 << 20)
+    with taken():
+        _ask_everything(found)
+    return "taken"
+
+
+def _ask_everything(found: SegmentIndex) -> None:
     for block in range(min(found.blocks, 8)):
         found.block_bounds(block)
         found.position_bounds(block)
@@ -306,19 +306,16 @@ def index(data: bytes) -> str:
     found.encode()
     while found.reduce():
         found.places_of_publisher(11, 3)
-    return "taken"
 
 
 def retired(data: bytes) -> str:
     """`ValueError`, or something that can be asked and written again; the checksum is right."""
     head = b"TKTRET\0\0" + bytes(4) + crc32c(data).to_bytes(4, "little")
-    try:
-        found = decode_retired(head + data)
-    except ValueError:
-        return "refused"
-    assert found.highest.of(11) <= max(found.highest.as_dict().values(), default=0)
-    str(found)
-    assert decode_retired(encode_retired(found)).follows == found.follows
+    found = decode_retired(head + data)
+    with taken():
+        assert found.highest.of(11) <= max(found.highest.as_dict().values(), default=0)
+        str(found)
+        assert decode_retired(encode_retired(found)).follows == found.follows
     return "taken"
 
 
@@ -339,18 +336,17 @@ def _indexes() -> list[bytes]:
 
 
 def segment(data: bytes) -> str:
-    """A walk over it ends, with an ending; it takes no commit that does not lie inside."""
-    with contextlib.suppress(FormatError):
-        header, crc = decode_segment_header(data[:segment_header_bytes])
+    """`FormatError` from its header, or a walk that ends, with an ending; what it takes lies inside."""
+    header, crc = decode_segment_header(data[:segment_header_bytes])
+    with taken():
         scan = SegmentScan(lambda at, size: data[at : at + size], len(data), header, crc)
         end = segment_header_bytes
         for commit in scan.commits():
             assert commit.header.offset == end
             end = commit.header.end
-        assert scan.ending is not None
-        assert end <= len(data)
-        return scan.ending.verdict.name
-    return "no header"
+    assert scan.ending is not None
+    assert end <= len(data)
+    return scan.ending.verdict.name
 
 
 def recovery(data: bytes) -> str:
@@ -358,20 +354,12 @@ def recovery(data: bytes) -> str:
     log = _log()
     path = segment_path(log.last_segment)
     files = log.with_file(path, data)
-    outcome = "open"
-    try:
-        journal, disk, _ = reopened(files)
-        found = messages_in(journal, disk)
-    except (JournalError, WrongJournal) as error:
-        brief(error, JournalCorrupt, JournalVersion, WrongJournal)
-        outcome = error.code
-    except CorruptBatch as error:
-        brief(error)  # what a reader finds that looks at the publishers' checksums
-    else:
-        assert found[: len(log.sealed)] == log.sealed
     # Looking without opening never fails: it reports.
     assert verify(disk_with(files)).segments
-    return outcome
+    journal, disk, _ = reopened(files)
+    # `CorruptBatch` is what a reader finds that looks at the publishers' checksums.
+    assert messages_in(journal, disk)[: len(log.sealed)] == log.sealed
+    return "open"
 
 
 def _segments() -> list[bytes]:
@@ -383,10 +371,8 @@ def _segments() -> list[bytes]:
 def identity(data: bytes) -> str:
     """`JournalCorrupt` or `JournalVersion`, or 16 bytes."""
     disk = disk_with({IDENTITY_FILE: data})
-    with contextlib.suppress(JournalCorrupt, JournalVersion):
-        assert len(read_identity(disk).journal_id) == 16
-        return "taken"
-    return "refused"
+    assert len(read_identity(disk).journal_id) == 16
+    return "taken"
 
 
 # -- text ---------------------------------------------------------------------------------------------
@@ -406,34 +392,25 @@ def config(data: bytes) -> str:
 def options(data: bytes) -> str:
     """`BadOption` of few words, or options that read back."""
     text = data.decode("utf-8", "replace")
-    outcome = "taken"
-    try:
-        found = parse_options(text)
-    except BadOption as error:
-        brief(error)
-        outcome = "refused"
-    else:
-        if "none" not in found:
-            assert parse_options(format_options(found)) == found
-        for value in found.values():
-            with contextlib.suppress(BadOption):
-                list_value(value or "")
     for parse in (parse_size, parse_interval):
         with contextlib.suppress(BadOption):
             assert parse(text) >= 0
     with contextlib.suppress(ConfigurationError):
         parse_listen(text)
-    return outcome
+    found = parse_options(text)
+    with taken():
+        assert "none" in found or parse_options(format_options(found)) == found
+    for value in found.values():
+        with contextlib.suppress(BadOption):
+            list_value(value or "")
+    return "taken"
 
 
 def bookmark(data: bytes) -> str:
     """`BadBookmark` of few words, or a point that reads back."""
-    try:
-        found = parse_bookmark(data.decode("utf-8", "replace"))
-    except BadBookmark as error:
-        brief(error)
-        return "refused"
-    assert parse_bookmark(str(found)) == found
+    found = parse_bookmark(data.decode("utf-8", "replace"))
+    with taken():
+        assert parse_bookmark(str(found)) == found
     return type(found).__name__
 
 
@@ -465,26 +442,37 @@ TARGETS: Final[dict[str, Target]] = {
     "client": Target(client, _server_streams, mended_stream, cost=2),
     "frame_reader": Target(frame_reader, lambda: [s[8:] for s in _frames("server")]),
     "engine": Target(engine, _sessions, mended_frames, cost=20),
-    "batch": Target(batch, _batches, cost=3),
+    "batch": Target(batch, _batches, cost=3, allowed=(BadBatch,)),
     "headers": Target(headers, _headers),
-    "index": Target(index, _indexes),
-    "segment": Target(segment, _segments, mended_segment),
-    "recovery": Target(recovery, _segments, mended_segment, cost=20),
-    "retired": Target(retired, _retireds),
-    "identity": Target(identity, lambda: [_log().files[IDENTITY_FILE]], cost=2),
+    "index": Target(index, _indexes, allowed=(ValueError,)),
+    "segment": Target(segment, _segments, mended_segment, allowed=(FormatError,)),
+    "recovery": Target(
+        recovery,
+        _segments,
+        mended_segment,
+        cost=20,
+        allowed=(JournalCorrupt, JournalVersion, WrongJournal, CorruptBatch),
+    ),
+    "retired": Target(retired, _retireds, allowed=(ValueError,)),
+    "identity": Target(
+        identity, lambda: [_log().files[IDENTITY_FILE]], cost=2, allowed=(JournalCorrupt, JournalVersion)
+    ),
     "config": Target(config, _configs, words=_TOML_WORDS, cost=4),
     "options": Target(
         options,
         texts("bookmark,rate=2x,conflation_key=[/a,/b('x')],", "none", "64MB", "500ms", "tcp://[::1]:0"),
         words=_OPTION_WORDS,
+        allowed=(BadOption,),
     ),
     "bookmark": Target(
         bookmark,
         texts("0", "0|1|", "1|2|,3|4|", "[20260101T000000:1|2|)", "( 1|2| : 5|6| ]", "20260101T000000.5Z"),
         words=_BOOKMARK_WORDS,
+        allowed=(BadBookmark,),
     ),
     "tokens": TOKENS_TARGET,
     **BODY_TARGETS,
     **FILTER_TARGETS,
     **STAGING_TARGETS,
+    **STORE_TARGETS,
 }  # fmt: skip

@@ -14,17 +14,27 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.fuzz.corpora import (
+    CORPORA,
+    CORPORA_BYTES_MAX,
+    CORPUS,
+    INPUT_BYTES_MAX,
+    committed,
+    made,
+)
 from tests.fuzz.mutations import mutated
+from tests.fuzz.target import Target, taken
 from tests.fuzz.targets import TARGETS
 from tests.helpers.processes import source_environment
+from tickertape.base.errors import BadFilter, BadTopic, TickertapeError
 from tickertape.base.limits import frame_bytes_max
 
-CORPUS = Path(__file__).parent / "corpus"
 CASES = 2000
 """Runs of the cheapest target; a costly one has fewer."""
 FULL_FACTOR = 50
@@ -35,6 +45,8 @@ BYTES_MAX = frame_bytes_max + (1 << 20)
 """Memory that one input may take, the room that the largest frame asks for with its first bytes included;
 measured for one in `MEASURED`, because measuring slows everything."""
 MEASURED = 8
+KEPT_MIN = 10
+"""A target with fewer committed inputs has no corpus, only what once was a defect."""
 
 
 def cases(name: str, *, full: bool) -> int:
@@ -42,12 +54,14 @@ def cases(name: str, *, full: bool) -> int:
 
 
 def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
-    """Good input with mutations; most with their checksums put right."""
+    """Good and committed input with mutations; most with their checksums put right."""
     target = TARGETS[name]
-    seeds = target.seeds()
+    good = target.seeds()
+    kept = committed(name)
     rng = Random(f"{name} {seed}")
     for _ in range(count):
-        data = mutated(rng.choice(seeds), seeds, target.words, rng)
+        seeds = kept if len(kept) >= KEPT_MIN and rng.random() < 0.4 else good
+        data = mutated(rng.choice(seeds), good, target.words, rng)
         yield target.mend(data) if rng.random() < 0.8 else data
 
 
@@ -65,10 +79,10 @@ def test_nothing_but_what_is_allowed_comes_of_bad_input(name: str, full: bool) -
     for number, data in enumerate(inputs(name, 1, cases(name, full=full))):
         begin = time.thread_time()
         try:
-            outcomes[target.run(data)] += 1
+            outcomes[target.outcome(data)] += 1
             # The first of all makes what the others use; what is slow by itself is slow again.
             if time.thread_time() - begin > SECONDS_MAX:
-                assert min(seconds_of(target.run, data) for _ in range(3)) <= SECONDS_MAX
+                assert min(seconds_of(target.outcome, data) for _ in range(3)) <= SECONDS_MAX
         except BaseException:
             print(f"case {number} of {name}: bytes.fromhex({data.hex()!r})")
             raise
@@ -79,7 +93,7 @@ def test_nothing_but_what_is_allowed_comes_of_bad_input(name: str, full: bool) -
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_no_input_takes_much_memory(name: str, full: bool) -> None:
-    run = TARGETS[name].run
+    run = TARGETS[name].outcome
     tracemalloc.start()
     try:
         for data in inputs(name, 2, max(cases(name, full=full) // MEASURED, 10)):
@@ -95,15 +109,90 @@ def test_no_input_takes_much_memory(name: str, full: bool) -> None:
 def test_good_input_passes(name: str) -> None:
     target = TARGETS[name]
     for data in target.seeds():
-        target.run(data)
+        target.outcome(data)
         assert target.mend(data) == data, "mending changes nothing in what is whole"
 
 
-@pytest.mark.parametrize(
-    "path", sorted(CORPUS.rglob("*.bin")), ids=lambda path: f"{path.parent.name}/{path.stem}"
-)
-def test_what_once_was_a_defect_is_none_any_more(path: Path) -> None:
-    TARGETS[path.parent.name].run(path.read_bytes())
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_what_is_committed_is_taken_or_refused_by_what_is_allowed(name: str) -> None:
+    """Hostile inputs, and those that once were a defect. What may be refused is, in each of the ways."""
+    target, refused = TARGETS[name], set[type]()
+    for path in sorted((CORPUS / name).glob("*.bin")):
+        data = path.read_bytes()
+        try:
+            if seconds_of(target.outcome, data) > SECONDS_MAX:
+                assert min(seconds_of(target.outcome, data) for _ in range(3)) <= SECONDS_MAX
+            target.run(data)
+        except target.allowed as error:
+            refused.add(type(error))
+        except BaseException:
+            print(path)
+            raise
+    if name in chain.from_iterable(CORPORA.values()):
+        assert not [kind for kind in target.allowed if not any(issubclass(one, kind) for one in refused)]
+
+
+def test_a_corpus_is_for_a_target() -> None:
+    assert {path.name for path in CORPUS.iterdir()} <= {*TARGETS}
+
+
+@pytest.mark.parametrize("what", list(CORPORA))
+def test_each_kind_of_input_has_a_corpus_of_good_and_hostile_ones(what: str) -> None:
+    for name in CORPORA[what]:
+        names = [path.name for path in (CORPUS / name).iterdir()]
+        assert sum(file.startswith("good-") for file in names)
+        assert sum(file.startswith("hostile-") for file in names) >= 10
+
+
+def test_corpora_are_small() -> None:
+    sizes = [path.stat().st_size for path in CORPUS.rglob("*.bin")]
+    assert max(sizes) < INPUT_BYTES_MAX
+    assert sum(sizes) < CORPORA_BYTES_MAX
+
+
+def test_a_corpus_is_made_the_same_again() -> None:
+    for name in chain.from_iterable(CORPORA.values()):
+        seeds = TARGETS[name].seeds()
+        assert made(name, seeds) == made(name, seeds)
+        assert all(data in seeds for file, data in made(name, seeds).items() if file.startswith("good-"))
+
+
+def test_targets_allow_errors_of_ours_by_name() -> None:
+    """Never so much that a defect passes for a refusal."""
+    for target in TARGETS.values():
+        for kind in target.allowed:
+            assert issubclass(kind, TickertapeError | ValueError), kind
+            assert kind is not TickertapeError
+
+
+def _raising(error: Exception) -> Target:
+    def run(data: bytes) -> str:
+        raise error
+
+    return Target(run, list, allowed=(BadFilter,))
+
+
+def test_what_a_target_does_not_allow_is_raised() -> None:
+    assert _raising(BadFilter("x", 0)).outcome(b"") == "bad_filter"
+    for error in (ValueError("x"), AssertionError(), BadTopic("x")):
+        with pytest.raises(type(error)):
+            _raising(error).outcome(b"")
+
+
+def test_what_is_refused_after_it_was_taken_is_a_defect() -> None:
+    def run(data: bytes) -> str:
+        with taken():
+            raise BadFilter("x")
+
+    with pytest.raises(AssertionError):
+        Target(run, list, allowed=(BadFilter,)).outcome(b"")
+
+
+def test_the_text_of_what_is_allowed_is_short_and_can_be_printed() -> None:
+    for text in ("x" * 5000, "\x1b[2J"):
+        with pytest.raises(AssertionError):
+            _raising(BadFilter(text, 0)).outcome(b"")
 
 
 @pytest.mark.full

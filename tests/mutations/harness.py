@@ -35,6 +35,11 @@ class Noticed(NamedTuple):
     test: str
     how: str
 
+    @property
+    def tier(self) -> str:
+        """The directory of the test."""
+        return self.test.removeprefix("tests.").partition(".")[0]
+
 
 def source(mutation: Mutation, root: Path = ROOT) -> Path:
     """The file that a mutation changes."""

@@ -1,4 +1,4 @@
-"""Owns what a mutation is: a defect of one line, and the tests that have to notice it.
+"""Owns what a mutation is: a defect of one line, the promise it breaks, and who has to notice it.
 
 Must never plant one.
 """
@@ -17,3 +17,7 @@ class Mutation(NamedTuple):
     new: str
     tests: tuple[str, ...]
     """Test files, below `tests/`, one of which has to fail."""
+    promise: str
+    """What it breaks: a goal (`R9`), a numbered `behaviour 28`, an `invariant 22`."""
+    tier: str
+    """Directory of tests that is expected to notice it."""

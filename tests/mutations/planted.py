@@ -9,6 +9,8 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
+from tests.mutations.planted_bounds import BOUND_MUTATIONS
+from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
@@ -19,7 +21,6 @@ _FAILURES = "simulation/test_disk_failures.py"
 _FLIPS = "simulation/test_bit_flips.py"
 _HANDOVER = "simulation/test_handover.py"
 _RETENTION = "simulation/test_retention.py"
-_SILENCE = "simulation/test_silence.py"
 _TRUNCATION = "simulation/test_truncation.py"
 
 MUTATIONS: Final = (
@@ -29,6 +30,8 @@ MUTATIONS: Final = (
         "            if job.sync:\n",
         "            if not job:\n",
         (_ENGINE_CRASHES,),
+        promise="R1",
+        tier="simulation",
     ),
     Mutation(
         "acknowledged when it is accepted, not when it is persisted",
@@ -36,6 +39,8 @@ MUTATIONS: Final = (
         "        end = self._journal.persisted_end\n        if not self._owed",
         "        end = self._journal.accepted_end\n        if not self._owed",
         (_ENGINE_CRASHES,),
+        promise="R1",
+        tier="simulation",
     ),
     Mutation(
         "a failed write or sync is taken for done",
@@ -43,6 +48,8 @@ MUTATIONS: Final = (
         "        elif error is not None:\n            self._latch(job, error)",
         "        elif error is job:\n            self._latch(job, error)",
         (_FAILURES,),
+        promise="R4",
+        tier="simulation",
     ),
     Mutation(
         "the names of reserved segments are not synced",
@@ -50,6 +57,8 @@ MUTATIONS: Final = (
         "        self._disk.sync_directory(JOURNAL_DIRECTORY)\n        return",
         "        return",
         (_ENGINE_CRASHES,),
+        promise="R1",
+        tier="simulation",
     ),
     Mutation(
         "the chain of commits is not checked",
@@ -57,6 +66,8 @@ MUTATIONS: Final = (
         "header.number != number or header.chain != self._chain or",
         "header.number != number or",
         ("unit/journal/test_segment.py", _TRUNCATION),
+        promise="R2",
+        tier="unit",
     ),
     Mutation(
         "the salt of a commit is not checked",
@@ -64,6 +75,8 @@ MUTATIONS: Final = (
         "            header.salt == self._header.salt\n            and",
         "            True\n            and",
         ("unit/journal/test_segment.py", _TRUNCATION),
+        promise="R2",
+        tier="unit",
     ),
     Mutation(
         "the checksum of a body is not checked at a start",
@@ -71,6 +84,8 @@ MUTATIONS: Final = (
         "(self._deep and crc32c(body) != header.body_crc)",
         "(self._deep and crc32c(body) == -1)",
         (_TRUNCATION,),
+        promise="R2",
+        tier="simulation",
     ),
     Mutation(
         "the checksum of a body is not checked when it is read",
@@ -78,6 +93,8 @@ MUTATIONS: Final = (
         "            if crc32c(body) == header.body_crc:",
         "            if crc32c(body) >= 0:",
         (_FLIPS,),
+        promise="R3",
+        tier="simulation",
     ),
     Mutation(
         "recovery does not look at what was synced through",
@@ -85,6 +102,8 @@ MUTATIONS: Final = (
         "and header.synced_through >= number:",
         "and header.synced_through < 0:",
         (_FLIPS,),
+        promise="R3",
+        tier="simulation",
     ),
     Mutation(
         "recovery forgets the highest sequences of all segments but the last",
@@ -92,13 +111,17 @@ MUTATIONS: Final = (
         "        if highest is not None:\n            self.count(highest)\n",
         "",
         (_ENGINE_CRASHES,),
+        promise="R1",
+        tier="simulation",
     ),
     Mutation(
         "recovery does not write again what may only be in the page cache",
         "journal/recovery.py",
         "    _write_back(disk, file.number, unproven, ending.end)\n",
         "",
-        (_JOURNAL_CRASHES,),
+        ("unit/journal/test_recovery.py", _JOURNAL_CRASHES),
+        promise="R1",
+        tier="unit",
     ),
     Mutation(
         "no mark after idleness",
@@ -106,6 +129,8 @@ MUTATIONS: Final = (
         "            self._write(CommitKind.MARK, None)",
         "            self._mark_at = None",
         ("unit/journal/test_commit.py",),
+        promise="R3",
+        tier="unit",
     ),
     Mutation(
         "the duplicate filter is off",
@@ -117,6 +142,8 @@ MUTATIONS: Final = (
         highest = 0
         if last""",
         (_ENGINE_CRASHES,),
+        promise="R9",
+        tier="simulation",
     ),
     Mutation(
         "of a frame that is half known, all is taken for known",
@@ -124,6 +151,8 @@ MUTATIONS: Final = (
         "        if last <= highest:",
         "        if batch.run(0).first_sequence <= highest:",
         ("integration/test_promises.py::test_promise_3_what_comes_again_is_stored_once",),
+        promise="R9",
+        tier="integration",
     ),
     Mutation(
         "the end of a range by bookmark takes in the message named, whatever the bracket",
@@ -131,6 +160,8 @@ MUTATIONS: Final = (
         "extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))",
         "extent._replace(stop=max(positions) + 1)",
         ("unit/engine", "integration/test_promises.py::test_promise_5_a_subscription_starts_anywhere"),
+        promise="behaviour 6",
+        tier="unit",
     ),
     Mutation(
         "a range that begins after a moment in the future takes in that moment",
@@ -138,6 +169,8 @@ MUTATIONS: Final = (
         "not_before=point.micros if inclusive else point.micros + 1)",
         "not_before=point.micros)",
         ("unit/engine",),
+        promise="behaviour 1",
+        tier="unit",
     ),
     Mutation(
         "a bookmark starts at its message, not after it",
@@ -145,6 +178,8 @@ MUTATIONS: Final = (
         "return Extent(min(positions) + (0 if inclusive else 1))",
         "return Extent(min(positions))",
         (_HANDOVER,),
+        promise="R10",
+        tier="simulation",
     ),
     Mutation(
         "who leaves the shared end goes on one message later",
@@ -152,6 +187,8 @@ MUTATIONS: Final = (
         "        sub.position = max(sub.position, position)\n",
         "        sub.position = max(sub.position, position + 1)\n",
         (_HANDOVER,),
+        promise="R10",
+        tier="simulation",
     ),
     Mutation(
         "who joins the shared end is given the commit at the seam again",
@@ -159,6 +196,8 @@ MUTATIONS: Final = (
         "        if not part.first_position < sub.position < part.end_position:",
         "        if sub.place is self:",
         (_HANDOVER,),
+        promise="R10",
+        tier="simulation",
     ),
     Mutation(
         "credit is not counted",
@@ -166,13 +205,17 @@ MUTATIONS: Final = (
         "        self.allowance.credit -= batch.cost",
         "        self.allowance.credit -= 0",
         (_HANDOVER,),
+        promise="invariant 22",
+        tier="simulation",
     ),
     Mutation(
         "the topic index skips the block it should read",
         "journal/reader.py",
         "            self._offset = segment.index.offsets[wanted]\n            self.position = max(",
         "            self._offset = segment.end\n            self.position = max(",
-        (_HANDOVER, "unit/journal/test_reading.py"),
+        ("unit/journal/test_reading.py", _HANDOVER),
+        promise="R10",
+        tier="unit",
     ),
     Mutation(
         "the checksum of a commit's head is not checked",
@@ -180,6 +223,8 @@ MUTATIONS: Final = (
         "        if crc32c(encoded) != header.head_crc:",
         "        if crc32c(encoded) == -1:",
         ("unit/journal/test_reader_sparse.py",),
+        promise="invariant 17",
+        tier="unit",
     ),
     Mutation(
         "a client's store lets go of one message too many",
@@ -187,6 +232,8 @@ MUTATIONS: Final = (
         'np.uint64(sequence), side="right"))',
         'np.uint64(sequence), side="right")) + 1',
         ("unit/client/publish_store", "property/test_client_reconnects.py"),
+        promise="R9",
+        tier="unit",
     ),
     Mutation(
         "a damaged body denies the commits after it",
@@ -194,6 +241,8 @@ MUTATIONS: Final = (
         "            if excuse is not None and excuse(header, body):",
         "            if excuse is not None and not header:",
         ("unit/journal/test_reading.py",),
+        promise="invariant 17",
+        tier="unit",
     ),
     Mutation(
         "a log that lost its end starts as if nothing were missing",
@@ -201,6 +250,8 @@ MUTATIONS: Final = (
         "    if reached is None:\n        return\n",
         "    if reached is None or reached:\n        return\n",
         ("unit/server/test_opening.py",),
+        promise="invariant 17",
+        tier="unit",
     ),
     Mutation(
         "segments go before what must outlive them is recorded",
@@ -208,6 +259,8 @@ MUTATIONS: Final = (
         "        if job.retired is not None:\n            write_retired",
         "        if job.retired is None:\n            write_retired",
         (_RETENTION,),
+        promise="invariant 3",
+        tier="simulation",
     ),
     Mutation(
         "what is kept of removed segments is not synced",
@@ -215,6 +268,8 @@ MUTATIONS: Final = (
         "        disk.write(handle, 0, [data])\n        disk.sync(handle)\n",
         "        disk.write(handle, 0, [data])\n",
         (_RETENTION,),
+        promise="invariant 4",
+        tier="simulation",
     ),
     Mutation(
         "a segment goes though a reader is in it",
@@ -222,6 +277,8 @@ MUTATIONS: Final = (
         "segment.end_position > oldest:",
         "segment.end_position > oldest + 10:",
         ("unit/engine/test_retaining.py",),
+        promise="invariant 3",
+        tier="unit",
     ),
     Mutation(
         "who comes while old segments are read finds them gone",
@@ -229,6 +286,8 @@ MUTATIONS: Final = (
         "pin.position < retired.first_position:",
         "pin.position < 0:",
         ("unit/engine/test_retaining.py",),
+        promise="invariant 3",
+        tier="unit",
     ),
     Mutation(
         "a bookmark of what is gone is taken for one that never was",
@@ -236,6 +295,8 @@ MUTATIONS: Final = (
         "0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)",
         "0 < bookmark.sequence < retired.highest.of(bookmark.publisher)",
         ("unit/engine/test_retaining.py",),
+        promise="invariant 14",
+        tier="unit",
     ),
     Mutation(
         "names of publishers go with the segments that hold them",
@@ -243,6 +304,8 @@ MUTATIONS: Final = (
         "            records += _records(part, following.first_position)",
         "            records += _records(part, 0)",
         (_RETENTION,),
+        promise="invariant 1",
+        tier="simulation",
     ),
     Mutation(
         "a search cannot read what retention has removed meanwhile",
@@ -250,150 +313,13 @@ MUTATIONS: Final = (
         "                if view.has(segment):\n                    raise\n                position = None",
         "                raise",
         ("unit/engine/test_retaining_and_searches.py",),
+        promise="invariant 14",
+        tier="unit",
     ),
-    Mutation(
-        "a live subscription that comes back is given all that is not persisted at once",
-        "engine/live.py",
-        "if sent >= outbox_bytes_max:",
-        "if sent < 0:",
-        ("unit/engine/test_live.py",),
-    ),
-    Mutation(
-        "who has many bookmarks looked up is read from all the same",
-        "engine/searches.py",
-        "        if self._crowded(session.conn):\n            self._pauses.pause",
-        "        if self._crowded(-1):\n            self._pauses.pause",
-        ("unit/engine/test_searches.py",),
-    ),
-    Mutation(
-        "what a subscription becomes is passed over by what it is",
-        "engine/cursors.py",
-        "            reached = min(\n",
-        "            reached = max(\n",
-        ("unit/engine/test_replacing.py",),
-    ),
-    Mutation(
-        "one of several that were resumed together passes the others",
-        "engine/combined.py",
-        "        limit = min(limit, reached)",
-        "        limit = max(limit, reached)",
-        ("unit/engine/test_pausing.py",),
-    ),
-    Mutation(
-        "a connection is given all that a commit holds for it at once",
-        "engine/dispatcher.py",
-        "                room -= cost",
-        "                room -= 0",
-        ("unit/engine/test_sharing.py",),
-    ),
-    Mutation(
-        "who joins a cohort in the middle of a part has its first messages passed over",
-        "engine/cohorts.py",
-        "ahead = sub.position - cohort.dispatcher.open_from",
-        "ahead = sub.position - cohort.position",
-        ("simulation/test_cohorts.py",),
-    ),
-    Mutation(
-        "who is in the middle of what is handed out is given it from its beginning",
-        "engine/dispatcher.py",
-        "                number = rest\n",
-        "                pass\n",
-        ("unit/engine/test_cohorts.py",),
-    ),
-    Mutation(
-        "those with filters each read for themselves when publishers are faster",
-        "engine/delivery.py",
-        "        for everybody in self.dispatcher.take_filtered():",
-        "        for everybody in ():",
-        ("unit/engine/test_cohorts.py",),
-    ),
-    Mutation(
-        "the place of a cohort holds nothing back from retention",
-        "engine/subscribing.py",
-        "sub.phase in (Phase.BEHIND, Phase.TOGETHER)",
-        "sub.phase in (Phase.BEHIND, Phase.OVER)",
-        ("unit/engine/test_cohorts.py",),
-    ),
-    Mutation(
-        "many replays of one connection have as many turns",
-        "engine/cursors.py",
-        "self._runnable.put(cursor.session.conn, cursor)",
-        "self._runnable.put(cursor, cursor)",
-        ("unit/engine/test_cohorts.py",),
-    ),
-    Mutation(
-        "what conflation held back for one comes behind what took its place",
-        "engine/unrecorded.py",
-        "            self._queue = self._given or self._publishes\n",
-        "            self._queue = self._publishes or self._given\n",
-        ("unit/engine/test_unrecorded_conflation.py",),
-    ),
-    Mutation(
-        "the clock ends an interval before what was published in it was looked at",
-        "engine/unrecorded.py",
-        "        time = self._publishes[0].time if self._publishes else micros(self.backlogs.now)\n",
-        "        time = micros(self.backlogs.now)\n",
-        ("unit/engine/test_unrecorded_conflation.py",),
-    ),
-    Mutation(
-        "what was read is life, though it had arrived long before",
-        "wire/pulse.py",
-        "        elif arrived > self._arrived_bytes:\n",
-        "        elif sight.heard_at > self._heard_at or arrived > self._arrived_bytes:\n",
-        (_SILENCE, "unit/wire/test_pulse.py"),
-    ),
-    Mutation(
-        "only what was read is life, not what has arrived",
-        "wire/pulse.py",
-        "        arrived = sight.read_bytes + sight.unread_bytes\n",
-        "        arrived = sight.read_bytes\n",
-        (_SILENCE, "unit/wire/test_pulse.py"),
-    ),
-    Mutation(
-        "a server waits for three intervals",
-        "engine/beats.py",
-        "Pulse(interval, heartbeat_missed_intervals * interval, now)",
-        "Pulse(interval, 3 * interval, now)",
-        (_SILENCE,),
-    ),
+    *DELIVERY_MUTATIONS,
+    *BOUND_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUEUE_MUTATIONS,
     *ARCHIVE_MUTATIONS,
-    Mutation(
-        "two clients of one name throw each other out for ever",
-        "client/session.py",
-        "            if self._came_back and lasted < name_settled_seconds:\n",
-        "            if False:\n",
-        ("unit/client/test_session.py",),
-    ),
-    Mutation(
-        "subscriptions are placed again before what is left was sent",
-        "client/session.py",
-        "        self._effects += (GoOn(), Resubscribe(attempt))\n",
-        "        self._effects += (Resubscribe(attempt), GoOn())\n",
-        ("unit/client/test_session.py", "property/test_ha_session.py"),
-    ),
-    Mutation(
-        "a logon that nobody waits for any more is kept",
-        "client/session.py",
-        "        if self.step is not Step.CONNECTING or attempt != self.attempt:\n"
-        "            self._effects.append(HangUp",
-        "        if False:\n            self._effects.append(HangUp",
-        ("unit/client/test_session.py",),
-    ),
-    Mutation(
-        "the end of a connection that an earlier attempt left ends the present one",
-        "client/keeping.py",
-        "        return lost.connection >= self._connection\n",
-        "        return lost.connection > 0\n",
-        ("unit/client/test_ha.py",),
-    ),
-    Mutation(
-        "what is published after giving up goes into a store from which nobody sends",
-        "client/standing.py",
-        "        self._publishing.lost(loss, storing=self._stopped is None)\n",
-        "        self._publishing.lost(loss)\n",
-        ("unit/client/test_ha.py",),
-    ),
 )

@@ -20,6 +20,8 @@ ARCHIVE_MUTATIONS: Final = (
         "        if not may_join(sub) or self._is_older(sub):\n",
         "        if not may_join(sub):\n",
         (_ENGINE,),
+        promise="invariant 13",
+        tier="unit",
     ),
     Mutation(
         "who reads from the archive holds the whole log",
@@ -27,6 +29,8 @@ ARCHIVE_MUTATIONS: Final = (
         "        return max(sub.reached, view.older.end)\n",
         "        return sub.reached\n",
         (_ENGINE,),
+        promise="invariant 3",
+        tier="unit",
     ),
     Mutation(
         "who begins with the first message of the log is told that nothing lies before it",
@@ -34,6 +38,8 @@ ARCHIVE_MUTATIONS: Final = (
         "        last = answer.bookmark\n",
         "        last = None\n",
         (_ENGINE,),
+        promise="invariant 13",
+        tier="unit",
     ),
     Mutation(
         "archive and log need not meet",
@@ -41,6 +47,8 @@ ARCHIVE_MUTATIONS: Final = (
         "        if not self._older.serves(self.position, first):\n",
         "        if self.position < 0:\n",
         (_ENGINE,),
+        promise="invariant 14",
+        tier="unit",
     ),
     Mutation(
         "at the end of the archive the end of the log is taken to be reached",
@@ -48,6 +56,8 @@ ARCHIVE_MUTATIONS: Final = (
         " or isinstance(cursor.reader, OlderReader):\n",
         ":\n",
         (_ENGINE,),
+        promise="R10",
+        tier="unit",
     ),
     Mutation(
         "a reader that ends where the log began is never followed by another",
@@ -55,6 +65,8 @@ ARCHIVE_MUTATIONS: Final = (
         "            if reading.at < reading.end:\n",
         "            if reading.end:\n",
         (_READS,),
+        promise="R22",
+        tier="unit",
     ),
     Mutation(
         "what fails while it is read ahead is never told",
@@ -62,6 +74,8 @@ ARCHIVE_MUTATIONS: Final = (
         "                    self.at = -1\n",
         "                    pass\n",
         (_READS,),
+        promise="R22",
+        tier="unit",
     ),
     Mutation(
         "rows are given beyond the next chunk of another file",
@@ -69,6 +83,8 @@ ARCHIVE_MUTATIONS: Final = (
         "        reach = min(stream.reach for stream in self._open)\n",
         "        reach = max(stream.reach for stream in self._open)\n",
         (_READER,),
+        promise="invariant 13",
+        tier="unit",
     ),
     Mutation(
         "a file that has fewer rows than the table says is read as it is",
@@ -76,6 +92,8 @@ ARCHIVE_MUTATIONS: Final = (
         "        if expected not in (None, file.metadata.num_rows):\n",
         "        if expected == -1:\n",
         (_READER,),
+        promise="invariant 17",
+        tier="unit",
     ),
     Mutation(
         "sequences are compared without their sign",
@@ -83,5 +101,7 @@ ARCHIVE_MUTATIONS: Final = (
         "    return sequence - (1 << 64) if sequence >= 1 << 63 else sequence\n",
         "    return sequence % (1 << 63)\n",
         (_READER,),
+        promise="invariant 12",
+        tier="unit",
     ),
 )

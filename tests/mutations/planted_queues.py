@@ -19,6 +19,8 @@ QUEUE_MUTATIONS: Final = (
         "deliveries + 1 >= deliveries_max:",
         "deliveries >= deliveries_max:",
         (_CRASHES,),
+        promise="behaviour 36",
+        tier="simulation",
     ),
     Mutation(
         "a settlement by bookmark ends the lease of another connection",
@@ -26,6 +28,8 @@ QUEUE_MUTATIONS: Final = (
         "    if not (by_filter and lenient):\n",
         "    if not lenient:\n",
         (_CRASHES,),
+        promise="R11",
+        tier="simulation",
     ),
     Mutation(
         "with strict leasing what nobody holds can be settled by filter",
@@ -33,6 +37,8 @@ QUEUE_MUTATIONS: Final = (
         "    if lenient and found:\n",
         "    if found:\n",
         (_CRASHES,),
+        promise="behaviour 46",
+        tier="simulation",
     ),
     Mutation(
         "a consumer of several queues with room again is served by one of them only",
@@ -40,6 +46,8 @@ QUEUE_MUTATIONS: Final = (
         "            if work.queue is not self:\n",
         "            if work.queue is None:\n",
         (f"{_DELIVERING}::test_room_that_one_queue_gives_back_serves_the_others_of_a_pattern",),
+        promise="R11",
+        tier="unit",
     ),
     Mutation(
         "a barrier is delivered before what is older was acknowledged",
@@ -47,6 +55,8 @@ QUEUE_MUTATIONS: Final = (
         "        return barrier + 1 if oldest == barrier else barrier\n",
         "        return barrier + 1 if oldest != -1 else barrier\n",
         (_CRASHES,),
+        promise="behaviour 41",
+        tier="simulation",
     ),
     Mutation(
         "the lowest priority is delivered first",
@@ -54,6 +64,8 @@ QUEUE_MUTATIONS: Final = (
         "        for priority in reversed(self._rising):\n",
         "        for priority in self._rising:\n",
         (_CRASHES,),
+        promise="R11",
+        tier="simulation",
     ),
     Mutation(
         "the backlog of a queue is not looked at",
@@ -61,6 +73,8 @@ QUEUE_MUTATIONS: Final = (
         "        return None if limit is None else max(limit - self.leases.count, 0)\n",
         "        return None if limit is None else limit\n",
         (_CRASHES,),
+        promise="behaviour 38",
+        tier="simulation",
     ),
     Mutation(
         "outcomes are not folded in at a start",
@@ -68,6 +82,8 @@ QUEUE_MUTATIONS: Final = (
         "                own.work.queue.apply(outcome)\n",
         "                pass\n",
         (_CRASHES,),
+        promise="R11",
+        tier="simulation",
     ),
     Mutation(
         "returns are not counted",
@@ -75,6 +91,8 @@ QUEUE_MUTATIONS: Final = (
         "            self.tries[position] = Tries(deliveries + 1, cancels + cancelled)\n",
         "            self.tries[position] = Tries(deliveries, cancels + cancelled)\n",
         (_CRASHES,),
+        promise="R11",
+        tier="simulation",
     ),
     Mutation(
         "expired messages are forgotten before their dead letters are in the log",
@@ -82,5 +100,7 @@ QUEUE_MUTATIONS: Final = (
         "        doomed = self.definition.dead_letter is not None\n",
         "        doomed = False\n",
         (_CRASHES,),
+        promise="R11",
+        tier="simulation",
     ),
 )

@@ -20,6 +20,8 @@ STORE_MUTATIONS: Final = (
         "            self._flush(segment, at, place)\n",
         "            self._flush(segment, at, at)\n",
         (_STORE_POWER,),
+        promise="R9",
+        tier="simulation",
     ),
     Mutation(
         "a publish returns before what it kept is synced",
@@ -27,6 +29,8 @@ STORE_MUTATIONS: Final = (
         "            self._flush(segment, at, stop)\n",
         "            self._flush(segment, at, at)\n",
         (_STORE_POWER,),
+        promise="R9",
+        tier="simulation",
     ),
     Mutation(
         "names of segments that were removed and are back are taken for a gap",
@@ -34,6 +38,8 @@ STORE_MUTATIONS: Final = (
         "        if headers[i].number < oldest:\n",
         "        if headers[i].number < 0:\n",
         (_STORE_POWER,),
+        promise="invariant 16",
+        tier="simulation",
     ),
     Mutation(
         "what is left of a batch goes with the segment that the batch was in",
@@ -41,6 +47,8 @@ STORE_MUTATIONS: Final = (
         "rest) and rest is not None:",
         "rest) and rest is self:",
         (_STORE_MODEL,),
+        promise="R9",
+        tier="property",
     ),
     Mutation(
         "a publish that was interrupted comes before what it interrupted",
@@ -48,6 +56,8 @@ STORE_MUTATIONS: Final = (
         "self.ledger.replace(first, max(last, self._highest), None)",
         "self.ledger.replace(first, last, None)",
         (_STORE_MODEL,),
+        promise="R9",
+        tier="property",
     ),
     Mutation(
         "a number that was given twice is read twice",
@@ -55,6 +65,8 @@ STORE_MUTATIONS: Final = (
         "if gathered is None or not whole or self._again:",
         "if gathered is None or not whole:",
         (_STORE_MODEL,),
+        promise="R9",
+        tier="property",
     ),
     Mutation(
         "a store on disk settles one message too many",
@@ -62,6 +74,8 @@ STORE_MUTATIONS: Final = (
         "rest = self._part(entry, sequence + 1, entry.last)",
         "rest = self._part(entry, sequence + 2, entry.last)",
         (_STORE_MODEL,),
+        promise="R9",
+        tier="property",
     ),
     Mutation(
         "a hybrid store gives numbers again that a killed process may have used",
@@ -69,6 +83,8 @@ STORE_MUTATIONS: Final = (
         "self._file.note_used(ahead)",
         "self._file.note_used(stored.first - 1)",
         (_STORE_MODEL,),
+        promise="R9",
+        tier="property",
     ),
     Mutation(
         "all that a publish store holds is sent at once",
@@ -76,6 +92,8 @@ STORE_MUTATIONS: Final = (
         "return self._bytes < republish_bytes_max",
         "return self._bytes >= 0",
         ("unit/client/test_backlog.py",),
+        promise="invariant 22",
+        tier="unit",
     ),
     Mutation(
         "what is published during a backlog passes it",
@@ -83,6 +101,8 @@ STORE_MUTATIONS: Final = (
         "        if self._connected and self._backlog is None:\n",
         "        if self._connected:\n",
         ("unit/client/test_backlog.py",),
+        promise="behaviour 29",
+        tier="unit",
     ),
     Mutation(
         "the recovery point passes the first message that is not discarded",
@@ -90,6 +110,8 @@ STORE_MUTATIONS: Final = (
         "                self.head = block.base + at\n                return",
         "                self.head = block.base + at + 1\n                return",
         (_BOOKMARKS,),
+        promise="behaviour 28",
+        tier="property",
     ),
     Mutation(
         "a message that was not discarded passes for a duplicate when it comes again",
@@ -97,6 +119,8 @@ STORE_MUTATIONS: Final = (
         "if block.states[at] == EXPECTED:",
         "if block.states[at] > EXPECTED:",
         (_BOOKMARKS,),
+        promise="behaviour 28",
+        tier="property",
     ),
     Mutation(
         "a notice counts before what was delivered ahead of it is discarded",
@@ -104,6 +128,8 @@ STORE_MUTATIONS: Final = (
         "self.pending[0] <= head:",
         "self.pending[0] <= head + 1:",
         (_BOOKMARKS,),
+        promise="behaviour 26",
+        tier="property",
     ),
     Mutation(
         "a notice of what was delivered long ago moves the recovery point back",
@@ -111,6 +137,8 @@ STORE_MUTATIONS: Final = (
         "return ordinal < self._next - 1",
         "return ordinal < 0",
         (_BOOKMARKS,),
+        promise="behaviour 26",
+        tier="property",
     ),
     Mutation(
         "pruning forgets what is discarded beyond the prefix",
@@ -118,6 +146,8 @@ STORE_MUTATIONS: Final = (
         "    if flags & _STATES:\n",
         "    if flags < 0:\n",
         (_BOOKMARKS,),
+        promise="behaviour 31",
+        tier="property",
     ),
     Mutation(
         "a log does not know what was forgotten",
@@ -125,6 +155,8 @@ STORE_MUTATIONS: Final = (
         "        progress.resume(forget=True)",
         "        progress.resume(forget=False)",
         (_BOOKMARKS,),
+        promise="behaviour 31",
+        tier="property",
     ),
     Mutation(
         "of the two slots of a ring the older one is believed",
@@ -132,6 +164,8 @@ STORE_MUTATIONS: Final = (
         "best = max((v for",
         "best = min((v for",
         (_BOOKMARKS,),
+        promise="behaviour 34",
+        tier="property",
     ),
     Mutation(
         "a ring records the message that closed a gap, not how far that reaches",
@@ -139,6 +173,8 @@ STORE_MUTATIONS: Final = (
         "if cell is None or progress.head != ordinal + 1:",
         "if cell is None:",
         ("unit/client/bookmark_store/test_store_files.py", _BOOKMARKS),
+        promise="behaviour 34",
+        tier="unit",
     ),
     Mutation(
         "a duplicate on the same connection is delivered",
@@ -146,5 +182,7 @@ STORE_MUTATIONS: Final = (
         "                        block.states[at] = DELIVERED\n",
         "",
         (_BOOKMARKS,),
+        promise="behaviour 28",
+        tier="property",
     ),
 )

@@ -22,6 +22,8 @@ TRANSACTION_MUTATIONS: Final = (
         "        self._live.withheld(current.end)\n",
         "        self._live.withheld(0)\n",
         (_ENGINE,),
+        promise="invariant 5",
+        tier="unit",
     ),
     Mutation(
         "each commit of a chain is persisted by itself",
@@ -29,13 +31,17 @@ TRANSACTION_MUTATIONS: Final = (
         "            if not flight.continues:\n",
         "            if flight.continues is not None:\n",
         (_CHAINS,),
+        promise="invariant 5",
+        tier="unit",
     ),
     Mutation(
         "a transaction counts as committed before its record is durable",
         "engine/transactions.py",
         "        current.record = record\n        current.answer",
         "        current.record = record\n        self._committed.take(record)\n        current.answer",
-        (_ENGINE, _LIVES),
+        (_LIVES, _ENGINE),
+        promise="invariant 11",
+        tier="simulation",
     ),
     Mutation(
         "recovery keeps a chain without its end",
@@ -43,6 +49,8 @@ TRANSACTION_MUTATIONS: Final = (
         "    if through.chain is None or through.ending.verdict not in",
         "    if through.chain is not None or through.ending.verdict not in",
         (_CHAINS,),
+        promise="invariant 5",
+        tier="unit",
     ),
     Mutation(
         "a lower number that waits is committed behind a higher one",
@@ -50,6 +58,8 @@ TRANSACTION_MUTATIONS: Final = (
         "        if current.transaction in self._committed:\n",
         "        if current in self._next:\n",
         (_ENGINE,),
+        promise="invariant 12",
+        tier="unit",
     ),
     Mutation(
         "a part is called prepared before its file is synced",
@@ -57,6 +67,8 @@ TRANSACTION_MUTATIONS: Final = (
         "        self._disk.sync(handle)\n        self._disk.sync_directory(STAGING_DIRECTORY)\n",
         "        self._disk.sync_directory(STAGING_DIRECTORY)\n",
         (_STAGED,),
+        promise="invariant 8",
+        tier="unit",
     ),
     Mutation(
         "what is staged is dropped before the log has it",
@@ -64,6 +76,8 @@ TRANSACTION_MUTATIONS: Final = (
         "        journal.append_chain(chain, now)\n",
         "        journal.append_chain(chain, now)\n        self.staging.drop_all(transaction)\n",
         (_LIVES,),
+        promise="invariant 5",
+        tier="simulation",
     ),
     Mutation(
         "who has fewest names of transactions loses one for who has most",
@@ -71,5 +85,7 @@ TRANSACTION_MUTATIONS: Final = (
         "        most = max(self._sizes)\n",
         "        most = min(self._sizes)\n",
         (_KNOWN,),
+        promise="invariant 11",
+        tier="unit",
     ),
 )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.mutations.harness import MutationError, copy_project, notice, planted, run_tests, source
+from tests.conftest import TIERS
+from tests.mutations import __main__ as driver
+from tests.mutations.__main__ import row
+from tests.mutations.gate import GATE, GOALS, SLICE, is_promise
+from tests.mutations.harness import MutationError, Noticed, copy_project, notice, planted, run_tests, source
 from tests.mutations.mutation import Mutation
 from tests.mutations.planted import MUTATIONS
 
@@ -22,7 +27,7 @@ def test_every_defect_has_its_place_and_changes_it() -> None:
 
 
 def test_a_defect_without_its_place_is_told() -> None:
-    mutation = Mutation("gone", "journal/jobs.py", "a line that is nowhere", "", ())
+    mutation = Mutation("gone", "journal/jobs.py", "a line that is nowhere", "", (), "R1", "unit")
     with pytest.raises(MutationError, match="stands 0 times"):
         planted(mutation, source(mutation).read_text())
 
@@ -33,6 +38,78 @@ def test_their_tests_are_there() -> None:
     assert not missing
 
 
+def test_each_breaks_a_promise_that_there_is() -> None:
+    assert not [mutation for mutation in MUTATIONS if not is_promise(mutation.promise)]
+    wrong = ("R7", "R99", "behaviour 0", "behaviour 999", "invariant 0", "invariant", "goal 1", "")
+    assert not [text for text in wrong if is_promise(text)]
+
+
+def test_goals_are_those_that_are_written_down() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (R\d.*?) \|", page, re.MULTILINE)
+    written = {goal for row in rows for goal in re.findall(r"R\d+", row)}
+    assert written - {*GOALS} <= {"R7", "R17", "R18", "R20", "R23", "R24", "R25", "R26", "R27"}
+
+
+def test_each_is_noticed_in_a_tier_of_tests() -> None:
+    for mutation in MUTATIONS:
+        assert mutation.tier in TIERS
+        assert (Path(__file__).parents[1] / mutation.tier).is_dir()
+        assert any(test.startswith(f"{mutation.tier}/") for test in mutation.tests), mutation.name
+
+
+def test_the_gate_has_a_defect_for_each_goal() -> None:
+    of_name = {mutation.name: mutation for mutation in MUTATIONS}
+    assert not {*GATE} - {*of_name}
+    assert len({*GATE}) == len(GATE) >= 25
+    assert not {*GOALS} - {of_name[name].promise for name in GATE}
+    assert {*SLICE} < {*GATE}
+    assert len({*SLICE}) == 5
+
+
+def test_a_row_of_the_table_says_what_is_known() -> None:
+    mutation = Mutation("x", "journal/jobs.py", "", "", (), "R9", "simulation")
+    assert row(mutation, None, 1.6).split() == ["x", "R9", "simulation", "2", "SURVIVES"]
+    noticed = Noticed("tests.unit.journal.test_jobs::test_it", "assert 1 == 2\nmore")
+    assert noticed.tier == "unit"
+    assert row(mutation, noticed, 0).endswith(" unit.journal.test_jobs::test_it  assert 1 == 2")
+
+
+def test_the_driver_ends_with_what_came_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = dict[str, Noticed | None]()
+
+    def notice(mutation: Mutation, _: Path) -> Noticed | None:
+        if mutation.name not in answers:
+            raise MutationError("no place")
+        return answers[mutation.name]
+
+    monkeypatch.setattr(driver, "notice", notice)
+    some = [mutation for mutation in MUTATIONS if mutation.name in SLICE]
+    answers |= {m.name: Noticed(f"tests.{m.tier}.test_x::test_y", "") for m in some}
+    assert driver.main(["--slice"]) == 0
+    answers[SLICE[0]] = Noticed("tests.nowhere.test_x::test_y", "")
+    assert driver.main(["--slice"]) == 1
+    assert "0 of 5 survive, 1 were noticed in another tier" in capsys.readouterr().out
+    answers[SLICE[0]] = None
+    assert driver.main([SLICE[0]]) == 1
+    assert "1 of 1 survive" in capsys.readouterr().out
+    del answers[SLICE[0]]
+    assert driver.main([SLICE[0]]) == 1
+    assert "shows nothing: no place" in capsys.readouterr().out
+    assert driver.main(["no such name"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLICE)
+def test_a_defect_of_the_slice_is_noticed(name: str, tmp_path: Path) -> None:
+    (mutation,) = [mutation for mutation in MUTATIONS if mutation.name == name]
+    noticed = notice(mutation, tmp_path)
+    assert noticed is not None, f"{name}: {', '.join(mutation.tests)} did not notice"
+    assert noticed.tier == mutation.tier
+
+
 @pytest.mark.full
 def test_without_a_defect_nothing_is_noticed(tmp_path: Path) -> None:
     copy_project(tmp_path)
@@ -40,7 +117,8 @@ def test_without_a_defect_nothing_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=_NAMES)
+@pytest.mark.parametrize("mutation", [m for m in MUTATIONS if m.name not in SLICE], ids=lambda m: m.name)
 def test_a_planted_defect_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
     noticed = notice(mutation, tmp_path)
     assert noticed is not None, f"{mutation.name}: {', '.join(mutation.tests)} did not notice"
+    assert noticed.tier == mutation.tier

@@ -184,7 +184,10 @@ class _Builder(Transformer[Token, Node]):
         return Negative(operand, at=_at(token))
 
     def positive(self, parts: list[Any]) -> Node:
-        return Negative(Negative(parts[1], at=_at(parts[0])), at=_at(parts[0]))
+        token, operand = parts
+        if isinstance(operand, Literal) and type(operand.value) in (int, float):
+            return Literal(operand.value, at=_at(token))
+        return Negative(Negative(operand, at=_at(token)), at=_at(token))
 
     def field(self, parts: list[Any]) -> Node:
         (token,) = parts

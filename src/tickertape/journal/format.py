@@ -185,8 +185,8 @@ def encode_commit(header: CommitHeader) -> tuple[bytes, int]:
 
 
 def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
-    """The commit header at `at`, or None when those bytes are none (checksum, magic, kind or length
-    wrong)."""
+    """The commit header at `at`, or None when those bytes are none (checksum, magic, kind or length wrong, or
+    a mark that counts messages, which would be passed over)."""
     if at + commit_header_bytes > len(data):
         return None
     fields = _COMMIT.unpack_from(data, at)
@@ -195,7 +195,8 @@ def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
     crc = _U32.unpack_from(data, at + commit_header_bytes - 4)[0]
     if crc32c(data[at : at + commit_header_bytes - 4]) != crc or fields[1] not in (1, 2, 3):
         return None
-    return CommitHeader._make((CommitKind(fields[1]), *fields[2:4], *fields[5:18], crc))
+    header = CommitHeader._make((CommitKind(fields[1]), *fields[2:4], *fields[5:18], crc))
+    return None if header.kind is CommitKind.MARK and header.messages else header
 
 
 class Footer(NamedTuple):

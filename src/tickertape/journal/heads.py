@@ -94,6 +94,7 @@ def read_heads(window: bytes, expected: Expected) -> Heads | None:
     valid &= rows["chain"] == np.concatenate((np.array([expected.chain], np.uint32), crcs[:-1]))
     kinds = rows["kind"]
     valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL) & (rows["flags"] == 0)
+    valid &= (kinds != CommitKind.MARK) | (rows["messages"] == 0)
     good = count if valid.all() else int(valid.argmin())
     seals = np.flatnonzero(kinds[:good] == CommitKind.SEAL)
     if len(seals):

@@ -101,7 +101,7 @@ def read_identity(disk: Disk) -> Identity:
     try:
         identity = msgspec.json.decode(data, type=Identity)
         valid = len(identity.journal_id) == 16
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise JournalCorrupt(f"{IDENTITY_FILE} cannot be read: {error}", file=IDENTITY_FILE) from None
     if not valid:
         raise JournalCorrupt(f"{IDENTITY_FILE} holds no journal id", file=IDENTITY_FILE)

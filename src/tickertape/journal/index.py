@@ -303,7 +303,10 @@ class SegmentIndex:
         """The stored index of a segment whose last data or mark commit ends at `block_end`.
 
         Raises `ValueError` when `data` is no index."""
-        stored = msgspec.msgpack.decode(data, type=_Stored)
+        try:
+            stored = msgspec.msgpack.decode(data, type=_Stored)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
         index = SegmentIndex()
         index.offsets.frombytes(stored.offsets)
         index.positions.frombytes(stored.positions)

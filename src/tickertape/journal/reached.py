@@ -49,7 +49,7 @@ def read_reached(disk: Disk) -> Reached | None:
     handle = disk.open(END_FILE, write=False)
     try:
         return msgspec.json.decode(disk.read(handle, 0, _BYTES_MAX), type=Reached)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{END_FILE} cannot be read: {error}") from None
     finally:
         disk.close(handle)

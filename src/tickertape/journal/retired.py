@@ -196,7 +196,7 @@ def decode_retired(data: bytes) -> Retired:
         raise JournalVersion(f"{RETIRED_FILE} was written by a newer format: use a newer program")
     try:
         stored = msgspec.msgpack.decode(data[_HEAD_BYTES:], type=_Stored)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if len(stored.publishers) != len(stored.sequences) or len(stored.publishers) % _U8.itemsize:
         raise ValueError("its columns differ in length")

@@ -133,7 +133,7 @@ def decode_label(data: Buffer) -> tuple[Label, int]:
         raise Damaged("its label does not match its checksum")
     try:
         label = msgspec.msgpack.decode(body, type=Label)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"its label cannot be read: {error}") from None
     end = _HEAD.size + size
     begin = end + -end % 8

@@ -31,6 +31,8 @@ before it and before the one before it."""
 BODY: Final = struct.Struct("<IQQQQQ")
 SLOT_BYTES: Final = SLOT.size
 EMPTY: Final = bytes(SLOT_BYTES)
+_COUNT_MAX: Final = (1 << 63) - 1
+"""Nobody has counted further: it would not fit into a slot when it goes on."""
 _SEED: Final = struct.Struct("<QQI")
 
 
@@ -127,6 +129,8 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
     if crc32c(content[: HEADER.size]) != int.from_bytes(content[HEADER.size : HEADER.size + 4], "little"):
         return "its header is damaged"
     _, _, _, salt, subscriptions, publishers, its_boot = HEADER.unpack_from(content)
+    if not subscriptions or not publishers:
+        return f"it says that it has room for {subscriptions} subscriptions of {publishers} publishers"
     if len(content) != place_at(subscriptions, publishers):
         return f"it has {len(content)} bytes instead of {place_at(subscriptions, publishers)}"
     held: dict[str, tuple[Place, Progress]] = {}
@@ -137,16 +141,29 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
             continue
         _, length, epoch = NAME.unpack_from(content, at)
         text = content[at + NAME.size : at + NAME.size + length]
-        if length > NAME_LENGTH_MAX or name(text, epoch, at, salt) != content[at : at + NAME_BYTES]:
+        sub_id = _text(text)
+        if (
+            sub_id is None
+            or length > NAME_LENGTH_MAX
+            or epoch > _COUNT_MAX
+            or name(text, epoch, at, salt) != content[at : at + NAME_BYTES]
+        ):
             bad += 1
             continue
         place = Place(number, publishers, epoch, salt)
         progress, newest, wrong = _read_place(content, place)
         highest, bad = max(highest, epoch, newest), bad + wrong
-        held[text.decode()] = place, progress
+        held[sub_id] = place, progress
     if bad > 1 and its_boot == boot:
         return f"it is damaged in {bad} places"
     return Ring(salt, highest, subscriptions, publishers, held)
+
+
+def _text(name: bytes) -> str | None:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _read_place(content: bytes, place: Place) -> tuple[Progress, int, int]:
@@ -190,7 +207,9 @@ def _slots(content: bytes, cell: Cell) -> Iterator[Value | None]:
         if content[at : at + SLOT_BYTES] == EMPTY:
             yield Value(0, 0, 0, 0, 0)
         elif crc32c(memoryview(content)[at + 4 : at + SLOT_BYTES], seed) == crc:
-            yield Value(*numbers)
+            value = Value(*numbers)
+            counted = max(value.version, value.third, value.fourth) <= _COUNT_MAX
+            yield value if counted else None
         else:
             yield None
 

@@ -15,6 +15,8 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
+from tickertape.base.limits import bookmark_window_messages_max
+from tickertape.base.texts import said
 from tickertape.client.bookmark_store.blocks import DELIVERED, DISCARDED, EXPECTED, MIXED, Numbers
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.recovery import Pending
@@ -188,7 +190,7 @@ def read_log(content: bytes, salt: int) -> Log:
                 progress = _apply(kind, payload, subscriptions[names[number]])
                 subscriptions[names[number]] = progress
         except (KeyError, ValueError, IndexError, struct.error) as error:
-            raise BadRecord(f"the record at byte {at} makes no sense ({error!r})") from error
+            raise BadRecord(f"the record at byte {at} makes no sense ({said(error, 200)})") from error
         at = end
     return Log(subscriptions, at, _next_record(content, at, salt))
 
@@ -252,6 +254,8 @@ def _deliver(payload: bytes, progress: Progress) -> None:
     base, count, flags, publisher = _DELIVERY.unpack_from(payload)
     if base != progress.delivered:
         raise ValueError(f"message {base} follows {progress.delivered}")
+    if count > bookmark_window_messages_max:  # a range takes no bytes in the file, but all of them in memory
+        raise ValueError(f"{count:,} messages, above {bookmark_window_messages_max:,}")
     at = _DELIVERY.size
     publishers = None
     if flags & _MIXED:

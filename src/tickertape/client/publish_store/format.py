@@ -132,7 +132,7 @@ def parse_header(data: Buffer, file: str) -> Header:
         )
     if crc != _header_crc(view):
         raise StoreCorrupt(f"{file}: the header at offset 0 does not match its checksum", file=file)
-    name = bytes(view[_NAME_AT : _NAME_AT + numbers[7]]).decode()
+    name = _name(view, numbers[7], file)
     store, number, used, settled, oldest, previous_end, stated, _ = numbers
     header = Header(store, number, used, settled, oldest, previous_end, stated, name)
     if header.size != size:
@@ -142,6 +142,19 @@ def parse_header(data: Buffer, file: str) -> Header:
             offset=min(size, header.size),
         )
     return header
+
+
+def _name(view: memoryview, length: int, file: str) -> str:
+    try:
+        if length <= MARK_AT - _NAME_AT:
+            return bytes(view[_NAME_AT : _NAME_AT + length]).decode()
+    except UnicodeDecodeError:
+        pass
+    raise StoreCorrupt(
+        f"{file}: the name of a client at offset {_NAME_AT} is none; restore it from a copy",
+        file=file,
+        offset=_NAME_AT,
+    )
 
 
 def _header_crc(data: Buffer) -> int:
@@ -175,7 +188,8 @@ def look(data: Buffer, at: int) -> Record | None:
     if at + RECORD_BYTES > memoryview(data).nbytes:
         return None
     length, first, last, kind, topic, correlation, key = BEHIND_CRC.unpack_from(data, at + CRC.size)
-    if not MESSAGE <= kind <= USED:
+    labels = EXPIRATION.size if kind == LABELLED else 0
+    if not MESSAGE <= kind <= USED or labels + topic + correlation + key > length:
         return None
     end = padded(at + RECORD_BYTES + length)
     return Record(at, end, kind, first, last, length, topic, correlation, key)

@@ -7,6 +7,7 @@ mark is read back, or an error says which file and where.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from tickertape.base.errors import StoreCorrupt
@@ -89,14 +90,24 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
             file=segments[0].image.file,
         )
     needed = [s for s in segments if s.header.number >= oldest]
+    if not needed:
+        raise _damage(segments[-1].image, 48, f"is the last file there is, and segment {oldest} is needed")
     fold = _Fold(needed[0].header, read)
     for segment in needed:
         for record in segment.records:
             fold.take(segment, record)
     fold.ledger.settle(fold.settled)
+    _rise(fold.ledger, needed[-1].image)
     remove = [image.number for image in images[:used] if image.number < oldest]
     remove += [image.number for image in images[used:]]
     return Recovered(needed[0].header.name, fold.ledger, fold.used, fold.settled, needed, tuple(remove))
+
+
+def _rise(ledger: Ledger, image: Image) -> None:
+    """Records that are whole each for itself may contradict each other: no writer of ours made them."""
+    entries = list(ledger.entries)
+    if any(low.last >= high.first for low, high in pairwise(entries)):
+        raise _damage(image, HEADER_BYTES, "and those before it do not hold messages in their order")
 
 
 def _said_oldest(segment: Segment) -> list[int]:

@@ -1,0 +1,301 @@
+"""Owns the fuzzing of the files of clients' stores: the segments of a publish store, both bookmark stores.
+
+A store that opens has to open again with the same in it. Must never catch more than what may come of a file.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from crc32c import crc32c
+
+from tests.fuzz.target import Target, taken
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import NotAStore, StoreCorrupt, StoreVersion
+from tickertape.batch import batch_from_bodies
+from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore, cells, records
+from tickertape.client.bookmark_store.files import boot_id
+from tickertape.client.publish_store import FilePublishStore, Stored
+from tickertape.client.publish_store.format import (
+    CRC,
+    HEADER_BYTES,
+    MARK_AT,
+    NEXT_AT,
+    WORD,
+    Header,
+    encode_header,
+    look,
+    marked,
+    read_mark,
+)
+
+_SIZE_AT: Final = 60
+"""Where the header of a segment of a publish store says how long the file is."""
+_FILES_MAX: Final = 4
+_THIS_RUN: Final = b"this run of it.."
+"""Stands in a bookmark store for the present run of the machine, which no file that is kept can name."""
+_BOOT_AT: Final = {"log": 16, "ring": 24}
+
+# -- publish stores -----------------------------------------------------------------------------------
+
+
+def publish_store(data: bytes) -> str:
+    """`StoreError`s, or a store that has the same when it is opened again, and less what it lets go of."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "store"
+        path.mkdir()
+        for number, file in enumerate(segments_in(data), 1):
+            (path / f"{number:010}.segment").write_bytes(file)
+        with FilePublishStore(path) as store:
+            held = _held(store)
+            last = store.last_sequence
+        with taken():
+            with FilePublishStore(path) as store:
+                assert (_held(store), store.last_sequence) == (held, last)
+                if not held:
+                    return "empty"
+                store.discard(held[0][0])
+            with FilePublishStore(path) as store:
+                assert _held(store) == held[1:]
+        return "holds"
+
+
+def segments_in(data: bytes) -> list[bytes]:
+    """The files of which `data` is made: each is as long as it says, the last one takes the rest."""
+    files: list[bytes] = []
+    while len(data) > HEADER_BYTES and len(files) < _FILES_MAX - 1:
+        size = max(struct.unpack_from("<I", data, _SIZE_AT)[0], HEADER_BYTES)
+        files.append(data[:size])
+        data = data[size:]
+    return [*files, data] if data else files
+
+
+def _held(store: FilePublishStore) -> list[tuple[int, str, bytes]]:
+    """Sequence, topic and body of each message; the store counts them right."""
+    found = [
+        (sequence, message.topic, bytes(message.data))
+        for stored in store.held()
+        for sequence, message in zip(stored.batch.sequences.tolist(), stored.batch, strict=True)
+    ]
+    assert len(found) == store.unpersisted_count()
+    assert all(low[0] < high[0] for low, high in pairwise(found))
+    assert not found or found[-1][0] <= store.last_sequence
+    return found
+
+
+def mended_publish_segments(data: bytes) -> bytes:
+    """Segments whose headers and records have the checksums of what they hold."""
+    return b"".join(map(_mended_segment, segments_in(data)))
+
+
+def _mended_segment(data: bytes) -> bytes:
+    if len(data) < HEADER_BYTES:
+        return data
+    out = bytearray(data)
+    CRC.pack_into(out, 12, crc32c(bytes(out[16:MARK_AT]), crc32c(bytes(out[:12]))))
+    seed = crc32c(out[16:32])
+    at = HEADER_BYTES
+    while (record := look(out, at)) is not None and record.end <= len(out):
+        CRC.pack_into(out, at, crc32c(bytes(out[at + CRC.size : at + 32 + record.length]), seed))
+        at = record.end
+    return bytes(out)
+
+
+def publish_segments() -> Sequence[bytes]:
+    """A store of one file with records of each kind, one of two files, and one that was never used."""
+    return _one_segment(), _two_segments(), encode_header(_fresh(640)).ljust(640, b"\0")
+
+
+def _fresh(size: int) -> Header:
+    return Header(7, 1, 0, 0, 1, 0, size, "fuzzed")
+
+
+def _one_segment() -> bytes:
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "0000000001.segment"
+        file.write_bytes(encode_header(_fresh(1536)).ljust(1536, b"\0"))
+        with FilePublishStore(directory) as store:
+            store.attach("fuzzed")
+            store.append(1, "orders", b"one")
+            store.append(2, "orders", b"two", expiration_ms=5, correlation_id="c", key="k")
+            store.append(3, "fills", b"three")
+            store.put(Stored(4, 6, batch_from_bodies("orders", [b"4", b"5", b"6"], first_sequence=4)))
+            store.replace(4, 6, batch_from_bodies("orders", [b"5"], first_sequence=5))
+            store.note_used(8)
+        with FilePublishStore(directory) as store:
+            store.discard(1)
+        return file.read_bytes()
+
+
+def _two_segments() -> bytes:
+    with tempfile.TemporaryDirectory() as directory:
+        files = [Path(directory) / f"{number:010}.segment" for number in (1, 2)]
+        files[0].write_bytes(encode_header(_fresh(768)).ljust(768, b"\0"))
+        with FilePublishStore(directory) as store:
+            store.attach("fuzzed")
+            store.append(1, "orders", b"one")
+        before = bytearray(files[0].read_bytes())
+        end = read_mark(before, MARK_AT)
+        assert end is not None
+        WORD.pack_into(before, NEXT_AT, marked(1))
+        files[0].write_bytes(before)
+        after = encode_header(_fresh(896)._replace(number=2, used=1, previous_end=end))
+        files[1].write_bytes(after.ljust(896, b"\0"))
+        with FilePublishStore(directory) as store:
+            store.attach("fuzzed")
+            store.append(2, "orders", b"two")
+        return b"".join(file.read_bytes() for file in files)
+
+
+# -- bookmark stores ----------------------------------------------------------------------------------
+
+_Places = dict[str, tuple[list[Bookmark], int]]
+
+
+def bookmark_store(kind: str, data: bytes) -> str:
+    """`StoreCorrupt`, or a store of the same recovery points when it is opened again, and which goes on."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "bookmarks"
+        path.write_bytes(_of_this_run(kind, data))
+        open_store = LoggedBookmarkStore if kind == "log" else RingBookmarkStore
+        with open_store(path) as store:
+            before = _places(store)
+        with taken(), open_store(path) as store:
+            assert _places(store) == before
+            for name in before:
+                _goes_on(store, name)
+        return "remembers" if before else "empty"
+
+
+def _places(store: LoggedBookmarkStore | RingBookmarkStore) -> _Places:
+    found = {name: (store.most_recent(name), store.undiscarded_count(name)) for name in store.subscriptions()}
+    assert all(count >= 0 for _, count in found.values())
+    return found
+
+
+def _goes_on(store: LoggedBookmarkStore | RingBookmarkStore, name: str) -> None:
+    """A publisher that nobody knew is remembered."""
+    assert not store.is_discarded(name, 99, 5)
+    store.log(name, 99, np.array([5], np.uint64))
+    assert store.undiscarded_count(name) >= 1
+    assert store.discard(name, 99, 5)
+    assert store.is_discarded(name, 99, 5)
+
+
+def _of_this_run(kind: str, data: bytes) -> bytes:
+    """A file of `_THIS_RUN` becomes one of the present run of the machine, its checksum as right."""
+    at = _BOOT_AT[kind]
+    if data[at : at + 16] != _THIS_RUN or len(data) < at + 20:
+        return data
+    out = bytearray(data)
+    right = crc32c(data[: at + 16]) == CRC.unpack_from(data, at + 16)[0]
+    out[at : at + 16] = boot_id()
+    if right:
+        CRC.pack_into(out, at + 16, crc32c(bytes(out[: at + 16])))
+    return bytes(out)
+
+
+def mended_log(data: bytes) -> bytes:
+    """A logged bookmark store whose header and records have the checksums of what they hold."""
+    out = bytearray(data)
+    salt, at = _mended_header(out, _BOOT_AT["log"]), records.HEADER_BYTES
+    while salt is not None and at + records.RECORD_BYTES <= len(out):
+        _, what, value = records.RECORD.unpack_from(out, at)
+        if not 1 <= what & 0xFF <= max(records.Kind):
+            break
+        end = at + records.RECORD_BYTES + (0 if what & 0xFF == records.Kind.DISCARD else value + -value % 8)
+        if end > len(out):
+            break
+        CRC.pack_into(out, at, crc32c(bytes(out[at + 4 : end]), (salt + at) & 0xFFFF_FFFF))
+        at = end
+    return bytes(out)
+
+
+def mended_ring(data: bytes) -> bytes:
+    """A ring whose header, names and slots have the checksums of what they hold."""
+    out = bytearray(data)
+    salt = _mended_header(out, _BOOT_AT["ring"])
+    if salt is None:
+        return bytes(out)
+    subscriptions, publishers = struct.unpack_from("<II", out, 16)
+    if len(out) != cells.place_at(subscriptions, publishers) or subscriptions * (publishers + 1) > 1 << 10:
+        return bytes(out)
+    for number in range(subscriptions):
+        at = cells.place_at(number, publishers)
+        _, length, epoch = cells.NAME.unpack_from(out, at)
+        if length <= cells.NAME_LENGTH_MAX and any(out[at : at + cells.NAME_BYTES]):
+            text = bytes(out[at + cells.NAME.size : at + cells.NAME.size + length])
+            out[at : at + 4] = cells.name(text, epoch, at, salt)[:4]
+        place = cells.Place(number, publishers, epoch, salt)
+        for cell in (place.base, *place.spare):
+            for slot, seed in ((cell.at, cell.seed), (cell.other, cell.other_seed)):
+                if any(out[slot : slot + cells.SLOT_BYTES]):
+                    CRC.pack_into(out, slot, crc32c(bytes(out[slot + 4 : slot + cells.SLOT_BYTES]), seed))
+    return bytes(out)
+
+
+def _mended_header(out: bytearray, boot_at: int) -> int | None:
+    """Its salt; None when there is no whole header."""
+    if len(out) < records.HEADER_BYTES:
+        return None
+    CRC.pack_into(out, boot_at + 16, crc32c(bytes(out[: boot_at + 16])))
+    return int(struct.unpack_from("<I", out, 12)[0])
+
+
+def bookmark_stores(kind: str) -> Sequence[bytes]:
+    """A store with records of each kind, as another run of the machine left it and as this one did."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "bookmarks"
+        head = records.header(9, bytes(16)) if kind == "log" else _empty_ring()
+        path.write_bytes(head)
+        with LoggedBookmarkStore(path) if kind == "log" else RingBookmarkStore(path) as store:
+            store.started("s", [Bookmark(1, 2)])
+            store.log("s", 7, np.array([3, 4, 6], np.uint64))
+            store.log("s", np.array([7, 8], np.uint64), np.array([9, 1], np.uint64))
+            store.discard("s", 7, 3)
+            store.discard_all("s", 7, np.array([4, 9], np.uint64))
+            store.persisted("s", Bookmark(7, 9))
+            store.resumed("s", forget_beyond=True)
+            store.started("gone", [Bookmark(3, 3)])
+            store.purge("gone")
+            store.log("t", 8, np.arange(5, 9, dtype=np.uint64))
+        made = path.read_bytes()
+    at = _BOOT_AT[kind]
+    here = made[:at] + _THIS_RUN + made[at + 16 :]
+    return made, (mended_log if kind == "log" else mended_ring)(here)
+
+
+def _empty_ring() -> bytes:
+    return cells.header(9, 2, 1, bytes(16)).ljust(cells.place_at(2, 1), b"\0")
+
+
+STORE_TARGETS: Final[dict[str, Target]] = {
+    "publish_store": Target(
+        publish_store,
+        publish_segments,
+        mended_publish_segments,
+        cost=10,
+        allowed=(NotAStore, StoreCorrupt, StoreVersion),
+    ),
+    "bookmark_log": Target(
+        functools.partial(bookmark_store, "log"),
+        functools.partial(bookmark_stores, "log"),
+        mended_log,
+        cost=10,
+        allowed=(StoreCorrupt,),
+    ),
+    "bookmark_ring": Target(
+        functools.partial(bookmark_store, "ring"),
+        functools.partial(bookmark_stores, "ring"),
+        mended_ring,
+        cost=10,
+        allowed=(StoreCorrupt,),
+    ),
+}
