@@ -83,7 +83,7 @@ SLICE: Final = (
     "patterns that are too costly together are accepted",
     "what a simulated crash leaves is drawn anew each time",
 )
-"""Those of the gate that are planted in every run: each is noticed within seconds."""
+"""Those of the gate that are noticed within seconds; the first two are planted in every run."""
 
 
 def is_promise(text: str) -> bool:

@@ -38,8 +38,9 @@ class Memory:
         self._tables: WeakSet[Table] = WeakSet()
         self._grown = 0
         self._marks = array("q", bytes(8 * _MARKS))
-        """Of texts that were met, each in its place until another one has it: no text is kept for its first
-        time, so that texts which come only once are not."""
+        """Of texts that were met, each in its pair of places until two others have those: no text is kept for
+        its first time, so that texts which come only once are not. Of one place each, two texts that take
+        turns would never be met again."""
         self._numbers = count(1)
 
     def enter(self, table: Table) -> int:
@@ -50,11 +51,13 @@ class Memory:
     def is_met_again(self, salt: int, text: str) -> bool:
         """Whether a text was met before, as far as is known. Now it was."""
         mark = hash(text) ^ salt
-        place = mark % _MARKS
-        if self._marks[place] == mark:
+        marks, place = self._marks, mark % _MARKS & ~1
+        latest = marks[place]
+        if latest == mark:
             return True
-        self._marks[place] = mark
-        return False
+        known = marks[place + 1] == mark
+        marks[place], marks[place + 1] = mark, latest
+        return known
 
     def grown(self, by_bytes: int) -> None:
         """A table remembers so much more. It may have to forget all of it now."""

@@ -62,6 +62,18 @@ def test_what_comes_again_is_asked_no_more_than_twice(asked: list[Any]) -> None:
     assert max(map(asked.count, values)) == 2
 
 
+def test_two_texts_of_one_place_that_take_turns_are_met_again() -> None:
+    memory = Memory()
+    salt = 0
+    place = hash("one") % (1 << 16)
+    other = next(text for n in range(1 << 22) if hash(text := str(n)) % (1 << 16) == place)
+    assert not memory.is_met_again(salt, "one")
+    assert not memory.is_met_again(salt, other)
+    for _ in range(3):
+        assert memory.is_met_again(salt, "one")
+        assert memory.is_met_again(salt, other)
+
+
 def test_texts_that_come_once_are_not_remembered(asked: list[Any]) -> None:
     table = Verdicts(Memory())
     row = table.add(_condition("/a LIKE '^b'"))
