@@ -15,7 +15,7 @@ from tests.mutations.harness import MutationError, Noticed, copy_project, notice
 from tests.mutations.mutation import Mutation
 from tests.mutations.planted import MUTATIONS
 
-EVERY_RUN = 2
+EVERY_RUN = 1
 """Of the slice: beside other tests each takes up to a minute."""
 _NAMES = [mutation.name for mutation in MUTATIONS]
 

@@ -19,7 +19,7 @@ from tests.world.faults import FAULTS
 from tests.world.life import LARGE, SMALL, live
 
 SMALL_WORLDS = 40
-LARGE_WORLDS = 60
+LARGE_WORLDS = 30
 """In so many each pair of options and each fault comes up."""
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 TRACES = """
@@ -43,7 +43,7 @@ def test_one_server_keeps_its_promises(part: int) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", parts(20))
+@pytest.mark.parametrize("part", parts(40))
 def test_readers_queues_and_transactions_beside_each_other(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(part * LARGE_WORLDS, (part + 1) * LARGE_WORLDS):
