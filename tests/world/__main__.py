@@ -80,7 +80,7 @@ def soak(minutes: float, state: str, processes: int) -> None:
             kept.next[name] += WORLDS
         return found
 
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
         while time.monotonic() - began < minutes * 60:
             for name, _, counted, failures in pool.imap_unordered(some, jobs()):
                 counts += counted
