@@ -40,24 +40,27 @@ Key = tuple[int, int]
 """(publisher, sequence)"""
 
 
-class PowerLost(Exception):
-    """The machine stopped in the middle of an operation."""
+class PowerLost(BaseException):
+    """The machine stopped in the middle of an operation: nothing that catches errors is to catch it."""
 
 
 class FailingDisk:
-    """A disk that stops the machine before its n-th operation that changes anything, and keeps a trace of
-    them."""
+    """A disk that stops the machine before its n-th operation that changes anything (None: it does not), and
+    keeps a trace of them."""
 
-    def __init__(self, disk: StrictDisk, operations: int, trace: Trace) -> None:
-        self._disk = disk
-        self._left = operations
+    def __init__(self, disk: StrictDisk, operations: int | None = None, trace: Trace | None = None) -> None:
+        self.disk = self._disk = disk
+        self.left = operations
         self._trace = trace
 
     def _tick(self, *call: object) -> None:
-        self._trace.note(*call)
-        self._left -= 1
-        if self._left < 0:
-            raise PowerLost
+        if self._trace is not None:
+            self._trace.note(*call)
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.left = None
+                raise PowerLost
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         self._tick("write", handle, offset, b"".join(buffers))

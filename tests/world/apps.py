@@ -6,6 +6,7 @@ Must never look behind the client's calls, nor know what the others do.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -49,7 +50,7 @@ class Seen(NamedTuple):
     bookmark: str
 
 
-class App:
+class App(ABC):
     """A process with one client."""
 
     def __init__(self, world: World, name: str, uris: list[str]) -> None:
@@ -66,9 +67,9 @@ class App:
         """Begin in its process."""
         self.finished = self.process.spawn(self.run())
 
+    @abstractmethod
     async def run(self) -> None:
         """What it does, to its end."""
-        raise NotImplementedError(f"{type(self).__name__} has no run")
 
     @asynccontextmanager
     async def client(self, **more: Any) -> AsyncIterator[tt.AsyncHAClient]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from tests.simulation.journal_world import FailingDisk, PowerLost
 from tests.world.process import Process
 from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.server.config import Config, load_config
@@ -36,10 +37,6 @@ JOB_SECONDS: Final = 0.003
 """What the disk takes for a job at the most, when it is not slow."""
 
 
-class PowerLost(BaseException):
-    """The machine stopped in the middle of an operation of its disk."""
-
-
 @lru_cache(maxsize=64)
 def config_of(text: str, segment_bytes: int) -> Config:
     """The configuration that a file with `text` would be; segments may be smaller than in a file."""
@@ -52,62 +49,6 @@ def config_of(text: str, segment_bytes: int) -> Config:
         journal=replace(config.journal, segment_size=segment_bytes),
         slow_clients=replace(config.slow_clients, disk_limit=0),
     )
-
-
-class MachineDisk:
-    """A strict disk of a machine that stops before its n-th operation that changes anything."""
-
-    def __init__(self, disk: StrictDisk) -> None:
-        self.disk = disk
-        self.left: int | None = None
-        """Operations until the power fails; None: it does not."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.disk, name)
-
-    def _tick(self) -> None:
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                self.left = None
-                raise PowerLost
-
-    def write(self, handle: int, offset: int, buffers: Any) -> None:
-        self._tick()
-        self.disk.write(handle, offset, buffers)
-
-    def sync(self, handle: int) -> None:
-        self._tick()
-        self.disk.sync(handle)
-
-    def truncate(self, handle: int, size: int) -> None:
-        self._tick()
-        self.disk.truncate(handle, size)
-
-    def preallocate(self, handle: int, size: int) -> None:
-        self._tick()
-        self.disk.preallocate(handle, size)
-
-    def sync_directory(self, path: str) -> None:
-        self._tick()
-        self.disk.sync_directory(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._tick()
-        self.disk.rename(old, new)
-
-    def remove(self, path: str) -> None:
-        self._tick()
-        self.disk.remove(path)
-
-    def make_directory(self, path: str) -> None:
-        self._tick()
-        self.disk.make_directory(path)
-
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
-        if create:
-            self._tick()
-        return self.disk.open(path, create=create, write=write)
 
 
 class SimLane:
@@ -178,7 +119,7 @@ class SimServer:
         self.port = port
         self.uri = f"tcp://{HOST}:{port}"
         self.config = config_of(text, segment_bytes)
-        self.disk = MachineDisk(StrictDisk(Random(world.rng.getrandbits(64)), counts=world.counts))
+        self.disk = FailingDisk(StrictDisk(Random(world.rng.getrandbits(64)), counts=world.counts))
         self.process: Process | None = None
         self.instance: Instance | None = None
         self._opened: Opened | None = None
@@ -284,7 +225,7 @@ class SimServer:
     def sigkill(self) -> None:
         """Its process ends; what it wrote stands in the page cache."""
         self._gone()
-        self.disk = MachineDisk(self.disk.disk.kill_clone())
+        self.disk = FailingDisk(self.disk.disk.kill_clone())
 
     def power_lost(self) -> None:
         """Its machine ends, and with it everything that was not synced, or some of it."""
@@ -294,7 +235,7 @@ class SimServer:
                     link.silent_end = self.world.rng.random() < 0.5
         self._gone()
         rng = Random(self.world.rng.getrandbits(64))
-        self.disk = MachineDisk(self.disk.disk.crash_clone(rng))
+        self.disk = FailingDisk(self.disk.disk.crash_clone(rng))
 
     def _gone(self) -> None:
         if self.process is not None:
