@@ -226,8 +226,11 @@ class Reader(App):
         if options["command"] != "subscribe":
             given["bookmark"] = tt.EPOCH if options["command"] != "most recent" else tt.MOST_RECENT
             if options["delivery"] == "live":
-                # What was shown before it was on disk may be lost, and with it the place to go on from.
-                given |= {"live": True, "bookmark_not_found": "epoch"}
+                given["live"] = True
+                if options["taken by"] == "stream":
+                    # What it was shown may be lost, and with it the place where it asks to go on. One with a
+                    # handler goes on by itself, and must never need this.
+                    given["bookmark_not_found"] = "epoch"
         return given
 
     async def _replay(self, client: tt.AsyncHAClient, reading: Reading) -> None:
