@@ -58,8 +58,7 @@ class FailingDisk:
             self._trace.note(*call)
         if self.left is not None:
             self.left -= 1
-            if self.left < 0:
-                self.left = None
+            if self.left < 0:  # and stays stopped: nothing is tidied up on the way out
                 raise PowerLost
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:

@@ -76,10 +76,10 @@ def _check_opened(disk: StrictDisk, highest: dict[int, int], positions: dict[int
 
 
 def _operations(world: EngineWorld, job: RetireSegments) -> int:
-    counted = FailingDisk(world.disk.kill_clone(), 10**9, Trace())
-    before = counted._left
+    counted = FailingDisk(world.disk.kill_clone(), operations := 10**9, Trace())
     Executor(counted, lambda: 0).run(job)
-    return int(before - counted._left)
+    assert counted.left is not None
+    return operations - counted.left
 
 
 def _all_positions(world: EngineWorld) -> dict[int, tuple[int, int]]:
