@@ -90,7 +90,7 @@ def _against_parquet(room: Room, log: Log, count: int, schema: str | None, *, fi
     unit="x",
     repeat=1,
     floor=0.7,
-    aim=1.5,
+    aim=1.2,
 )
 def scan_bodies(room: Room) -> Reading:
     return _against_parquet(room, rows_log, room.count(ROWS), "data binary")
@@ -101,8 +101,8 @@ def scan_bodies(room: Room) -> Reading:
     "the same, tasks read the files of the log",
     unit="x",
     repeat=1,
-    floor=0.7,
-    aim=1.5,
+    floor=1.2,
+    aim=2,
 )
 def scan_files(room: Room) -> Reading:
     return _against_parquet(room, rows_log, room.count(ROWS), "data binary", files=True)
