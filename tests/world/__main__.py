@@ -1,7 +1,7 @@
 """Lives worlds for as long as one likes: `python -m tests.world`, or `script/soak`.
 
 Must never go on after a failure without printing its seed, nor live a world twice: where it left off is in
-the file `--state`.
+the file `--state`. What was counted is written by `counters.py`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,12 @@ import click
 import msgspec
 
 from tests.world.choices import missing
-from tests.world.faults import FAULTS
-from tests.world.life import LARGE, SMALL, Shape, live
+from tests.world.counters import PAGE, State, table, write_page
+from tests.world.faults import CLIENT_FAULTS, FAULTS
+from tests.world.life import SHAPES, Shape, live
 
-SHAPES: Final = {"small": SMALL, "large": LARGE}
 WORLDS: Final = 20
 """That one process lives before it tells."""
-
-
-class State(msgspec.Struct):
-    """How far a soak has come."""
-
-    next: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(SHAPES, 0))
-    counts: dict[str, int] = msgspec.field(default_factory=dict)
-    failures: list[str] = msgspec.field(default_factory=list)
-    seconds: float = 0.0
 
 
 def some(job: tuple[str, int]) -> tuple[str, int, Counter[str], list[str]]:
@@ -66,38 +57,44 @@ def smallest(seed: int, shape: Shape) -> str:
 @click.option("--minutes", default=10.0, show_default=True, help="How long.")
 @click.option("--state", default=".soak.json", show_default=True, help="Where it goes on from.")
 @click.option("--processes", default=2, show_default=True)
-def soak(minutes: float, state: str, processes: int) -> None:
+@click.option("--write", is_flag=True, help=f"Write what was counted to {PAGE.name}.")
+def soak(minutes: float, state: str, processes: int, *, write: bool) -> None:
     """Until the time is over."""
     file = Path(state)
     kept = msgspec.json.decode(file.read_bytes(), type=State) if file.exists() else State()
     counts = Counter(kept.counts)
+    before = kept.seconds
     began = time.monotonic()
 
     def jobs() -> list[tuple[str, int]]:
         found = []
-        for name in ("small", "small", "large"):
-            found.append((name, kept.next[name]))
-            kept.next[name] += WORLDS
+        for name in ("small", "small", "pair", "large"):
+            first = kept.next.get(name, 0)
+            found.append((name, first))
+            kept.next[name] = first + WORLDS
         return found
 
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         while time.monotonic() - began < minutes * 60:
             for name, _, counted, failures in pool.imap_unordered(some, jobs()):
                 counts += counted
+                kept.lived[name] = kept.lived.get(name, 0) + WORLDS
+                kept.since = 0 if failures else kept.since + WORLDS
                 kept.failures += [f"{name} {failure}" for failure in failures]
                 for failure in failures:
                     print(f"FAILED {name} {failure}", flush=True)
-            kept.counts, kept.seconds = dict(counts), kept.seconds + time.monotonic() - began
+            kept.counts, kept.seconds = dict(counts), before + time.monotonic() - began
             file.write_bytes(msgspec.json.encode(kept))
             if sys.stderr.isatty():
                 print(
                     f"\r{counts['worlds']:,} worlds, {len(kept.failures)} failures", end="", file=sys.stderr
                 )
-    never = [name for name in FAULTS if not counts[name]]
-    print(f"{counts['worlds']:,} worlds, {counts['messages']:,} messages, {len(kept.failures)} failures")
-    for name in FAULTS:
-        print(f"  {name}: {counts[name]:,}")
-    print(f"pairs that never came up: {len(missing(counts))}")
+    never = [name for name in (*FAULTS, *CLIENT_FAULTS) if not counts[name]] + missing(counts)
+    print(table(kept))
+    if write:
+        write_page(kept)
+    for name in never:
+        print(f"never came up: {name}")
     sys.exit(1 if kept.failures or never else 0)
 
 

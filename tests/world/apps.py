@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,9 +28,14 @@ WORK: Final = "work"
 TIMEOUT: Final = 5.0
 """Seconds of a call; of virtual time, as everything here."""
 QUIET: Final = 15.0
-"""Seconds in which whoever lost its connection has got another one and what it missed."""
+"""Seconds in which whoever has lost its connection has got another one and what it missed."""
+STORES: Final = ("memory", "file", "synced file")
+"""Where a publisher keeps what is not persisted yet."""
+LINGER: Final = 0.5
+"""In these seconds nothing more comes to whoever has everything."""
 RETRIES: Final = (
     tt.Disconnected, tt.TimedOut, tt.NotReady, tt.JournalFull, tt.StagingFailed, tt.StagingFull,
+    tt.TransactionBusy,
 )  # fmt: skip
 """What an application tries again after: the server or the way to it is gone, or its answer is."""
 
@@ -59,17 +64,71 @@ class App(ABC):
         self.name = name
         self.uris = uris
         self.chooser = Chooser(world.rng, world.counts)
-        self.process = Process(name, world.loop)
-        self.finished: asyncio.Task[None] | None = None
+        self.shelf = world.shelf(name)
+        self.process: Process | None = None
+        self.finished: asyncio.Future[None] = world.loop.create_future()
         self.told: list[BaseException] = []
 
+    # -- its life ---------------------------------------------------------------------------------------
+
     def start(self) -> None:
-        """Begin in its process."""
-        self.finished = self.process.spawn(self.run())
+        """Begin, or go on after an end, in a process of its own."""
+        assert self.process is None, f"{self.name} runs"
+        self.process = Process(self.name, self.world.loop)
+        self.process.spawn(self._live())  # type: ignore[unused-awaitable]
+
+    async def _live(self) -> None:
+        try:
+            await self.run()
+        except Exception as error:  # noqa: BLE001 - it is the end of this world
+            self.finished.set_exception(error)
+        else:
+            self.finished.set_result(None)
+
+    @property
+    def down(self) -> bool:
+        """Whether it is to be started again."""
+        return self.process is None and not self.finished.done()
+
+    @property
+    def may_die(self) -> bool:
+        """Whether it runs and has something to do."""
+        return self.process is not None and not self.finished.done()
+
+    @property
+    def may_lose_power(self) -> bool:
+        """Whether what is then left of its stores is simulated."""
+        return self.may_die
+
+    def killed(self) -> None:
+        """Its process ends."""
+        self._gone(power=False)
+        self.shelf.killed()
+
+    def power_lost(self) -> None:
+        """Its machine ends."""
+        for link in self.world.network.links:
+            if link.client.owner is self.process:
+                link.silent_end = self.rng.random() < 0.5
+        self._gone(power=True)
+        self.shelf.power_lost()
+
+    def _gone(self, *, power: bool) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.world.dead.append(self.process)
+        self.process = None
+        self.forget(power=power)
 
     @abstractmethod
     async def run(self) -> None:
-        """What it does, to its end."""
+        """What it does, to its end; begun again after each end of its process."""
+
+    @abstractmethod
+    def forget(self, *, power: bool) -> None:
+        """Its process has ended: strike out what it alone knew."""
+
+    # -- what it does -----------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def client(self, **more: Any) -> AsyncIterator[tt.AsyncHAClient]:
@@ -87,6 +146,9 @@ class App(ABC):
         await client.connect_and_logon()
         yield client
         await client.close()
+        for store in (more.get("publish_store"), more.get("bookmark_store")):
+            if store is not None:
+                store.close()
 
     async def pause(self) -> None:
         """Let others do something."""
@@ -113,10 +175,34 @@ class Publisher(App):
         self.transactions: list[list[Sent]] = []
         self.committed: set[int] = set()
         """Of these the server said that they are committed."""
+        self.perhaps: set[int] = set()
+        """Which of `sent` were under way, or in memory only, when its process ended."""
+        self._returned = 0
+        """So many of `sent` its client has taken."""
         self._made = 0
+        self._extra: dict[str, Any] = {}
+        """Of the last transaction."""
+        self._keeps = self.rng.choice(STORES)
+
+    @property
+    def may_lose_power(self) -> bool:
+        return self.may_die and self._keeps != "file"
+
+    def forget(self, *, power: bool) -> None:
+        certain = self.promised if self._keeps == "memory" else self._returned
+        self.perhaps.update(range(certain, len(self.sent)))
+        self._returned = len(self.sent)
+
+    def _store(self) -> tt.PublishStore:
+        if self._keeps == "memory":
+            return tt.MemoryPublishStore()
+        self.world.counts["publish stores opened"] += 1
+        return self.shelf.publish_store("always" if self._keeps == "synced file" else "never")
 
     async def run(self) -> None:
-        async with self.client() as client:
+        async with self.client(publish_store=self._store()) as client:
+            if self.transactions and len(self.transactions) - 1 not in self.committed:
+                await self._commit(client, len(self.transactions) - 1)
             while self._made < self.messages:
                 await self._publish(client)
                 if self.rng.random() < 0.3:
@@ -138,7 +224,10 @@ class Publisher(App):
     async def _publish(self, client: tt.AsyncHAClient) -> None:
         options = self.chooser.draw(PUBLISH)
         if options["how"] == "transaction":
-            await self._commit(client, options)
+            plan = [self._next(options) for _ in range(self.rng.choice((0, 1, 5)))]
+            self.transactions.append([Sent(topic, body) for topic, body in plan])
+            self._extra = self._extras(options)
+            await self._commit(client, len(self.transactions) - 1)
         elif options["how"] == "one":
             topic, body = self._next(options)
             self.sent.append(Sent(topic, body))
@@ -148,18 +237,16 @@ class Publisher(App):
             bodies = [self._next(options)[1] for _ in range(self.rng.choice((1, 4, 8)))]
             self.sent += [Sent(topic, body) for body in bodies]
             await client.publish_batch(topic, bodies)
+        self._returned = len(self.sent)
         self.chooser.done(options)
 
-    async def _commit(self, client: tt.AsyncHAClient, options: Options) -> None:
+    async def _commit(self, client: tt.AsyncHAClient, number: int) -> None:
         """The same transaction until it is committed: nobody is told that it failed without trying again."""
-        number = len(self.transactions)
-        plan = [self._next(options) for _ in range(self.rng.choice((0, 1, 5)))]
-        self.transactions.append([Sent(topic, body) for topic, body in plan])
         while True:
             try:
                 transaction = client.transaction(f"t{number}")
-                for topic, body in plan:
-                    transaction.publish(topic, body, **self._extras(options))
+                for topic, body in self.transactions[number]:
+                    transaction.publish(topic, body, **self._extra)
                 result = await transaction.commit()
             except RETRIES:
                 self.world.counts["commit without an answer"] += 1
@@ -190,6 +277,8 @@ class Reading(NamedTuple):
     seen: list[Seen]
     marks: list[str]
     """What happened to it: `placed`, `lost` and the like."""
+    lives: list[int]
+    """Where in `seen` a process begins that knows nothing of what came before."""
 
 
 class Reader(App):
@@ -198,20 +287,46 @@ class Reader(App):
     def __init__(self, world: World, uris: list[str], name: str, readings: int) -> None:
         super().__init__(world, name, uris)
         self.readings: list[Reading] = []
-        self._count = readings
-        self.enough = False
+        self._left = readings
+        self._reads = False
+        """The last of them is not over."""
+        self._disk = self.rng.choice(("logged", "ring"))
+        self.enough = asyncio.Event()
         """Nothing more is published: who has everything may stop."""
+        self.has_all: Callable[[Reading], bool] = lambda _: False
+        """Whether that is so; known when it is enough."""
+
+    def forget(self, *, power: bool) -> None:
+        if not self._reads:
+            return
+        reading = self.readings[-1]
+        if reading.options["store"] != "disk":
+            reading.lives.append(len(reading.seen))
+
+    @property
+    def may_lose_power(self) -> bool:
+        return False  # what is left of a bookmark store then is tried elsewhere
 
     async def run(self) -> None:
-        for _ in range(self._count):
-            await self._read(self.chooser.draw(READ))
+        while self._reads or self._left:
+            if not self._reads:
+                options = self.chooser.draw(READ)
+                topic = self.rng.choice(TOPICS) if options["topic"] == "literal" else PATTERN
+                self.readings.append(Reading(options, topic, [], [], []))
+                self._left -= 1
+                self._reads = True
+            await self._read(self.readings[-1])
+            self._reads = False
 
-    async def _read(self, options: Options) -> None:
-        topic = self.rng.choice(TOPICS) if options["topic"] == "literal" else PATTERN
-        reading = Reading(options, topic, [], [])
-        self.readings.append(reading)
-        store = tt.MemoryBookmarkStore() if options["store"] == "memory" else None
-        async with self.client(bookmark_store=store) as client:
+    def _store(self, options: Options) -> tt.BookmarkStore | None:
+        if options["store"] == "disk":
+            self.world.counts["bookmark stores opened"] += 1
+            return self.shelf.bookmark_store(self._disk, len(self.readings))
+        return tt.MemoryBookmarkStore() if options["store"] == "memory" else None
+
+    async def _read(self, reading: Reading) -> None:
+        options = reading.options
+        async with self.client(bookmark_store=self._store(options)) as client:
             if options["command"] == "replay":
                 await self._replay(client, reading)
             elif options["taken by"] == "handler":
@@ -236,7 +351,7 @@ class Reader(App):
     async def _replay(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         """Until one comes to its end."""
         while True:
-            del reading.seen[:]
+            del reading.seen[:], reading.lives[:]
             try:
                 filter_ = FILTER if reading.options["filter"] == "field" else None
                 stream = await client.replay(reading.topic, filter=filter_)
@@ -264,36 +379,45 @@ class Reader(App):
             except RETRIES:
                 await self.again()
         reading.marks.append("placed")
-        await self._until_enough()
+        await self.enough.wait()
+        await self._until_it_has_all(reading)
 
     async def _streamed(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         """A stream ends with its connection; who wants the rest asks again, at last until all is there."""
         whole = False
         while not whole:
-            enough = self.enough
             reading.marks.append(f"from {len(reading.seen)}")
+            enough = self.enough.is_set()
             try:
                 stream = await client.subscribe(reading.topic, sub_id="r", **self._arguments(reading))
-                try:
-                    async with asyncio.timeout(QUIET if enough else 0.3):
-                        async for message in stream:
-                            self._saw(reading, message)
-                            if client.bookmark_store is not None:
-                                message.discard()
-                except TimeoutError:
-                    whole = enough
+                taking = asyncio.create_task(self._take(client, reading, stream))
+                if enough:
+                    await self._until_it_has_all(reading)
+                    whole = True
+                else:
+                    await asyncio.wait((taking,), timeout=0.3)
                 await stream.close()
+                await taking
             except RETRIES:
+                whole = False
                 self.world.counts["stream cut short"] += 1
             await self.again()
 
+    async def _take(self, client: tt.AsyncHAClient, reading: Reading, stream: Any) -> None:
+        async for message in stream:
+            self._saw(reading, message)
+            if client.bookmark_store is not None:
+                message.discard()
+
+    async def _until_it_has_all(self, reading: Reading) -> None:
+        """Or until it is clear that it will not; and a little longer, as nothing is to come twice."""
+        deadline = self.world.loop.time() + QUIET
+        while not self.has_all(reading) and self.world.loop.time() < deadline:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(LINGER)
+
     def _saw(self, reading: Reading, message: tt.Message) -> None:
         reading.seen.append(Seen(message.topic, bytes(message.data), str(message.bookmark or "")))
-
-    async def _until_enough(self) -> None:
-        while not self.enough:
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(QUIET)
 
 
 class Worker(App):
@@ -306,16 +430,22 @@ class Worker(App):
         self.settled: list[bytes] = []
         """Bodies it acknowledged, in order; of the first `sure` it was told that the server has that."""
         self.sure = 0
+        self.perhaps: set[bytes] = set()
+        """Acknowledged by a process that ended before it was told that the server has that."""
+        self._options = self.chooser.draw(CONSUME, **self._fixed)
         self.enough = False
 
+    def forget(self, *, power: bool) -> None:
+        self.perhaps.update(self.settled[self.sure :])
+        del self.settled[self.sure :]
+
     async def run(self) -> None:
-        options = self.chooser.draw(CONSUME, **self._fixed)
         async with self.client() as client:
             while not self.enough:
-                await self._work(client, options)
+                await self._work(client, self._options)
             while not await self._flush(client):
                 await self.again()
-        self.chooser.done(options)
+        self.chooser.done(self._options)
 
     async def _work(self, client: tt.AsyncHAClient, options: Options) -> None:
         try:

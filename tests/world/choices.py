@@ -26,7 +26,7 @@ READ: Final[Table] = {
     "topic": ("literal", "pattern"),
     "filter": ("none", "field"),
     "taken by": ("handler", "stream"),
-    "store": ("none", "memory"),
+    "store": ("none", "memory", "disk"),
     "delivery": ("durable", "live"),
 }
 CONSUME: Final[Table] = {
@@ -40,8 +40,10 @@ IMPOSSIBLE: Final = frozenset(
     {
         # A store is for what may be resumed; a replay ends with its connection, and has no handler.
         ("command=subscribe", "store=memory"),
+        ("command=subscribe", "store=disk"),
         ("command=most recent", "store=none"),
         ("command=replay", "store=memory"),
+        ("command=replay", "store=disk"),
         ("command=replay", "taken by=handler"),
         ("command=replay", "delivery=live"),
         ("command=subscribe", "delivery=live"),
@@ -82,10 +84,10 @@ class Chooser:
         self._counts.update(f"pair: {a} & {b}" for a, b in pairs_of(options))
 
 
-def missing(counts: Counter[str]) -> list[str]:
+def missing(counts: Mapping[str, int]) -> list[str]:
     """Pairs that never came up."""
     every = [pair for table in (PUBLISH, READ, CONSUME) for pair in possible(table)]
-    return [f"{a} & {b}" for a, b in every if not counts[f"pair: {a} & {b}"]]
+    return [f"{a} & {b}" for a, b in every if not counts.get(f"pair: {a} & {b}")]
 
 
 def json_body(number: int, by: str, size: str) -> dict[str, Any]:

@@ -21,6 +21,8 @@ FAULTS: Final = (
     "wall clock jumped",
 )  # fmt: skip
 """Each is counted under its name when it happens."""
+CLIENT_FAULTS: Final = ("client killed", "client lost power")
+"""The same, for worlds whose applications may end and begin again."""
 
 
 class Faults:
@@ -44,6 +46,8 @@ class Faults:
             "stalled": lambda _: self._stalled(),
             "unreachable": self._unreachable,
             "wall clock jumped": lambda _: self._jumped(),
+            "client killed": lambda _: self._client_killed(),
+            "client lost power": lambda _: self._client_lost_power(),
         }
         self._kinds = {name: self._kinds[name] for name in kinds}
 
@@ -58,12 +62,15 @@ class Faults:
                 self.world.note("fault", name, server.name)
 
     async def mind(self) -> None:
-        """Servers that are down come up again after a while, as a supervisor has them."""
+        """Servers and applications that are down come up again after a while, as a supervisor has them."""
         while True:
             await asyncio.sleep(self.rng.random() * 0.2)
             for server in self.world.servers:
                 if server.process is None:
                     server.start()
+            for app in self.world.apps:
+                if app.down and self.rng.random() < 0.5:
+                    app.start()
 
     def heal(self) -> None:
         """Nothing goes wrong any more, and all servers are up."""
@@ -104,6 +111,18 @@ class Faults:
             return False
         server.stop()
         return True
+
+    def _client_killed(self) -> bool:
+        apps = [app for app in self.world.apps if app.may_die]
+        if apps:
+            self.rng.choice(apps).killed()
+        return bool(apps)
+
+    def _client_lost_power(self) -> bool:
+        apps = [app for app in self.world.apps if app.may_lose_power]
+        if apps:
+            self.rng.choice(apps).power_lost()
+        return bool(apps)
 
     # -- disks ------------------------------------------------------------------------------------------
 

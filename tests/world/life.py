@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from tests.simulation.journal_world import read_log
 from tests.world import judge
 from tests.world.apps import JOBS, TOPICS, WORK, App, Publisher, Reader, Worker
-from tests.world.faults import FAULTS, Faults
+from tests.world.faults import CLIENT_FAULTS, FAULTS, Faults
 from tests.world.judge import Logged
 from tests.world.servers import SimServer
 from tests.world.world import World
@@ -36,37 +38,45 @@ class Shape(NamedTuple):
     readers: int = 1
     readings: int = 1
     workers: int = 0
+    servers: int = 1
     faults: int = 2
     kinds: tuple[str, ...] = FAULTS
 
 
 SMALL: Final = Shape()
 """One server, one publisher and one reader."""
-LARGE: Final = Shape(publishers=2, messages=30, readers=2, readings=2, workers=2, faults=6)
+LARGE: Final = Shape(
+    publishers=2, messages=30, readers=2, readings=2, workers=2, faults=6, kinds=FAULTS + CLIENT_FAULTS
+)
 """Clients of each kind, and a queue."""
+PAIR: Final = Shape(publishers=2, readers=2, servers=2, faults=5, kinds=FAULTS + CLIENT_FAULTS)
+"""Two servers that know nothing of each other: publishers go to either, readers to one."""
+SHAPES: Final = {"small": SMALL, "large": LARGE, "pair": PAIR}
 
 
 class Life:
     """One world, lived to its end. `trace` says what happened, for equal seeds the same."""
 
     def __init__(self, seed: int, shape: Shape, counts: Counter[str]) -> None:
-        self.world = World(seed, config=QUEUE if shape.workers else "", counts=counts)
+        self.world = World(seed, servers=shape.servers, config=QUEUE if shape.workers else "", counts=counts)
         self.shape = shape
-        self.server: SimServer = self.world.servers[0]
-        uris = [self.server.uri]
+        self.servers: list[SimServer] = self.world.servers
+        uris = [server.uri for server in self.servers]
         topics = (*TOPICS, JOBS) if shape.workers else TOPICS
         self.publishers = [
-            Publisher(self.world, uris, f"p{n}", shape.messages, topics) for n in range(shape.publishers)
+            Publisher(
+                self.world, uris[n % len(uris) :] + uris[: n % len(uris)], f"p{n}", shape.messages, topics
+            )
+            for n in range(shape.publishers)
         ]
-        self.readers = [Reader(self.world, uris, f"r{n}", shape.readings) for n in range(shape.readers)]
+        self.readers = [
+            Reader(self.world, [uris[n % len(uris)]], f"r{n}", shape.readings) for n in range(shape.readers)
+        ]
         self.workers = [Worker(self.world, uris, f"w{n}", every=n == 0) for n in range(shape.workers)]
+        self.world.apps = [*self.publishers, *self.readers, *self.workers]
         self.refused: BaseException | None = None
         """Why the server could not be started."""
         self.faults = Faults(self.world, each_seconds=0.1, kinds=shape.kinds)
-
-    @property
-    def apps(self) -> list[App]:
-        return [*self.publishers, *self.readers, *self.workers]
 
     def live(self) -> str:
         """Live it; returns the trace. Raises `AssertionError` for what must not be."""
@@ -81,8 +91,9 @@ class Life:
 
     async def _live(self) -> None:
         world = self.world
-        self.server.start()
-        for app in self.apps:
+        for server in self.servers:
+            server.start()
+        for app in world.apps:
             app.start()
         minding = world.loop.create_task(self.faults.mind())
         minding.add_done_callback(self._minder_ended)
@@ -90,13 +101,15 @@ class Life:
         self.faults.heal()
         async with asyncio.timeout(PATIENCE):
             await self._finish(self.publishers)
-            for reader in self.readers:
-                reader.enough = True
+            await self._all_up()
+            for number, reader in enumerate(self.readers):
+                log = _log(self.servers[number % len(self.servers)])
+                reader.has_all = partial(judge.has_all, log=log)
+                reader.enough.set()
             await self._finish(self.readers)
             if self.workers:
                 await self._until_worked_off()
-        while not self.server.up:
-            await asyncio.sleep(0.1)
+            await self._all_up()
         minding.cancel()
         self._judge()
 
@@ -106,39 +119,46 @@ class Life:
             self.world.loop.stop()
             self.refused = error
 
-    async def _finish(self, apps: list[Publisher] | list[Reader] | list[Worker]) -> None:
+    async def _all_up(self) -> None:
+        while not all(server.up for server in self.servers):
+            await asyncio.sleep(0.1)
+
+    async def _finish(self, apps: Sequence[App]) -> None:
         for app in apps:
-            assert app.finished is not None
             await app.finished
 
     async def _until_worked_off(self) -> None:
-        jobs = {kept.body for p in self.publishers for kept in p.sent if kept.topic == JOBS}
-        jobs |= {
-            kept.body for p in self.publishers for t in p.transactions for kept in t if kept.topic == JOBS
-        }
-        while not jobs <= {body for worker in self.workers for body in worker.settled}:
-            await asyncio.sleep(1.0)
+        """Every publisher has come to its end; what is in the log goes through the queue."""
+        (server,) = self.servers
+        while not server.up or server.queued(WORK):
+            await asyncio.sleep(0.3)
         for worker in self.workers:
             worker.enough = True
         await self._finish(self.workers)
 
     def _judge(self) -> None:
-        server = self.server
-        assert server.instance is not None
-        log = [
-            Logged(batch.topic(i), bytes(batch.body(i)))
-            for _, batch in read_log(server.instance.broker.journal, server.disk)
-            for i in range(batch.count)
-            if not batch.topic(i).startswith("$")
-        ]
-        for logged in log:
-            self.world.note(logged)
-        judge.everything_once(self.publishers, log)
-        judge.promised(self.publishers, log)
-        judge.readings(self.readers, log)
-        judge.work(self.workers, [logged for logged in log if logged.topic == JOBS])
-        self.world.counts["messages"] += len(log)
+        logs = [_log(server) for server in self.servers]
+        judge.all_there(self.publishers, logs)
+        gone = judge.may_be_gone(self.publishers, logs)
+        for number, log in enumerate(logs):
+            for logged in log:
+                self.world.note(number, logged)
+            judge.each_once(self.publishers, log)
+            judge.readings(self.readers[number :: len(logs)], log, gone)
+            self.world.counts["messages"] += len(log)
+        judge.work(self.workers, [logged for log in logs for logged in log if logged.topic == JOBS])
         self.world.counts["worlds"] += 1
+
+
+def _log(server: SimServer) -> list[Logged]:
+    """What it has recorded for applications."""
+    assert server.instance is not None
+    return [
+        Logged(batch.topic(i), bytes(batch.body(i)))
+        for _, batch in read_log(server.instance.broker.journal, server.disk)
+        for i in range(batch.count)
+        if not batch.topic(i).startswith("$")
+    ]
 
 
 def live(seed: int, shape: Shape, counts: Counter[str]) -> str:

@@ -186,6 +186,7 @@ class End(asyncio.Transport):
             self._lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
     def _arrived(self, piece: bytes) -> None:
+        self.link.note(self.link.number, self.name, len(piece))
         self._inbox += piece
         self.owner.run(self._read)
 
@@ -236,6 +237,7 @@ class Link:
         self.rng = network.rng
         self.counts = network.counts
         self.world_at = network.at
+        self.note = network.note
         self.number = number
         self.sliced = self.rng.choice(SLICED)
         self.latency = self.rng.choice(LATENCIES)
@@ -271,7 +273,8 @@ class Link:
 
 
 class Network:
-    """All links of a world. `at(moment, function, ...)` has the world itself do something later."""
+    """All links of a world. `at(moment, function, ...)` has the world itself do something later, and
+    `note(...)` is told of what arrives."""
 
     def __init__(
         self,
@@ -279,11 +282,13 @@ class Network:
         rng: Random,
         counts: Counter[str],
         at: Callable[..., None],
+        note: Callable[..., None],
     ) -> None:
         self.loop = loop
         self.rng = rng
         self.counts = counts
         self.at = at
+        self.note = note
         self.links: list[Link] = []
         self._made = 0
         self._listening: dict[tuple[str, int], tuple[Process, Factory]] = {}

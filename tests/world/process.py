@@ -60,9 +60,18 @@ class Process:
                 # Nobody will ever run it again, and nobody is to complain of that.
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 self._tasks.append(task)
+                _forget_wakeup(task)
         for mortal in list(self.holds):
             mortal.process_ended()
         self.holds.clear()
+
+
+def _forget_wakeup(task: Any) -> None:
+    """What it waits for may still come, from the world or from another process."""
+    waiter = task._fut_waiter
+    for callback, context in [] if waiter is None else list(waiter._callbacks or ()):
+        if context.get(_RUNNING) is _process_of(task):
+            waiter.remove_done_callback(callback)
 
 
 def running() -> Process | None:

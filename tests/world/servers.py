@@ -139,6 +139,12 @@ class SimServer:
         """Whether it serves."""
         return self.instance is not None
 
+    def queued(self, name: str) -> int:
+        """Messages of a queue that are ready or leased."""
+        assert self.instance is not None
+        state = self.instance.broker.queues._works[name].queue.state
+        return len(state.ready) + len(state.inactive) + len(state.leased)
+
     def job_seconds(self) -> float:
         """What the disk takes for the next thing."""
         rng = self.world.rng
@@ -240,5 +246,6 @@ class SimServer:
     def _gone(self) -> None:
         if self.process is not None:
             self.process.kill()
+            self.world.dead.append(self.process)
         self.disk.close_all()
         self.process = self.instance = self._opened = None

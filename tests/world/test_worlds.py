@@ -15,48 +15,61 @@ import pytest
 from tests.helpers.processes import source_environment
 from tests.helpers.tiers import parts
 from tests.world.choices import missing
-from tests.world.faults import FAULTS
-from tests.world.life import LARGE, SMALL, live
+from tests.world.life import LARGE, PAIR, SHAPES, SMALL, Shape, live
 
-SMALL_WORLDS = 40
-LARGE_WORLDS = 30
-"""In so many each pair of options and each fault comes up."""
+WORLDS = 40
+"""In so many each fault comes up, and each pair of options where there are clients of each kind."""
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 TRACES = """
 import sys
 from collections import Counter
-from tests.world.life import LARGE, SMALL, live
+from tests.world.life import SHAPES, live
 for seed in range(int(sys.argv[1])):
-    print(live(seed, LARGE if seed % 2 else SMALL, Counter()))
+    print(live(seed, [*SHAPES.values()][seed % 3], Counter()))
 """
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("part", parts(100, 2))
+def _lived(shape: Shape, part: int, *more: str) -> Counter[str]:
+    """Live a part of all worlds; each fault has to happen in it. Later parts are larger."""
+    counts: Counter[str] = Counter()
+    first = part * WORLDS if part < 2 else (4 * part - 6) * WORLDS
+    for seed in range(first, first + (WORLDS if part < 2 else 4 * WORLDS)):
+        live(seed, shape, counts)
+    never = [name for name in (*shape.kinds, *more) if not counts[name]]
+    assert not never, f"{never} never happened: {counts}"
+    return counts
+
+
+@pytest.mark.parametrize("part", parts(26, 2))
 def test_one_server_keeps_its_promises(part: int) -> None:
-    counts: Counter[str] = Counter()
-    for seed in range(part * SMALL_WORLDS, (part + 1) * SMALL_WORLDS):
-        live(seed, SMALL, counts)
-    never = [name for name in FAULTS if not counts[name]]
-    assert not never, f"{never} never happened: {counts}"
+    _lived(SMALL, part)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", parts(40))
+@pytest.mark.parametrize("part", parts(14))
+def test_publishers_go_to_whichever_server_is_there(part: int) -> None:
+    _lived(PAIR, part)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", parts(9))
 def test_readers_queues_and_transactions_beside_each_other(part: int) -> None:
-    counts: Counter[str] = Counter()
-    for seed in range(part * LARGE_WORLDS, (part + 1) * LARGE_WORLDS):
-        live(seed, LARGE, counts)
-    never = [name for name in (*FAULTS, "given back", "commit without an answer") if not counts[name]]
-    assert not never, f"{never} never happened: {counts}"
+    counts = _lived(
+        LARGE,
+        part,
+        "given back",
+        "commit without an answer",
+        "publish stores opened",
+        "bookmark stores opened",
+    )
     assert not missing(counts), "pairs of options that never came up"
 
 
 @pytest.mark.parametrize("line", REGRESSIONS.read_text().splitlines())
 def test_what_once_was_a_defect_is_none_any_more(line: str) -> None:
     seed, shape = line.split("#", maxsplit=1)[0].split()
-    live(int(seed), {"small": SMALL, "large": LARGE}[shape], Counter())
+    live(int(seed), SHAPES[shape], Counter())
 
 
 def test_equal_seeds_give_equal_worlds_in_every_process(full: bool) -> None:

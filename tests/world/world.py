@@ -8,19 +8,30 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
 from tests.world.network import Factory, Network
-from tests.world.process import make_task
+from tests.world.process import Process, make_task
 from tests.world.servers import SimServer
+from tests.world.shelf import SEGMENT_BYTES, Shelf
+from tickertape.client.publish_store import file
 from tickertape.testing.clock import VirtualClock, VirtualLoop
 
+if TYPE_CHECKING:
+    from tests.world.apps import App
+
 PORT: Final = 9001
+MEMORY: Final = Path("/dev/shm")
+"""Where files cost no disk, if there is such a place."""
 
 
 class WorldLoop(VirtualLoop):
@@ -61,8 +72,19 @@ class World:
         self.errors: list[dict[str, Any]] = []
         """What nobody caught."""
         self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
-        self.network = self.loop.network = Network(self.loop, self.rng, self.counts, self.at)
+        self.network = self.loop.network = Network(self.loop, self.rng, self.counts, self.at, self.note)
         self.servers = [SimServer(self, f"s{n}", PORT + n, config, segment_bytes) for n in range(servers)]
+        self.apps: list[App] = []
+        self._room: Path | None = None
+        """The directory of what applications keep in files."""
+        self.dead: list[Process] = []
+        """Kept, so that no step of theirs is taken while this world lives: not even their last."""
+
+    def shelf(self, name: str) -> Shelf:
+        """The disk of an application."""
+        if self._room is None:
+            self._room = Path(tempfile.mkdtemp(prefix="world-", dir=MEMORY if MEMORY.is_dir() else None))
+        return Shelf(self._room, name, self.rng)
 
     def at(self, moment: float, function: Callable[..., None], *arguments: Any) -> None:
         """Have the world itself do something then."""
@@ -83,7 +105,7 @@ class World:
         level = log.level
         log.setLevel(logging.CRITICAL + 1)  # what happens is counted and noted; nobody reads lines of it
         try:
-            with self.clock.installed():
+            with self.clock.installed(), patch.object(file, "publish_segment_bytes", SEGMENT_BYTES):
                 yield
         finally:
             log.setLevel(level)
@@ -103,3 +125,5 @@ class World:
         for task in asyncio.all_tasks(self.loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.loop.close()
+        if self._room is not None:
+            shutil.rmtree(self._room)

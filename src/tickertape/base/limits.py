@@ -352,6 +352,8 @@ foreign_sequences_max: Final = 1 << 32
 """As many sequences another process of the same client name may have given above the last persisted one."""
 last_persisted_max: Final = (1 << 64) - (1 << 48)
 """Highest sequence that a client believes its server to have persisted: above it too few are left to give."""
+stored_sequence_max: Final = (1 << 64) - (1 << 32)
+"""Highest sequence that a publish store may name: no publisher comes so far, and above it none are left."""
 topics_remembered_max: Final = 100_000
 """Topics whose properties a client remembers; above it starts afresh."""
 client_outbox_bytes_max: Final = 1 * MIB
@@ -490,7 +492,7 @@ assert paths_per_reader_max <= index_paths_max <= index_values_max // 64
 assert 8 * index_cells_max <= index_memory_bytes_max
 assert conflation_seconds_min < conflation_seconds_max
 assert reconnect_seconds_min < connection_settled_seconds < client_timeout_seconds
-assert last_persisted_max + 1_000 * foreign_sequences_max < 1 << 64
+assert last_persisted_max + 1_000 * foreign_sequences_max < stored_sequence_max < 1 << 64
 assert client_timeout_seconds < name_settled_seconds < reconnect_delay_seconds_max
 assert heartbeat_seconds_min < heartbeat_seconds_max
 assert unread_bytes_unsure < receive_buffer_bytes

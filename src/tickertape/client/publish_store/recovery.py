@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tickertape.base.errors import StoreCorrupt
-from tickertape.base.limits import batch_bytes_target, message_cost_bytes
+from tickertape.base.limits import batch_bytes_target, message_cost_bytes, stored_sequence_max
 from tickertape.base.ports import Buffer
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.publish_store.format import (
@@ -94,13 +94,20 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
         raise _damage(segments[-1].image, 48, f"is the last file there is, and segment {oldest} is needed")
     fold = _Fold(needed[0].header, read)
     for segment in needed:
+        _check_sequence(segment, HEADER_BYTES, max(segment.header.used, segment.header.settled))
         for record in segment.records:
+            _check_sequence(segment, record.at, max(record.first, record.last))
             fold.take(segment, record)
     fold.ledger.settle(fold.settled)
     _rise(fold.ledger, needed[-1].image)
     remove = [image.number for image in images[:used] if image.number < oldest]
     remove += [image.number for image in images[used:]]
     return Recovered(needed[0].header.name, fold.ledger, fold.used, fold.settled, needed, tuple(remove))
+
+
+def _check_sequence(segment: Segment, offset: int, sequence: int) -> None:
+    if sequence > stored_sequence_max:
+        raise _damage(segment.image, offset, f"names message {sequence}, and nobody publishes so many")
 
 
 def _rise(ledger: Ledger, image: Image) -> None:
@@ -179,17 +186,16 @@ class _Fold:
     def take(self, segment: Segment, record: Record) -> None:
         """One record more."""
         kind, first, last = record.kind, record.first, record.last
-        number = segment.header.number
         self.used = max(self.used, last)
         if kind == SETTLED:
             self.settled = max(self.settled, last)
         elif kind == BATCH:
             # What lies above it was never returned: a batch is put when nothing else is gathered.
             self.ledger.replace(first, max(last, self._highest), None)
-            self.ledger.add(self._entry(number, record))
+            self.ledger.add(self._entry(segment, record))
             self._open = False
         elif kind == REPLACED:
-            rest = self._entry(number, record) if record.length else None
+            rest = self._entry(segment, record) if record.length else None
             if not self.ledger.replace(first, last, rest) and rest is not None:
                 self.ledger.restore(rest)
             self._open = False
@@ -198,7 +204,7 @@ class _Fold:
                 # A publish was interrupted before it returned: its number was given again.
                 self.ledger.replace(first, self._highest, None)
                 self._open = False
-            self._message(number, record)
+            self._message(segment.header.number, record)
             self._highest = first
         if kind == BATCH:
             self._highest = last
@@ -214,9 +220,10 @@ class _Fold:
     def _fits(self, cost: int) -> bool:
         return self.ledger.entries[-1].nbytes + cost <= batch_bytes_target
 
-    def _entry(self, number: int, record: Record) -> Entry:
-        entry = Entry(record.first, record.last, 1, record.length, number, record.at)
+    def _entry(self, segment: Segment, record: Record) -> Entry:
+        entry = Entry(record.first, record.last, 1, record.length, segment.header.number, record.at)
         batch = self._read(entry)
+        _check_sequence(segment, record.at, int(batch.sequences[-1]))
         entry.first, entry.last = int(batch.sequences[0]), int(batch.sequences[-1])
         entry.count = batch.count
         return entry

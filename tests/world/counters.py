@@ -1,0 +1,73 @@
+"""Owns what a soak has counted, and the table of it in the documentation.
+
+Must never count anything itself.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tests.world.choices import CONSUME, PUBLISH, READ, missing, possible
+from tests.world.faults import CLIENT_FAULTS, FAULTS
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = ROOT / "docs" / "reliability.md"
+MARK: Final = "<!-- script/soak --write writes below this line -->"
+HAPPENED: Final = (
+    "power lost in a start", "a disk ended a server", "a disk ended a start", "a stop was cut short",
+    "stopped cleanly", "connections sliced", "connections of a process that ended", "connection refused",
+    "committed before", "commit without an answer", "flush without an answer", "replay cut short",
+    "stream cut short", "worker interrupted", "given back", "publish stores opened", "bookmark stores opened",
+)  # fmt: skip
+"""What came of it, and what applications met."""
+
+
+class State(msgspec.Struct):
+    """How far a soak has come."""
+
+    next: dict[str, int] = msgspec.field(default_factory=dict)
+    """By shape: the first seed that was not begun."""
+    lived: dict[str, int] = msgspec.field(default_factory=dict)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    failures: list[str] = msgspec.field(default_factory=list)
+    since: int = 0
+    """Worlds since the last failure."""
+    seconds: float = 0.0
+
+
+def table(state: State) -> str:
+    """What was counted."""
+    counts = state.counts
+    shapes = ", ".join(f"{number:,} {name}" for name, number in state.lived.items())
+    there = sum(len(possible(one)) for one in (PUBLISH, READ, CONSUME))
+    never = len(missing(counts))
+    said = (
+        f"{sum(state.lived.values()):,} worlds ({shapes}) in {state.seconds / 60:.0f} minutes, "
+        f"{counts.get('messages', 0):,} messages; failures: {len(state.failures)}, "
+        f"worlds since the last: {state.since:,}. {there - never} of {there} pairs of options occurred."
+    )
+    lines = [
+        said,
+        "",
+        "| went wrong | times |",
+        "|---|---|",
+        *(f"| {name} | {counts.get(name, 0):,} |" for name in (*FAULTS, *CLIENT_FAULTS)),
+        "",
+        "| happened | times |",
+        "|---|---|",
+        *(f"| {name} | {counts.get(name, 0):,} |" for name in HAPPENED),
+    ]
+    return "\n".join(lines)
+
+
+def write_page(state: State) -> None:
+    """Put the table at the end of the page."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    head, _, _ = PAGE.read_text().partition(MARK)
+    PAGE.write_text(f"{head}{MARK}\n\nAt commit {commit.stdout.strip()}: {table(state)}\n")
