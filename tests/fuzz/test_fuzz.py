@@ -38,6 +38,9 @@ from tickertape.base.limits import frame_bytes_max
 CASES = 2000
 """Runs of the cheapest target; a costly one has fewer."""
 FULL_FACTOR = 50
+NAMED = ("frame_reader", "wire_server", "batch", "filter_text", "segment", "config")
+"""What comes from outside as a frame, a message, a filter, a segment or a configuration has more of them."""
+NAMED_CASES_FULL = 300_000
 COVERAGE_SECONDS = 30
 SECONDS_MAX = 0.05
 """Time of the processor that one input may take."""
@@ -50,6 +53,8 @@ KEPT_MIN = 10
 
 
 def cases(name: str, *, full: bool) -> int:
+    if full and name in NAMED:
+        return NAMED_CASES_FULL
     return max(CASES // TARGETS[name].cost, 20) * (FULL_FACTOR if full else 1)
 
 

@@ -46,7 +46,7 @@ def outcome(log: Log, path: str, offset: int, expected: list[Message]) -> Outcom
     return "read refused"
 
 
-LOGS_FULL = 8
+LOGS_FULL = 9
 STRIDE = 3
 """In every run one flip for so many bytes of commits, which are alike; odd, so every bit has a turn."""
 

@@ -12,8 +12,8 @@ from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.subscription import Phase, Subscription
 
-SCHEDULES = 500
-PARTS = 10
+SCHEDULES = 2_000
+PARTS = 40
 TOPICS = ("a", "b", "c")
 HAPPENS = (
     "epoch",

@@ -1,0 +1,105 @@
+"""R15: a crowd that never finishes to log on costs bounded memory, delays nobody, and is gone in time."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.test_slow_readers import Load, run
+from tests.helpers.peer import frame
+from tests.helpers.processes import anonymous_bytes
+from tickertape.base.limits import MIB, frame_bytes_before_logon_max, logon_seconds_max
+from tickertape.testing import RunningServer, running_server
+from tickertape.wire.commands import PREFACE, Logon
+
+SAID = (
+    b"",
+    PREFACE[:3],
+    PREFACE,
+    PREFACE + frame(Logon(name="stranger"))[:-1],
+    PREFACE + struct.pack("<IIII", frame_bytes_before_logon_max, 32, 0, 0),
+    PREFACE + struct.pack("<IIII", frame_bytes_before_logon_max, 32, 0, 0) + bytes(4_000),
+)
+"""What each of them says before it falls silent."""
+GROWN_BYTES_MAX = 32 * MIB
+CROWD = 300
+CROWD_FULL = 2_000
+ROUNDS = 5
+SLACK_SECONDS = 5.0
+"""What a busy machine may add to the time in which they are sent away."""
+
+pytestmark = pytest.mark.slow
+
+
+@contextlib.contextmanager
+def crowd(server: RunningServer, count: int) -> Iterator[list[socket.socket]]:
+    """So many connections that do not log on."""
+    host, port = server.uri.removeprefix("tcp://").split(":")
+    with contextlib.ExitStack() as opened:
+        found = []
+        for number in range(count):
+            one = opened.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            one.sendall(SAID[number % len(SAID)])
+            found.append(one)
+        yield found
+
+
+def seconds_until_gone(strangers: list[socket.socket], begun: float) -> float:
+    """Until the server has closed the last of them."""
+    with selectors.DefaultSelector() as selector:
+        for one in strangers:
+            one.setblocking(False)
+            selector.register(one, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(logon_seconds_max + SLACK_SECONDS)
+            assert ready, f"{len(selector.get_map())} are still there"
+            for key, _ in ready:
+                assert isinstance(key.fileobj, socket.socket)
+                with contextlib.suppress(ConnectionResetError):
+                    if key.fileobj.recv(65_536):
+                        continue  # the goodbye
+                selector.unregister(key.fileobj)
+    return time.monotonic() - begun
+
+
+def test_a_crowd_of_strangers_takes_little(tmp_path: Path, full: bool) -> None:
+    with running_server(tmp_path / "data") as server:
+        before = anonymous_bytes(server.pid)
+        begun = time.monotonic()
+        with crowd(server, CROWD_FULL if full else CROWD) as strangers:
+            highest = 0
+            while time.monotonic() - begun < (logon_seconds_max - 1 if full else 0.2):
+                highest = max(highest, anonymous_bytes(server.pid))
+                time.sleep(0.05)
+            print(f"grown by {(highest - before) / MIB:.1f} MiB")
+            assert highest - before < GROWN_BYTES_MAX
+            if full:
+                seconds = seconds_until_gone(strangers, begun)
+                print(f"gone after {seconds:.1f} s")
+                assert seconds < logon_seconds_max + SLACK_SECONDS
+
+
+@pytest.mark.full
+def test_a_crowd_of_strangers_delays_nobody(tmp_path: Path) -> None:
+    """At p99 delivery takes at most twice as long while they come, stay and are sent away. Others use the
+    machine too: of the rounds, each with and without them in turn, the second best is judged."""
+    load = Load(0, 10, 10_000, 12.0)
+    delays = []
+    for number in range(ROUNDS):
+        costs = []
+        for count in (0, CROWD_FULL):
+            with (
+                running_server(tmp_path / f"{number} {count}") as server,
+                crowd(server, count),
+            ):
+                costs.append(run(server, load))
+        print(*costs)
+        delays.append(costs[1].delay / costs[0].delay)
+    assert sorted(delays)[1] <= 2, delays
