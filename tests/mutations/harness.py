@@ -78,7 +78,7 @@ def run_tests(project: Path, tests: Iterable[str]) -> Noticed | None:
     done = subprocess.run(
         command,
         cwd=project,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**_environment(), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -95,6 +95,12 @@ def run_tests(project: Path, tests: Iterable[str]) -> Noticed | None:
     if done.returncode != 1 or not failures:
         raise MutationError(f"no test failed, but the run did: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return failures[0]
+
+
+def _environment() -> dict[str, str]:
+    """Without what would make a run that belongs to nobody take itself for a worker of this one: it has its
+    own order of tests, and who notices first depends on that."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 def notice(mutation: Mutation, target: Path) -> Noticed | None:
