@@ -87,7 +87,7 @@ class Life:
             self.counts["at the start"] += 1
         elif not self.work_until_it_fails():
             return
-        self.judge_calls(server.calls())
+        self.judge_calls(server.calls(), at_work=not refused)
         self.judge(server.data)
         self.counts[f"{fault.calls} {fault.error}"] += 1
 
@@ -165,14 +165,15 @@ class Life:
         assert many == list(range(len(many))), "once, in order, from the first on"
         assert len(many) >= len(self.many) - self._store.unpersisted_count(), "acknowledged, and lost"
 
-    def judge_calls(self, calls: list[Call]) -> None:
-        """Behind the first failure its file is left alone; what was acknowledged lies before what failed."""
+    def judge_calls(self, calls: list[Call], *, at_work: bool) -> None:
+        """Behind the first failure its file is left alone; what was acknowledged lies before what failed. (A
+        start may fail while it writes again what is durable already.)"""
         place, failed = next((place, call) for place, call in enumerate(calls) if call.injected)
         later = [call for call in calls[place + 1 :] if call.path == failed.path and failed.name != "fsync"]
         assert not later, f"tried again after {failed}: {later}"
         mine = [call for call in calls[: place + 1] if call.thread == failed.thread]
         written = [call for call in mine if call.name.startswith("pwritev")]
-        if failed.name != "fsync" and written and written[-1].path == failed.path:
+        if at_work and failed.name != "fsync" and written and written[-1].path == failed.path:
             data = self.server.data
             synced = data.with_name("synced")
             shutil.copytree(data, synced)

@@ -154,7 +154,8 @@ def _check_turn(model: QueueModel, state: QueueState, chosen: Consumer, others: 
 def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
     """A consumer with room does not wait while there is a message for it."""
     most = state.definition.max_backlog
-    if most is not None and sum(h[0] == state.name for c in model.consumers.values() for h in c.held) >= most:
+    held = (key for c in model.consumers.values() for key in c.held | c.maybe)
+    if most is not None and sum(queue == state.name for queue, _ in held) >= most:
         return
     open_now = state.open_now()
     for consumer in model.consumers.values():
