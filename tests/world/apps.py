@@ -15,7 +15,7 @@ import msgspec
 
 import tickertape as tt
 import tickertape.client.aio_ha  # not when it is first used: it is to read the clock of the world
-from tests.world.choices import CONSUME, FILTER, PUBLISH, READ, Chooser, Options, json_body
+from tests.world.choices import CONSUME, FILTER, PUBLISH, READ, SELECT, Chooser, Options, json_body
 from tests.world.process import Process
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ TOPICS: Final = ("a", "b")
 PATTERN: Final = "^[ab]$"
 JOBS: Final = "jobs"
 WORK: Final = "work"
+RATE: Final = 2_000
+"""Messages a second, of those who ask for a rate."""
 TIMEOUT: Final = 5.0
 """Seconds of a call; of virtual time, as everything here."""
 QUIET: Final = 15.0
@@ -258,6 +260,7 @@ class Publisher(App):
 
     def _next(self, options: Options) -> tuple[str, bytes]:
         body = msgspec.json.encode(json_body(self._made, self.name, options["size"]))
+        self.world.bodies[self.name, self._made] = body
         self._made += 1
         return self.rng.choice(self.topics), body
 
@@ -277,6 +280,8 @@ class Reading(NamedTuple):
     seen: list[Seen]
     marks: list[str]
     """What happened to it: `placed`, `lost` and the like."""
+    wrong: list[bytes]
+    """Bodies with other fields than it asked for."""
     lives: list[int]
     """Where in `seen` a process begins that knows nothing of what came before."""
 
@@ -312,7 +317,7 @@ class Reader(App):
             if not self._reads:
                 options = self.chooser.draw(READ)
                 topic = self.rng.choice(TOPICS) if options["topic"] == "literal" else PATTERN
-                self.readings.append(Reading(options, topic, [], [], []))
+                self.readings.append(Reading(options, topic, [], [], [], []))
                 self._left -= 1
                 self._reads = True
             await self._read(self.readings[-1])
@@ -337,9 +342,17 @@ class Reader(App):
 
     def _arguments(self, reading: Reading) -> dict[str, Any]:
         options = reading.options
-        given: dict[str, Any] = {"filter": FILTER if options["filter"] == "field" else None}
+        given: dict[str, Any] = {
+            "filter": FILTER if options["filter"] == "field" else None,
+            "select": SELECT if options["select"] == "some" else None,
+            "depth": "4KB" if options["credit"] == "small" else None,
+        }
         if options["command"] != "subscribe":
-            given["bookmark"] = tt.EPOCH if options["command"] != "most recent" else tt.MOST_RECENT
+            given["fully_durable"] = options["delivery"] == "fully durable"
+            given["rate"] = RATE if options["pace"] == "rate" else None
+            given["pause"] = options["pace"] == "paused"
+        if options["command"] in ("epoch", "most recent"):
+            given["bookmark"] = tt.EPOCH if options["command"] == "epoch" else tt.MOST_RECENT
             if options["delivery"] == "live":
                 given["live"] = True
                 if options["taken by"] == "stream":
@@ -348,16 +361,21 @@ class Reader(App):
                     given["bookmark_not_found"] = "epoch"
         return given
 
+    async def _resume(self, client: tt.AsyncHAClient, reading: Reading) -> None:
+        if reading.options["pace"] == "paused":
+            await self.pause()
+            await client.resume("r")
+
     async def _replay(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         """Until one comes to its end."""
         while True:
             del reading.seen[:], reading.lives[:]
             try:
-                filter_ = FILTER if reading.options["filter"] == "field" else None
-                stream = await client.replay(reading.topic, filter=filter_)
+                stream = await client.replay(reading.topic, sub_id="r", **self._arguments(reading))
+                await self._resume(client, reading)
                 async for message in stream:
                     self._saw(reading, message)
-            except RETRIES:
+            except (*RETRIES, tt.SubscriptionUnknown):  # the latter: gone before it was resumed
                 self.world.counts["replay cut short"] += 1
                 await self.again()
                 continue
@@ -378,6 +396,8 @@ class Reader(App):
                 break  # its answer was lost, and the client has placed it again
             except RETRIES:
                 await self.again()
+        with suppress(*RETRIES):  # then it comes back as it was asked for
+            await self._resume(client, reading)
         reading.marks.append("placed")
         await self.enough.wait()
         await self._until_it_has_all(reading)
@@ -390,6 +410,7 @@ class Reader(App):
             enough = self.enough.is_set()
             try:
                 stream = await client.subscribe(reading.topic, sub_id="r", **self._arguments(reading))
+                await self._resume(client, reading)
                 taking = asyncio.create_task(self._take(client, reading, stream))
                 if enough:
                     await self._until_it_has_all(reading)
@@ -398,7 +419,7 @@ class Reader(App):
                     await asyncio.wait((taking,), timeout=0.3)
                 await stream.close()
                 await taking
-            except RETRIES:
+            except (*RETRIES, tt.SubscriptionUnknown):
                 whole = False
                 self.world.counts["stream cut short"] += 1
             await self.again()
@@ -417,7 +438,13 @@ class Reader(App):
         await asyncio.sleep(LINGER)
 
     def _saw(self, reading: Reading, message: tt.Message) -> None:
-        reading.seen.append(Seen(message.topic, bytes(message.data), str(message.bookmark or "")))
+        body = bytes(message.data)
+        if reading.options["select"] == "some":
+            fields = msgspec.json.decode(body)
+            if list(fields) != ["by", "n", "even"]:
+                reading.wrong.append(body)
+            body = self.world.bodies[fields["by"], fields["n"]]
+        reading.seen.append(Seen(message.topic, body, str(message.bookmark or "")))
 
 
 class Worker(App):
@@ -468,11 +495,18 @@ class Worker(App):
     async def _settle(self, client: tt.AsyncHAClient, message: tt.Message, options: Options) -> None:
         seen = Seen(message.topic, bytes(message.data), str(message.bookmark))
         self.got.append(seen)
+        if options["extends"] == "sometimes" and self.rng.random() < 0.3:
+            message.extend(20.0)
+            self.world.counts["leases extended"] += 1
         if options["gives back"] == "sometimes" and self.rng.random() < 0.2:
             message.cancel()
             self.world.counts["given back"] += 1
             return
-        message.ack()
+        if options["gives back"] == "expires" and self.rng.random() < 0.1:
+            message.expire()
+            self.world.counts["expired by a worker"] += 1
+        else:
+            message.ack()
         self.settled.append(seen.body)
         if options["settles"] == "one by one":
             await self._flush(client)

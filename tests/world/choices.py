@@ -27,12 +27,16 @@ READ: Final[Table] = {
     "filter": ("none", "field"),
     "taken by": ("handler", "stream"),
     "store": ("none", "memory", "disk"),
-    "delivery": ("durable", "live"),
+    "delivery": ("durable", "live", "fully durable"),
+    "pace": ("free", "rate", "paused"),
+    "credit": ("default", "small"),
+    "select": ("all", "some"),
 }
 CONSUME: Final[Table] = {
     "backlog": ("1", "20"),
     "settles": ("one by one", "in batches"),
-    "gives back": ("never", "sometimes"),
+    "gives back": ("never", "sometimes", "expires"),
+    "extends": ("never", "sometimes"),
     "filter": ("none", "field"),
 }
 
@@ -46,7 +50,13 @@ IMPOSSIBLE: Final = frozenset(
         ("command=replay", "store=disk"),
         ("command=replay", "taken by=handler"),
         ("command=replay", "delivery=live"),
+        # What begins with what comes has no place in the log.
         ("command=subscribe", "delivery=live"),
+        ("command=subscribe", "delivery=fully durable"),
+        ("command=subscribe", "pace=rate"),
+        ("command=subscribe", "pace=paused"),
+        ("delivery=live", "pace=rate"),
+        ("delivery=live", "pace=paused"),
     }
 )
 
@@ -73,7 +83,9 @@ class Chooser:
         self._counts = counts
 
     def draw(self, table: Table, **fixed: str) -> Options:
-        """One of each; those that cannot stand together are drawn again."""
+        """One of each: each first as often as the others, and with it what can stand beside it."""
+        first, values = next(iter(table.items()))
+        fixed.setdefault(first, self._rng.choice(values))
         while True:
             options = {name: self._rng.choice(values) for name, values in table.items()} | fixed
             if IMPOSSIBLE.isdisjoint(pairs_of(options)):
@@ -96,3 +108,5 @@ def json_body(number: int, by: str, size: str) -> dict[str, Any]:
 
 
 FILTER: Final = "/even = true"
+SELECT: Final = ["-/", "+/by", "+/n", "+/even"]
+"""Fields that are sent of `json_body` to who asks for some."""

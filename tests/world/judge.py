@@ -79,6 +79,7 @@ def readings(readers: Iterable[Reader], log: Sequence[Logged], gone: frozenset[b
                 _strike_out(reading, gone - there)
             expected = [Seen(m.topic, m.body, "") for m in log if _passes(reading, m)]
             label = f"{reader.name} {reading.options} {reading.marks} {reading.lives}"
+            assert not reading.wrong, f"{label}: other fields than it asked for: {reading.wrong[:3]}"
             if reading.options["command"] == "subscribe":
                 _in_order([one._replace(bookmark="") for one in reading.seen], expected, label)
                 continue

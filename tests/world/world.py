@@ -75,6 +75,8 @@ class World:
         self.network = self.loop.network = Network(self.loop, self.rng, self.counts, self.at, self.note)
         self.servers = [SimServer(self, f"s{n}", PORT + n, config, segment_bytes) for n in range(servers)]
         self.apps: list[App] = []
+        self.bodies: dict[tuple[str, int], bytes] = {}
+        """What was published, by its publisher and its number there."""
         self._room: Path | None = None
         """The directory of what applications keep in files."""
         self.dead: list[Process] = []
