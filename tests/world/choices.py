@@ -75,6 +75,12 @@ def possible(table: Table) -> list[tuple[str, str]]:
     return [pair for pair in found if pair not in IMPOSSIBLE]
 
 
+def _fits(options: Options, name: str, value: str) -> bool:
+    return all(
+        (f"{other}={chosen}", f"{name}={value}") not in IMPOSSIBLE for other, chosen in options.items()
+    )
+
+
 class Chooser:
     """Draws options, and counts pairs as `pair: a & b`."""
 
@@ -83,13 +89,12 @@ class Chooser:
         self._counts = counts
 
     def draw(self, table: Table, **fixed: str) -> Options:
-        """One of each: each first as often as the others, and with it what can stand beside it."""
-        first, values = next(iter(table.items()))
-        fixed.setdefault(first, self._rng.choice(values))
-        while True:
-            options = {name: self._rng.choice(values) for name, values in table.items()} | fixed
-            if IMPOSSIBLE.isdisjoint(pairs_of(options)):
-                return options
+        """One of each, in the order of the table: any that can stand beside those before it."""
+        options: Options = {}
+        for name, values in table.items():
+            can = [fixed[name]] if name in fixed else [v for v in values if _fits(options, name, v)]
+            options[name] = self._rng.choice(can)
+        return options
 
     def done(self, options: Options) -> None:
         """What was drawn was carried out, and answered."""
