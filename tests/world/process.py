@@ -10,6 +10,8 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
+from tickertape.testing.clock import VirtualLoop
+
 T = TypeVar("T")
 
 _RUNNING: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar("running", default=None)
@@ -26,7 +28,7 @@ class Process:
     """A client or a server. What is called by `run` and `spawn`, and whatever they set in motion, belongs to
     it."""
 
-    def __init__(self, name: str, loop: asyncio.BaseEventLoop) -> None:
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
         self.alive = True
         self.holds: dict[Mortal, None] = {}
@@ -51,9 +53,8 @@ class Process:
     def kill(self) -> None:
         """End it between two steps."""
         self.alive = False
-        loop: Any = self._loop
-        for handle in [*loop._ready, *loop._scheduled]:
-            if handle._context.get(_RUNNING) is self:
+        for handle in self._loop.handles():
+            if handle._context.get(_RUNNING) is self:  # type: ignore[attr-defined]
                 handle.cancel()
         for task in asyncio.all_tasks(self._loop):
             if _process_of(task) is self:

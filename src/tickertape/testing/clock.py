@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import heapq
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tickertape.base.ports import Now
@@ -115,22 +117,54 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, clock: VirtualClock | None = None) -> None:
         super().__init__()
         self.clock = VirtualClock() if clock is None else clock
-        self._selector = self
-        self._clock_resolution = 1e-6
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        """A heap; what is due at one moment is due in the order in which it was asked for."""
+        self._timers_made = 0
 
     def time(self) -> float:
         """Seconds of the monotonic clock."""
         return self.clock.mono
 
-    def select(self, timeout: float | None) -> list[Any]:
-        """Called by the base class where a real loop waits."""
-        if timeout is None:
-            raise Standstill("nothing is ready, and no timer is set")
-        self.clock.advance(max(0.0, timeout))
-        return []
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call it at a moment of this clock."""
+        self._check_closed()  # type: ignore[attr-defined]
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers_made += 1
+        heapq.heappush(self._timers, (when, self._timers_made, timer))
+        return timer
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+    def handles(self) -> list[asyncio.Handle]:
+        """What is ready to run, and what waits for its moment."""
+        return [*self._ready, *(timer for _, _, timer in self._timers)]  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """End it; what was to be run is forgotten."""
+        super().close()
+        self._timers.clear()
+
+    def _run_once(self) -> None:
+        """Called by the base class, over and over: let time pass if nothing is ready, and run what is."""
+        ready, timers, clock = self._ready, self._timers, self.clock  # type: ignore[attr-defined]
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise Standstill("nothing is ready, and no timer is set")
+            clock.advance(max(0.0, timers[0][0] - clock.mono))
+        while timers and timers[0][0] <= clock.mono:
+            timer = heapq.heappop(timers)[2]
+            if not timer.cancelled():
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
     def _write_to_self(self) -> None:
         """Nobody waits who would have to be woken."""
