@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.simulation.beating_line import Life
+
+TICK_SECONDS = 1e-6
+"""The engine's; what is due is looked at up to two late rather than early."""
 
 
 @given(st.integers(0, 2**32))
@@ -16,12 +19,13 @@ def test_nobody_who_lives_is_given_up(seed: int) -> None:
     assert life.client.ended_at is life.server.ended_at is None
 
 
+@example(139)
 @given(st.integers(0, 2**32))
 def test_silence_never_lasts_longer_than_an_interval(seed: int) -> None:
     life = Life(seed, cut=False)
     life.run(chatty=life.random.choice((0, 0.3, 5)), busy=0)
     for side in (life.client, life.server):
-        assert side.gaps <= life.interval * 1.000_01
+        assert side.gaps <= life.interval + 3 * TICK_SECONDS
         assert life.end - side.said_at <= life.interval * 1.000_01
         assert side.beats <= life.end / life.interval + 1
 

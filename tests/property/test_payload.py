@@ -9,7 +9,7 @@ from typing import Any
 import bson
 import msgspec
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.helpers.bodies import Steps, look, look_in_fix, selected, values_of
@@ -122,6 +122,7 @@ def test_a_select_list_leaves_of_json_what_it_says(document: Any, entries: list[
     assert json.dumps(json.loads(left)) == json.dumps(selected(document, entries)), "the order too"
 
 
+@example({"a": None}, [(False, ("a", "a"))])
 @given(objects(BINARY), ENTRIES)
 def test_a_select_list_leaves_the_same_of_every_type(
     document: Any, entries: list[tuple[bool, Steps]]

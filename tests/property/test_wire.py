@@ -119,6 +119,7 @@ def test_a_client_turns_any_mutated_stream_into_events(
     check_events(client_logged_on(), client_logged_on(), resealed(stream) if reseal else stream, sizes)
 
 
+@example(CLIENT[0], [("double", 0.25, 37)], [124])
 @given(st.sampled_from(CLIENT), mutations, cuts)
 def test_a_server_meets_strangers(
     frame: bytes, changes: list[tuple[str, float, int]], sizes: list[int]

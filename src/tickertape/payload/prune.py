@@ -6,7 +6,7 @@ Must never change a value that stays, nor the order of what stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tickertape.payload.select import Choice, Select
 from tickertape.payload.types import Unreadable
@@ -31,6 +31,10 @@ class Documents(Protocol):
         """A document as a body."""
 
 
+_NOTHING: Final = object()
+"""Nothing stays; None is a value (null) in some formats."""
+
+
 def projector(select: Select, documents: Documents) -> Callable[[bytes], bytes]:
     """A function that applies `select` to a body (see `MessageType.projector`)."""
     root = select.root
@@ -41,7 +45,7 @@ def projector(select: Select, documents: Documents) -> Callable[[bytes], bytes]:
         except Unreadable:
             return body
         kept = _inside(root, document, documents)
-        return body if kept is None else documents.body(kept)
+        return body if kept is _NOTHING else documents.body(kept)
 
     return project
 
@@ -55,19 +59,19 @@ def _kept(choice: Choice, members: Mapping[Any, Any], documents: Documents) -> d
                 kept[name] = value
             continue
         inside = _inside(below, value, documents)
-        if inside is not None:
+        if inside is not _NOTHING:
             kept[name] = inside
     return kept
 
 
 def _inside(choice: Choice, value: Any, documents: Documents) -> Any:
-    """What stays of a value in which fields are selected; None when nothing does."""
+    """What stays of a value in which fields are selected, or `_NOTHING`."""
     members = documents.members(value)
     if members is not None:
         return documents.assemble(_kept(choice, members, documents))
     elements = documents.elements(value)
     if elements is None:
-        return value if choice.keep else None
+        return value if choice.keep else _NOTHING
     parts = []
     for element in elements:
         members = documents.members(element)

@@ -296,13 +296,12 @@ class FrameReader:
         self.error = self._wrong_length(header[:header_bytes], header_crc, batch)
         if self.error is not None:
             return False
-        if len(header) != header_bytes:
-            if header[header_bytes:] != _PADDING[len(header) - header_bytes]:
-                self.error = BadFrame("the padding after a frame's header is not zero")
-                return False
-            header = header[:header_bytes]
+        padded, header = header, header[:header_bytes]
         if crc32c(header) != header_crc:
             self.error = BadFrame("the header of a frame does not match its checksum")
+            return False
+        if len(padded) != header_bytes and padded[header_bytes:] != _PADDING[len(padded) - header_bytes]:
+            self.error = BadFrame("the padding after a frame's header is not zero")
             return False
         if (crc32c(batch) if batch is not None else 0) != batch_crc:
             self.error = BadFrame("the batch of a frame does not match its checksum")
