@@ -24,6 +24,7 @@ HAPPENS = {
     "not a block left",
     "stopped while full",
 }
+MAY_HAPPEN = {"waited for room"}
 
 
 @pytest.mark.slow
@@ -37,5 +38,6 @@ def test_a_full_disk_refuses_publishes_loses_nothing_and_is_left_by_itself(
     lives, seconds = (LIVES_FULL, SECONDS_FULL_MAX) if full else (1, SECONDS_MAX)
     told = run_inside("tests.faults.full_log", str(tmp_path), str(seed), str(lives), seconds=seconds)
     happened = {line.partition("\t")[2] for line in told.splitlines()}
+    happened -= MAY_HAPPEN
     assert happened <= HAPPENS
     assert happened == HAPPENS if full else happened, told

@@ -49,9 +49,8 @@ class Committer(threading.Thread):
             self._client.connect_and_logon(timeout=SECONDS)
             while not self._over.is_set():
                 self._commit(len(self.bodies))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - told by `finish`
             self.error = error
-            raise
 
     def _commit(self, number: int) -> None:
         size, count = self._rng.choice(((10, 1), (100, 40), (1_000, 200), (4_000, 600)))
@@ -63,7 +62,7 @@ class Committer(threading.Thread):
         while result is None:
             try:
                 result = transaction.commit(timeout=SECONDS)
-            except (tt.Disconnected, tt.NotReady):
+            except (tt.Disconnected, tt.NotReady, tt.TimedOut):
                 self._over.wait(0.02)
         self.repeated += result.repeated
         self.told = number + 1
