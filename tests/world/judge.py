@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from tests.world.apps import PATTERN, TOPICS, Publisher, Reader, Reading, Seen, Worker
+from tests.world.apps import TOPICS, Seen
+from tests.world.publisher import Publisher
+from tests.world.reader import PATTERN, Reader, Reading
+from tests.world.worker import Worker
 
 
 class Logged(NamedTuple):
@@ -112,7 +115,7 @@ def _life(reading: Reading, start: int, end: int | None, expected: Sequence[Seen
     seen = [one._replace(bookmark="") for one in with_bookmarks]
     options = reading.options
     if options["command"] != "replay" and options["taken by"] == "stream" and options["store"] == "none":
-        if options["delivery"] == "durable":
+        if options["delivery"] != "live":
             _begins_again(reading, start, len(reading.seen) if end is None else end, expected, label)
     elif options["delivery"] == "live":
         if end is None:

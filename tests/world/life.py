@@ -13,10 +13,13 @@ from typing import Final, NamedTuple
 
 from tests.simulation.journal_world import read_log
 from tests.world import judge
-from tests.world.apps import JOBS, TOPICS, WORK, App, Publisher, Reader, Worker
+from tests.world.apps import JOBS, TOPICS, App
 from tests.world.faults import CLIENT_FAULTS, FAULTS, Faults
 from tests.world.judge import Logged
+from tests.world.publisher import Publisher
+from tests.world.reader import Reader
 from tests.world.servers import SimServer
+from tests.world.worker import WORK, Worker
 from tests.world.world import World
 
 QUEUE: Final = f"""
