@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -152,8 +151,12 @@ class Reader(App):
                 break  # its answer was lost, and the client has placed it again
             except RETRIES:
                 await self.again()
-        with suppress(*RETRIES):  # then it comes back as it was asked for
-            await self._resume(client, reading)
+        while True:
+            try:
+                await self._resume(client, reading)
+                break
+            except RETRIES:  # perhaps it was not even asked
+                await self.again()
         reading.marks.append("placed")
         await self.enough.wait()
         await self._until_it_has_all(reading)
