@@ -353,7 +353,7 @@ def test_what_was_published_while_disconnected_is_sent_by_connect(server: Socket
         client.connect()
         client.publish_flush()
         assert client.unpersisted_count() == 0
-    assert server.bodies() == [b"1", b"2"]
+    assert server.bodies()[-2:] == [b"1", b"2"], "the first may have been brought, and not answered"
 
 
 def test_a_disconnect_handler_that_raises_is_told(server: SocketServer, client: Client) -> None:
