@@ -1,0 +1,34 @@
+"""A killed process of a world runs nothing any more, whoever wakes what it waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.world.process import Process
+from tests.world.world import World
+
+
+def test_what_others_do_does_not_wake_a_killed_process() -> None:
+    world = World(1, servers=0)
+    done: list[str] = []
+
+    async def life() -> None:
+        bell = asyncio.Event()
+
+        async def wait(name: str) -> None:
+            await bell.wait()
+            done.append(name)
+
+        killed, alive = Process("killed", world.loop), Process("alive", world.loop)
+        killed.spawn(wait("killed"))  # type: ignore[unused-awaitable]
+        task = alive.spawn(wait("alive"))
+        await asyncio.sleep(1)
+        killed.kill()
+        world.dead.append(killed)
+        bell.set()
+        await task
+        await asyncio.sleep(1)
+
+    with world.living():
+        world.run(life())
+    assert done == ["alive"]
