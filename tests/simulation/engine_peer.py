@@ -68,6 +68,8 @@ class Peer:
         self.ids = 0
         self.logged_on: LoggedOn | None = None
         self.goodbye: Goodbye | None = None
+        self.closed = False
+        """Whether the engine has hung up, behind everything that it sent."""
         self.notices: list[tuple[str, Told]] = []
         self.answers: dict[int, Command] = {}
         self.heard: dict[str, list[Heard]] = {}

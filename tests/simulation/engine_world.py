@@ -182,6 +182,8 @@ class EngineWorld:
                 self.offline.append(effect)
             elif isinstance(effect, Close):
                 self.counts["closed"] += 1
+                if effect.conn in self.peers:
+                    self.peers[effect.conn].closed = True
             elif isinstance(effect, Fatal):
                 self.fatal = effect.error
 

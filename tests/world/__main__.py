@@ -21,9 +21,12 @@ from tests.world.choices import missing
 from tests.world.counters import PAGE, State, table, write_page
 from tests.world.faults import CLIENT_FAULTS, FAULTS
 from tests.world.life import SHAPES, Shape, live
+from tests.world.machines import MachineShape
 
 WORLDS: Final = 20
 """That one process lives before it tells."""
+BATCHES: Final = (*["machines"] * 8, *["small"] * 2, "pair", "large")
+"""What is lived in a round: about as long of each shape."""
 
 
 def some(job: tuple[str, int]) -> tuple[str, int, Counter[str], list[str]]:
@@ -39,10 +42,13 @@ def some(job: tuple[str, int]) -> tuple[str, int, Counter[str], list[str]]:
     return name, first, counts, failures
 
 
-def smallest(seed: int, shape: Shape) -> str:
+def smallest(seed: int, shape: Shape | MachineShape) -> str:
     """The fewest faults and messages with which this seed still fails."""
     best = shape
-    for field, least in (("faults", 0), ("messages", 1), ("readers", 0), ("workers", 0), ("readings", 1)):
+    least_of = {"faults": 0, "messages": 1, "publishers": 1, "readers": 0, "workers": 0, "readings": 1}
+    for field, least in least_of.items():
+        if field not in shape._fields:
+            continue
         for value in range(least, getattr(best, field)):
             fewer = best._replace(**{field: value})  # type: ignore[arg-type]
             try:
@@ -68,7 +74,7 @@ def soak(minutes: float, state: str, processes: int, *, write: bool) -> None:
 
     def jobs() -> list[tuple[str, int]]:
         found = []
-        for name in ("small", "small", "pair", "large"):
+        for name in BATCHES:
             first = kept.next.get(name, 0)
             found.append((name, first))
             kept.next[name] = first + WORLDS

@@ -16,6 +16,7 @@ from tests.world import judge
 from tests.world.apps import JOBS, TOPICS, App
 from tests.world.faults import CLIENT_FAULTS, FAULTS, Faults
 from tests.world.judge import Logged
+from tests.world.machines import MachineShape
 from tests.world.publisher import Publisher
 from tests.world.reader import Reader
 from tests.world.servers import SimServer
@@ -45,6 +46,10 @@ class Shape(NamedTuple):
     faults: int = 2
     kinds: tuple[str, ...] = FAULTS
 
+    def begin(self, seed: int, counts: Counter[str]) -> Life:
+        """A world of this shape."""
+        return Life(seed, self, counts)
+
 
 SMALL: Final = Shape()
 """One server, one publisher and one reader."""
@@ -54,7 +59,11 @@ LARGE: Final = Shape(
 """Clients of each kind, and a queue."""
 PAIR: Final = Shape(publishers=2, readers=2, servers=2, faults=5, kinds=FAULTS + CLIENT_FAULTS)
 """Two servers that know nothing of each other: publishers go to either, readers to one."""
-SHAPES: Final = {"small": SMALL, "large": LARGE, "pair": PAIR}
+MACHINES: Final = MachineShape()
+"""The machines alone, without their drivers: in the time of one of the others there are several of these."""
+SHAPES: Final[dict[str, Shape | MachineShape]] = {
+    "machines": MACHINES, "small": SMALL, "large": LARGE, "pair": PAIR
+}  # fmt: skip
 
 
 class Life:
@@ -164,10 +173,10 @@ def _log(server: SimServer) -> list[Logged]:
     ]
 
 
-def live(seed: int, shape: Shape, counts: Counter[str]) -> str:
+def live(seed: int, shape: Shape | MachineShape, counts: Counter[str]) -> str:
     """One life; its trace."""
     try:
-        return Life(seed, shape, counts).live()
+        return shape.begin(seed, counts).live()
     except BaseException as error:
         error.add_note(f"world {seed} of {shape}")
         raise

@@ -15,41 +15,56 @@ import pytest
 from tests.helpers.processes import source_environment
 from tests.helpers.tiers import parts
 from tests.world.choices import missing
-from tests.world.life import LARGE, PAIR, SHAPES, SMALL, Shape, live
+from tests.world.life import LARGE, MACHINES, PAIR, SHAPES, SMALL, Shape, live
+from tests.world.machines import MachineShape
 
 WORLDS = 40
 """In so many each fault comes up, and each pair of options where there are clients of each kind."""
+SMALLEST = 200
+"""The same, of the smallest worlds."""
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 TRACES = """
 import sys
 from collections import Counter
 from tests.world.life import SHAPES, live
 for seed in range(int(sys.argv[1])):
-    print(live(seed, [*SHAPES.values()][seed % 3], Counter()))
+    print(live(seed, [*SHAPES.values()][seed % 4], Counter()))
 """
 
 pytestmark = pytest.mark.slow
 
 
-def _lived(shape: Shape, part: int, *more: str) -> Counter[str]:
-    """Live a part of all worlds; each fault has to happen in it. Later parts are larger."""
+def _lived(shape: Shape | MachineShape, seeds: range, *more: str) -> Counter[str]:
+    """Live these worlds; each fault has to happen in one of them."""
     counts: Counter[str] = Counter()
-    first = part * WORLDS if part < 2 else (4 * part - 6) * WORLDS
-    for seed in range(first, first + (WORLDS if part < 2 else 4 * WORLDS)):
+    for seed in seeds:
         live(seed, shape, counts)
     never = [name for name in (*shape.kinds, *more) if not counts[name]]
     assert not never, f"{never} never happened: {counts}"
     return counts
 
 
+def _seeds(part: int) -> range:
+    """Those of a part: the later ones are larger."""
+    first = part * WORLDS if part < 2 else (4 * part - 6) * WORLDS
+    return range(first, first + (WORLDS if part < 2 else 4 * WORLDS))
+
+
+@pytest.mark.parametrize("part", parts(100, 2))
+def test_the_machines_alone_keep_their_promises(part: int) -> None:
+    """Each world with a crash of the server and a start from what it left."""
+    seeds = range(part * SMALLEST, (part + 1) * SMALLEST)
+    _lived(MACHINES, seeds, "power lost in a start", "comes again", "flushed", "closed", "sectors_dropped")
+
+
 @pytest.mark.parametrize("part", parts(26, 2))
 def test_one_server_keeps_its_promises(part: int) -> None:
-    _lived(SMALL, part)
+    _lived(SMALL, _seeds(part))
 
 
 @pytest.mark.parametrize("part", parts(14))
 def test_publishers_go_to_whichever_server_is_there(part: int) -> None:
-    _lived(PAIR, part)
+    _lived(PAIR, _seeds(part))
 
 
 @pytest.mark.timeout(600)
@@ -57,7 +72,7 @@ def test_publishers_go_to_whichever_server_is_there(part: int) -> None:
 def test_readers_queues_and_transactions_beside_each_other(part: int) -> None:
     counts = _lived(
         LARGE,
-        part,
+        _seeds(part),
         "given back",
         "commit without an answer",
         "publish stores opened",
@@ -76,7 +91,7 @@ def test_equal_seeds_give_equal_worlds_in_every_process(full: bool) -> None:
     traces = set()
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", TRACES, "1000" if full else "6"],
+            [sys.executable, "-c", TRACES, "1000" if full else "8"],
             env={**source_environment(), **_project(), "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -84,7 +99,7 @@ def test_equal_seeds_give_equal_worlds_in_every_process(full: bool) -> None:
         )
         traces.add(done.stdout)
     assert len(traces) == 1
-    assert len(set(traces.pop().split())) == (1000 if full else 6)
+    assert len(set(traces.pop().split())) == (1000 if full else 8)
 
 
 def _project() -> dict[str, str]:

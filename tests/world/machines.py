@@ -1,0 +1,462 @@
+"""Owns the smallest worlds: the machines of the product alone, without an event loop between them. Publishers
+with stores and readers with stores, an engine and its log; one thing happens after the other, by chance.
+
+Must never judge by what the product says: what applications sent and saw is kept in plain lists.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
+from tickertape.base.bookmarks import EPOCH
+from tickertape.base.errors import Disconnected
+from tickertape.client.bookmark_store import MemoryBookmarkStore
+from tickertape.client.core import ClientCore, Lost, Opened
+from tickertape.client.effects import Again, Effect, Hand, HandAll, Hangup, Resolve, Send
+from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.requests import make_request
+from tickertape.wire.commands import Ack, Logon
+from tickertape.wire.connection import Connection, Received
+
+MACHINE_FAULTS: Final = (
+    "power lost", "power lost in a disk operation", "server killed", "sync failed", "write failed",
+    "disk full", "connection cut", "half open",
+)  # fmt: skip
+CRASHES: Final = MACHINE_FAULTS[:5]
+"""Those that end the server; one of them comes in every world."""
+TOPIC: Final = "t"
+FILTER: Final = "/n % 2 = 0"
+SLICES: Final = (9, 400, 1 << 20, 1 << 20)
+"""How many bytes arrive at once."""
+ROUNDS_MAX: Final = 400
+"""In which everything must come to its end once nothing goes wrong any more."""
+
+
+class Line(Peer):
+    """One connection: bytes wait on both ways until it is their turn."""
+
+    def __init__(self, world: EngineWorld, conn: int) -> None:
+        super().__init__(world, conn, "")
+        self.server = Connection("server")
+        self.to_server = bytearray()
+        self.to_client = bytearray()
+        self.vanishes = False
+        """Whether nothing arrives any more, and nobody is told."""
+
+    def take(self, data: bytes) -> None:
+        self.to_client += data
+
+    def arrive(self, count: int) -> None:
+        """So many bytes come to the server."""
+        data, self.to_server = bytes(self.to_server[:count]), self.to_server[count:]
+        for event in self.server.feed(data):
+            assert isinstance(event, Received), event
+            if isinstance(event.command, Logon):
+                self.server.logged_on()
+            self.world.broker.received(self.conn, event.command, event.batch, self.world.now())
+            self.world.collect()
+
+
+class Client:
+    """A client machine, its link, and who carries out what it asks for."""
+
+    def __init__(self, engine: EngineWorld, name: str) -> None:
+        self.engine = engine
+        self.core = ClientCore(name)
+        self.name = name
+        self.line: Line | None = None
+
+    def connect(self) -> None:
+        engine = self.engine
+        engine._conn += 1
+        self.line = engine.peers[engine._conn] = Line(engine, engine._conn)
+        engine.broker.connected(engine._conn)
+        self.core.receive(Opened("logon"), engine.now())
+        self.settle()
+
+    def lose(self) -> None:
+        line, self.line = self.line, None
+        if line is None:
+            return
+        if self.engine.peers.pop(line.conn, None) is not None:
+            self.engine.broker.disconnected(line.conn)
+            self.engine.collect()
+        self.core.receive(Lost(Disconnected("cut")), self.engine.now())
+        self.settle()
+
+    def move(self, *, everything: bool = False) -> None:
+        """Some bytes arrive at either end."""
+        line = self.line
+        if line is None or line.vanishes:
+            return
+        size = 1 << 20 if everything else self.engine.rng.choice(SLICES)
+        if line.to_server:
+            line.arrive(size)
+        if line.to_client:
+            data = bytes(line.to_client[:size])
+            del line.to_client[:size]
+            self.core.receive(data, self.engine.now())
+            self.settle()
+        if line.closed and not line.to_client:
+            self.lose()
+
+    @property
+    def busy(self) -> bool:
+        """Whether bytes are under way."""
+        line = self.line
+        if line is None or line.vanishes:
+            return False
+        return line.closed or bool(line.to_server or line.to_client)
+
+    def settle(self) -> None:
+        """Carry out what the machine asks for."""
+        while self.core.waiting:
+            for effect in self.core.effects():
+                if isinstance(effect, Send):
+                    if self.line is not None:
+                        self.line.to_server += b"".join(effect.buffers)
+                elif isinstance(effect, Hangup):
+                    self.lose()
+                else:
+                    self.asked(effect)
+
+    def asked(self, effect: Effect) -> None:
+        raise NotImplementedError
+
+
+class Sent(NamedTuple):
+    """A message, as its application knows it."""
+
+    publisher: str
+    sequence: int
+    body: bytes
+
+
+class Publisher(Client):
+    """Publishes with a store in memory, and flushes."""
+
+    def __init__(self, engine: EngineWorld, name: str) -> None:
+        super().__init__(engine, name)
+        self.core.set_store(MemoryPublishStore(), engine.now())
+        self.sent: list[Sent] = []
+        self.flushed = 0
+        """So many of them are said to be persisted."""
+        self._asked: dict[object, int] = {}
+
+    def publish(self, count: int) -> None:
+        rng = self.engine.rng
+        for _ in range(count):
+            number = len(self.sent) + 1
+            pad = b"x" * rng.choice((0, 0, 9, 700))
+            body = b'{"by": "%s", "n": %d, "pad": "%s"}' % (self.name.encode(), number, pad)
+            sequence = self.core.publish(TOPIC, body)
+            assert sequence is not None
+            self.sent.append(Sent(self.name, sequence, body))
+        self.settle()
+
+    def flush(self) -> None:
+        if self.core.logged_on is not None:
+            token = object()
+            self._asked[token] = len(self.sent)
+            self.core.flush(token, "persisted")
+            self.settle()
+
+    def asked(self, effect: Effect) -> None:
+        if isinstance(effect, Resolve) and effect.token in self._asked:
+            upto = self._asked.pop(effect.token)
+            if effect.outcome is None:
+                self.engine.counts["flushed"] += 1
+                self.flushed = max(self.flushed, upto)
+            else:
+                assert isinstance(effect.outcome, Disconnected), effect.outcome
+
+    def done(self) -> bool:
+        return self.core.publishing.unpersisted_count() == 0
+
+
+class Reader(Client):
+    """Reads from the beginning with a bookmark store, and is done with what it has seen, sometimes later."""
+
+    def __init__(self, engine: EngineWorld, name: str) -> None:
+        super().__init__(engine, name)
+        rng = engine.rng
+        self.live, self.filtered = rng.random() < 0.3, rng.random() < 0.3
+        self.core.keep_subscriptions = True
+        self.core.subscriptions.use_store(MemoryBookmarkStore())
+        self.bodies: list[bytes] = []
+        made = make_request(
+            TOPIC,
+            "s",
+            bookmark=EPOCH,
+            filter=FILTER if self.filtered else None,
+            depth=rng.choice((1_000, 60_000)),
+            given={"live": self.live},
+        )
+        self._request = replace(made, handled=True)
+        self._placed = False
+
+    def asked(self, effect: Effect) -> None:
+        if isinstance(effect, Hand):
+            self._seen(effect)
+        elif isinstance(effect, Resolve) and effect.token == "logon":
+            if self.core.logged_on is not None:  # else the server hung up in the same breath
+                self._place()
+        elif isinstance(effect, Resolve) and effect.token == "placed":
+            self._placed = isinstance(effect.outcome, Ack)
+            assert self._placed or isinstance(effect.outcome, Disconnected), effect.outcome
+        elif isinstance(effect, Resolve):
+            assert effect.outcome == [] or isinstance(effect.outcome, Disconnected), effect.outcome
+        else:
+            assert not isinstance(effect, HandAll), "it has one subscription"
+            self.engine.counts["comes again"] += isinstance(effect, Again)
+
+    def _place(self) -> None:
+        if self._placed:
+            self.core.resubscribe("again")
+        else:
+            self.core.subscribe("placed", self._request, self)
+
+    def _seen(self, effect: Hand) -> None:
+        for message in effect.batch:
+            self.bodies.append(bytes(message.data))
+            message.discard()
+        self.core.consumed("s", effect.batch.cost, self._request)
+
+
+class MachineShape(NamedTuple):
+    """How large such a world is."""
+
+    messages: int = 20
+    faults: int = 1
+    """At most so many beside the crash."""
+    publishers: int = 2
+    """At most."""
+    readers: int = 1
+    kinds: tuple[str, ...] = MACHINE_FAULTS
+
+    def begin(self, seed: int, counts: Counter[str]) -> MachineLife:
+        """A world of this shape."""
+        return MachineLife(seed, self, counts)
+
+
+class MachineLife:
+    """One world, lived to its end: faults, always a crash among them, and what is there afterwards."""
+
+    def __init__(self, seed: int, shape: MachineShape, counts: Counter[str]) -> None:
+        self.counts = counts
+        self.engine = EngineWorld(seed, counts=counts, segment_bytes=8_192)
+        self.rng = self.engine.rng
+        self.shape = shape
+        self.publishers = [
+            Publisher(self.engine, f"p{n}")
+            for n in range(min(shape.publishers, self.rng.choice((1, 1, 1, 2))))
+        ]
+        self.readers = [Reader(self.engine, f"r{n}") for n in range(shape.readers)]
+        self.clients: list[Client] = [*self.publishers, *self.readers]
+        self._trace = sha256()
+        self._left = shape.messages
+        self._faults: dict[str, Callable[[], None]] = {
+            "power lost": lambda: self._crash(power=True),
+            "power lost in a disk operation": self._power_lost_inside,
+            "server killed": lambda: self._crash(power=False),
+            "sync failed": lambda: self._fails("sync"),
+            "write failed": lambda: self._fails("write"),
+            "disk full": self._full,
+            "connection cut": self._cut,
+            "half open": self._half_open,
+        }
+
+    def live(self) -> str:
+        """Live it; returns the trace. Raises `AssertionError` for what must not be."""
+        gc.disable()  # a tenth of its time; what it leaves behind is collected between two worlds
+        try:
+            self._live()
+        finally:
+            gc.enable()
+        return self._trace.hexdigest()
+
+    def _live(self) -> None:
+        faults = sum(self.rng.random() < 0.3 for _ in range(self.shape.faults))
+        kinds = [self.rng.choice(self.shape.kinds) for _ in range(faults)]
+        kinds.insert(self.rng.randint(0, len(kinds)), self.rng.choice(CRASHES))
+        for kind in kinds:
+            self._work(self._left // 2)
+            self._faults[kind]()
+            self.counts[kind] += 1
+            self.note(kind)
+        self._work(self._left)
+        self._come_to_rest()
+        self._judge()
+
+    def note(self, *what: object) -> None:
+        self._trace.update(repr((round(self.engine.mono, 9), *what)).encode())
+
+    def _work(self, messages: int) -> None:
+        """Publish so many while the other things happen as they come."""
+        until = self._left - messages
+        rng = self.rng
+        while self._left > until:
+            chance = rng.random()
+            if chance < 0.05:
+                rng.choice(self.publishers).flush()
+            elif chance < 0.08:
+                self.engine.wake(rng.choice((0.0, 0.03, 1.0)))
+            elif chance < 0.3 or not self._something():
+                count = min(rng.choice((1, 1, 2, 5)), self._left - until)
+                rng.choice(self.publishers).publish(count)
+                self._left -= count
+            if self.engine.fatal is not None:
+                self.counts["a disk ended a server"] += 1
+                self._crash(power=rng.random() < 0.5)
+
+    def _something(self) -> bool:
+        """One thing that can happen happens, if there is one."""
+        engine = self.engine
+        can: list[Callable[[], None]] = [client.move for client in self.clients if client.busy]
+        if engine.jobs:
+            can += [engine.run_job] * 2
+        if engine.reads:
+            can.append(engine.run_read)
+        if engine.broker.has_work:
+            can.append(engine.work)
+        if not can:
+            can = [client.connect for client in self.clients if client.line is None]
+        if can:
+            self.rng.choice(can)()
+        return bool(can)
+
+    # -- what goes wrong --------------------------------------------------------------------------------
+
+    def _crash(self, *, power: bool) -> None:
+        """The server ends, and starts again; a start may end the same way."""
+        engine = self.engine
+        promised = [body.body for one in self.publishers for body in one.sent[: one.flushed]]
+        engine.disk = engine.disk.crash_clone(self.rng) if power else engine.disk.kill_clone(self.rng)
+        engine.disk.space_bytes = None
+        engine.fatal = None
+        engine.peers = {}
+        if power and self.rng.random() < 0.2:
+            engine.disk.fail(self.rng.choice(("sync", "write", "sync_directory")), 1, errno.EIO)
+            try:
+                engine.open()
+            except OSError:
+                self.counts["power lost in a start"] += 1
+                engine.disk = engine.disk.crash_clone(self.rng)
+            engine.disk.forget_faults()
+        engine.open()
+        if promised:
+            assert {heard.body for heard in engine.log()} >= set(promised), "what was flushed is lost"
+        for client in self.clients:
+            client.lose()
+
+    def _power_lost_inside(self) -> None:
+        """Some of what it writes is there, nothing of it is synced."""
+        self.publishers[0].publish(1)
+        self._left -= 1
+        for _ in range(self.rng.randrange(4)):
+            self.publishers[0].move(everything=True)
+        if self.engine.jobs:
+            self.engine.disk.fail(self.rng.choice(("sync", "write")), 1, errno.EIO)
+            self.engine.run_job()
+        self._crash(power=True)
+
+    def _fails(self, operation: str) -> None:
+        """The next one; what was acknowledged before the server ended is there."""
+        self.engine.disk.fail(operation, 1, self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT)))
+        self.publishers[0].publish(1)
+        self._left -= 1
+        for _ in range(ROUNDS_MAX):
+            if self.publishers[0].line is None:
+                self.publishers[0].connect()
+            self.publishers[0].move(everything=True)
+            self.engine.step()
+            if not self.engine.disk.faults_left:
+                return
+        raise AssertionError(f"no {operation} of the disk within {ROUNDS_MAX} steps")
+
+    def _full(self) -> None:
+        disk = self.engine.disk
+        disk.space_bytes = disk.used_bytes + self.rng.choice((0, 1_000))
+        self._work(self._left // 2)
+        self.engine.disk.space_bytes = None
+
+    def _cut(self) -> None:
+        self.rng.choice(self.clients).lose()
+
+    def _half_open(self) -> None:
+        """Nothing arrives for a while, then the ends hear of it."""
+        client = self.rng.choice(self.clients)
+        if client.line is None:
+            client.connect()
+        assert client.line is not None
+        client.line.vanishes = True
+        self._work(self._left // 2)
+        client.lose()
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def _come_to_rest(self) -> None:
+        """Nothing goes wrong any more: everything comes to its end in bounded time."""
+        quiet = 0
+        for _ in range(ROUNDS_MAX):
+            for client in self.clients:
+                if client.line is None:
+                    client.connect()
+                while client.busy:
+                    client.move(everything=True)
+            self.engine.settle()
+            if self.engine.fatal is not None:
+                self._crash(power=False)
+            if any(client.busy for client in self.clients) or not all(one.done() for one in self.publishers):
+                quiet = 0
+                self.engine.wake(0.02)
+                continue
+            quiet += 1
+            if quiet == 2:
+                return
+            self.engine.wake(1.0)
+            for client in self.clients:
+                client.core.wake(self.engine.now())
+                client.settle()
+        raise AssertionError("does not come to its end")
+
+    def _judge(self) -> None:
+        log = [heard.body for heard in self.engine.log()]
+        self.note(*log)
+        for publisher in self.publishers:
+            own = [sent.body for sent in publisher.sent]
+            assert _only(log, own) == own, f"{publisher.name}: once, in order"
+            assert [sent.sequence for sent in publisher.sent] == sorted({s.sequence for s in publisher.sent})
+        assert len(log) == sum(len(one.sent) for one in self.publishers), "a message that nobody published"
+        for reader in self.readers:
+            self.note(reader.name, *reader.bodies)
+            wanted = [body for body in log if not reader.filtered or _even(body)]
+            if reader.live:  # what is shown before it is durable may come to stand elsewhere
+                assert sorted(reader.bodies) == sorted(wanted), f"{reader.name}: each once, and all of them"
+                for publisher in self.publishers:
+                    own = [sent.body for sent in publisher.sent]
+                    in_order = _only(own, wanted)
+                    assert _only(reader.bodies, own) == in_order, f"{reader.name}: out of order"
+            else:
+                assert reader.bodies == wanted, f"{reader.name}: the log, each once"
+        self.counts["messages"] += len(log)
+        self.counts["worlds"] += 1
+
+
+def _only(bodies: Iterable[bytes], among: Iterable[bytes]) -> list[bytes]:
+    there = set(among)
+    return [body for body in bodies if body in there]
+
+
+def _even(body: bytes) -> bool:
+    number = body.split(b'"n": ')[1].split(b",")[0]
+    return int(number) % 2 == 0
