@@ -25,7 +25,7 @@ from tests.world.machines import MachineShape
 
 WORLDS: Final = 20
 """That one process lives before it tells."""
-BATCHES: Final = (*["machines"] * 8, *["small"] * 2, "pair", "large")
+BATCHES: Final = (*["machines"] * 8, *["small"] * 2, "trio", "pair", "large")
 """What is lived in a round: about as long of each shape."""
 
 

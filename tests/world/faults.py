@@ -21,6 +21,8 @@ FAULTS: Final = (
     "wall clock jumped",
 )  # fmt: skip
 """Each is counted under its name when it happens."""
+CRASHES: Final = FAULTS[:3]
+"""Those that end a server whatever it does."""
 CLIENT_FAULTS: Final = ("client killed", "client lost power")
 """The same, for worlds whose applications may end and begin again."""
 
@@ -51,15 +53,23 @@ class Faults:
         }
         self._kinds = {name: self._kinds[name] for name in kinds}
 
-    async def run(self, number: int) -> None:
-        """So many faults, one after the other."""
+    async def run(self, number: int, crashes: int = 0) -> None:
+        """So many faults, one after the other, and so many that end a server."""
         for _ in range(number):
             await asyncio.sleep(self.rng.expovariate(1 / self._each))
-            name = self.rng.choice(list(self._kinds))
-            server = self.rng.choice(self.world.servers)
-            if self._kinds[name](server):
-                self.world.counts[name] += 1
-                self.world.note("fault", name, server.name)
+            self._happens(self.rng.choice(list(self._kinds)))
+        for _ in range(crashes):
+            await asyncio.sleep(self.rng.expovariate(1 / self._each))
+            while not self._happens(self.rng.choice(CRASHES)):
+                await asyncio.sleep(self.rng.expovariate(1 / self._each))
+
+    def _happens(self, name: str) -> bool:
+        server = self.rng.choice(self.world.servers)
+        happened = self._kinds[name](server)
+        if happened:
+            self.world.counts[name] += 1
+            self.world.note("fault", name, server.name)
+        return happened
 
     async def mind(self) -> None:
         """Servers and applications that are down come up again after a while, as a supervisor has them."""

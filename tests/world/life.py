@@ -44,6 +44,8 @@ class Shape(NamedTuple):
     workers: int = 0
     servers: int = 1
     faults: int = 2
+    crashes: int = 0
+    """So many more, each of which ends a server."""
     kinds: tuple[str, ...] = FAULTS
 
     def begin(self, seed: int, counts: Counter[str]) -> Life:
@@ -53,6 +55,8 @@ class Shape(NamedTuple):
 
 SMALL: Final = Shape()
 """One server, one publisher and one reader."""
+TRIO: Final = Shape(workers=1, faults=1, crashes=1, kinds=FAULTS + CLIENT_FAULTS)
+"""The same, and a worker at a queue."""
 LARGE: Final = Shape(
     publishers=2, messages=30, readers=2, readings=2, workers=2, faults=6, kinds=FAULTS + CLIENT_FAULTS
 )
@@ -62,7 +66,7 @@ PAIR: Final = Shape(publishers=2, readers=2, servers=2, faults=5, kinds=FAULTS +
 MACHINES: Final = MachineShape()
 """The machines alone, without their drivers: in the time of one of the others there are several of these."""
 SHAPES: Final[dict[str, Shape | MachineShape]] = {
-    "machines": MACHINES, "small": SMALL, "large": LARGE, "pair": PAIR
+    "machines": MACHINES, "small": SMALL, "trio": TRIO, "large": LARGE, "pair": PAIR
 }  # fmt: skip
 
 
@@ -109,7 +113,7 @@ class Life:
             app.start()
         minding = world.loop.create_task(self.faults.mind())
         minding.add_done_callback(self._minder_ended)
-        await self.faults.run(self.shape.faults)
+        await self.faults.run(self.shape.faults, self.shape.crashes)
         self.faults.heal()
         async with asyncio.timeout(PATIENCE):
             await self._finish(self.publishers)

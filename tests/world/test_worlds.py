@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.processes import source_environment
 from tests.helpers.tiers import parts
 from tests.world.choices import missing
-from tests.world.life import LARGE, MACHINES, PAIR, SHAPES, SMALL, Shape, live
+from tests.world.life import LARGE, MACHINES, PAIR, SHAPES, SMALL, TRIO, Shape, live
 from tests.world.machines import MachineShape
 
 WORLDS = 40
@@ -28,7 +28,7 @@ import sys
 from collections import Counter
 from tests.world.life import SHAPES, live
 for seed in range(int(sys.argv[1])):
-    print(live(seed, [*SHAPES.values()][seed % 4], Counter()))
+    print(live(seed, [*SHAPES.values()][seed % 5], Counter()))
 """
 
 pytestmark = pytest.mark.slow
@@ -63,6 +63,11 @@ def test_one_server_keeps_its_promises(part: int) -> None:
 
 
 @pytest.mark.parametrize("part", parts(14))
+def test_a_publisher_a_reader_and_a_worker(part: int) -> None:
+    _lived(TRIO, _seeds(part), "given back")
+
+
+@pytest.mark.parametrize("part", parts(14))
 def test_publishers_go_to_whichever_server_is_there(part: int) -> None:
     _lived(PAIR, _seeds(part))
 
@@ -91,7 +96,7 @@ def test_equal_seeds_give_equal_worlds_in_every_process(full: bool) -> None:
     traces = set()
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", TRACES, "1000" if full else "8"],
+            [sys.executable, "-c", TRACES, "1000" if full else "10"],
             env={**source_environment(), **_project(), "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -99,7 +104,7 @@ def test_equal_seeds_give_equal_worlds_in_every_process(full: bool) -> None:
         )
         traces.add(done.stdout)
     assert len(traces) == 1
-    assert len(set(traces.pop().split())) == (1000 if full else 8)
+    assert len(set(traces.pop().split())) == (1000 if full else 10)
 
 
 def _project() -> dict[str, str]:

@@ -19,7 +19,9 @@ from tickertape.client.bookmark_store.progress import Progress
 MAGIC: Final = b"ttbmring"
 VERSION: Final = 0
 HEADER: Final = struct.Struct("<8sHHIII16s")
-"""Magic, version, zero, salt, subscriptions, publishers, the run of the machine; then its checksum."""
+"""Magic, version, flags, salt, subscriptions, publishers, the run of the machine; then its checksum."""
+SYNCED: Final = 1
+"""The flag of a file of which each write was synced before the next began."""
 HEADER_BYTES: Final = 64
 NAME: Final = struct.Struct("<IIQ")
 """Checksum, length of the name, epoch: the version at which the place was taken. The name follows."""
@@ -96,7 +98,10 @@ class Ring(NamedTuple):
     version: int
     subscriptions: int
     publishers: int
+    flags: int
     held: dict[str, tuple[Place, Progress]]
+    mended: bytes | None
+    """What has to be in the file, behind its header, before anything is written to it; None: what it has."""
 
 
 def place_at(number: int, publishers: int) -> int:
@@ -109,9 +114,9 @@ def place_bytes(publishers: int) -> int:
     return NAME_BYTES + 2 * SLOT_BYTES * (publishers + 1)
 
 
-def header(salt: int, subscriptions: int, publishers: int, boot: bytes) -> bytes:
+def header(salt: int, subscriptions: int, publishers: int, boot: bytes, flags: int = 0) -> bytes:
     """The head of a file."""
-    head = HEADER.pack(MAGIC, VERSION, 0, salt, subscriptions, publishers, boot)
+    head = HEADER.pack(MAGIC, VERSION, flags, salt, subscriptions, publishers, boot)
     return (head + struct.pack("<I", crc32c(head))).ljust(HEADER_BYTES, b"\0")
 
 
@@ -128,35 +133,58 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
         return f"it ends in its header, after {len(content)} bytes"
     if crc32c(content[: HEADER.size]) != int.from_bytes(content[HEADER.size : HEADER.size + 4], "little"):
         return "its header is damaged"
-    _, _, _, salt, subscriptions, publishers, its_boot = HEADER.unpack_from(content)
+    _, _, flags, salt, subscriptions, publishers, its_boot = HEADER.unpack_from(content)
     if not subscriptions or not publishers:
         return f"it says that it has room for {subscriptions} subscriptions of {publishers} publishers"
     if len(content) != place_at(subscriptions, publishers):
         return f"it has {len(content)} bytes instead of {place_at(subscriptions, publishers)}"
+    may_lose = its_boot != boot and not flags & SYNCED
+    mended = content
     held: dict[str, tuple[Place, Progress]] = {}
     highest = bad = 0
     for number in range(subscriptions):
         at = place_at(number, publishers)
-        if not any(content[at : at + NAME_BYTES]):
+        if not any(content[at : at + place_bytes(publishers)]):
             continue
-        _, length, epoch = NAME.unpack_from(content, at)
-        text = content[at + NAME.size : at + NAME.size + length]
-        sub_id = _text(text)
-        if (
-            sub_id is None
-            or length > NAME_LENGTH_MAX
-            or epoch > _COUNT_MAX
-            or name(text, epoch, at, salt) != content[at : at + NAME_BYTES]
-        ):
-            bad += 1
+        named = _name_at(content, at, salt)
+        if named is None:
+            bad += any(content[at : at + NAME_BYTES])
+            if may_lose:
+                mended = _zeroed(mended, at, at + place_bytes(publishers))
             continue
+        sub_id, epoch = named
         place = Place(number, publishers, epoch, salt)
-        progress, newest, wrong = _read_place(content, place)
-        highest, bad = max(highest, epoch, newest), bad + wrong
-        held[sub_id] = place, progress
+        found = _read_place(content, place)
+        highest, bad = max(highest, epoch, found.newest), bad + found.bad
+        if found.lost and may_lose:
+            # A power loss has left a cell of which neither slot is whole. What it said may be where the
+            # subscription went on last time, and others may be further: what lies between would be skipped.
+            first = at + NAME_BYTES + (0 if place.base in found.lost else 2 * SLOT_BYTES)
+            mended = _zeroed(mended, first, at + place_bytes(publishers))
+            place = Place(number, publishers, epoch, salt)
+            found = _read_place(mended, place)
+        held[sub_id] = place, found.progress
     if bad > 1 and its_boot == boot:
         return f"it is damaged in {bad} places"
-    return Ring(salt, highest, subscriptions, publishers, held)
+    return Ring(salt, highest, subscriptions, publishers, flags, held, None if mended is content else mended)
+
+
+def _name_at(content: bytes, at: int, salt: int) -> tuple[str, int] | None:
+    """The name and the epoch of a place; None when they are not whole."""
+    _, length, epoch = NAME.unpack_from(content, at)
+    text = content[at + NAME.size : at + NAME.size + length]
+    if (
+        (sub_id := _text(text)) is None
+        or length > NAME_LENGTH_MAX
+        or epoch > _COUNT_MAX
+        or name(text, epoch, at, salt) != content[at : at + NAME_BYTES]
+    ):
+        return None
+    return sub_id, epoch
+
+
+def _zeroed(content: bytes, begin: int, end: int) -> bytes:
+    return content[:begin] + bytes(end - begin) + content[end:]
 
 
 def _text(name: bytes) -> str | None:
@@ -166,17 +194,28 @@ def _text(name: bytes) -> str | None:
         return None
 
 
-def _read_place(content: bytes, place: Place) -> tuple[Progress, int, int]:
+class _Read(NamedTuple):
+    progress: Progress
+    newest: int
+    """The highest version."""
+    bad: int
+    """Slots that are not whole."""
+    lost: list[Cell]
+    """Cells of which a slot is not whole, and the other says nothing."""
+
+
+def _read_place(content: bytes, place: Place) -> _Read:
     values: list[tuple[int, Value]] = []
     newest = bad = 0
     start = Value(0, 0, 0, 0, 0)
     spare = []
+    lost = []
     for cell in [place.base, *reversed(place.spare)]:
-        found = []
-        for value in _slots(content, cell):
-            bad += value is None
-            found += [value] if value is not None else []
-        best = max((v for v in found if v.version), default=None)
+        slots = list(_slots(content, cell))
+        bad += slots.count(None)
+        best = max((v for v in slots if v is not None and v.version), default=None)
+        if best is None and None in slots:
+            lost.append(cell)
         newest = max(newest, best.version if best else 0)
         if best is not None and _is_at(content, cell, best):
             cell.turn()
@@ -197,7 +236,7 @@ def _read_place(content: bytes, place: Place) -> tuple[Progress, int, int]:
         point = progress.point
         point.base = (Bookmark(start.publisher, start.sequence),)
         point.at, point.floor = start.third, start.fourth
-    return progress, newest, bad
+    return _Read(progress, newest, bad, lost)
 
 
 def _slots(content: bytes, cell: Cell) -> Iterator[Value | None]:

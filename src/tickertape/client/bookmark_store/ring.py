@@ -107,15 +107,26 @@ class RingBookmarkStore(FiledStore):
                 self._progress = {sub_id: progress for sub_id, (_, progress) in found.held.items()}
                 self._numbered = {place.number: place for place in self._places.values()}
                 self._free = [n for n in reversed(range(self._subscriptions)) if n not in self._numbered]
-                self._file.reserve(len(content), len(content))
+                self._begin(content, found)
                 return
             if self._adapter is None:
                 raise self._unusable(found, "give the store an adapter, ")
         self._salt = random_salt()
-        empty = cells.header(self._salt, self._subscriptions, self._publishers, boot_id())
-        self._file.replace(empty, self.size_bytes)
+        self._file.replace(self._header(self._salt), self.size_bytes)
         self._free = list(reversed(range(self._subscriptions)))
         self._load_adapter()
+
+    def _header(self, salt: int) -> bytes:
+        flags = cells.SYNCED if self._always else 0
+        return cells.header(salt, self._subscriptions, self._publishers, boot_id(), flags)
+
+    def _begin(self, content: bytes, found: cells.Ring) -> None:
+        """Write on where the file ends; anew when it is not as it has to be, durably before all else."""
+        if found.mended is None and found.flags == (cells.SYNCED if self._always else 0):
+            self._file.reserve(len(content), len(content))
+            return
+        mended = content if found.mended is None else found.mended
+        self._file.replace(self._header(found.salt) + mended[cells.HEADER_BYTES :], len(mended))
 
     # -- the steps --------------------------------------------------------------------------------------
 
@@ -163,6 +174,7 @@ class RingBookmarkStore(FiledStore):
         del self._numbered[place.number]
         begin, size = place.start, cells.place_bytes(self._publishers)
         self._file.map[begin : begin + size] = bytes(size)
+        self._file.sync(begin, begin + size)  # always: who comes next under this id may read something else
         self._free.append(place.number)
 
     # -- inside -----------------------------------------------------------------------------------------
