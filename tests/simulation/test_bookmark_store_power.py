@@ -172,10 +172,10 @@ class World:
 
     def purge(self, store: Store, sub: Subscription) -> None:
         """It begins anew, and may mean something else from now on."""
+        sub.sure.clear()
         store.purge(sub.name)
         self.counts["purged"] += 1
         sub.done.clear()
-        sub.sure.clear()
         self.resume(store, sub)
 
     # -- what must hold ---------------------------------------------------------------------------------

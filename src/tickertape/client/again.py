@@ -7,7 +7,8 @@ that a bookmark store does not call discarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -62,6 +63,40 @@ def is_over(message: Message) -> bool:
         return False
     at = message.index
     return _is_discarded(context.store, context.sub_id, batch.publisher(at), batch.sequence(at))
+
+
+class Standing:
+    """The messages of a batch in which some came again, without those that are discarded by the time when it
+    is their turn."""
+
+    __slots__ = ("_next", "_rest")
+
+    def __init__(self, messages: Iterator[Message]) -> None:
+        self._rest = messages
+        self._next: Message | None = None
+        """Taken, and not looked at to the end: whoever is interrupted there finds it again."""
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            if self._next is None:
+                for message in self._rest:
+                    self._next = message
+                    break
+                else:
+                    raise StopIteration
+            message = self._next
+            over = is_over(message)
+            self._next = None
+            if not over:
+                return message
+
+    @property
+    def messages(self) -> Iterator[Message]:
+        """All that are left."""
+        return self._rest if self._next is None else chain((self._next,), self._rest)
 
 
 def unless_over(handler: Handler, batch: MessageBatch) -> Handler:

@@ -16,7 +16,7 @@ from tickertape.base.errors import Closed, Disconnected
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.lease import Action, Lease, marks_of
 from tickertape.batch.message import Message
-from tickertape.client.again import unless_over
+from tickertape.client.again import Standing, unless_over
 
 Handler = Callable[[Message], object]
 
@@ -133,8 +133,12 @@ class Reading:
 
     def over(self, messages: Iterator[Message], batch: MessageBatch) -> Iterator[Message]:
         """`messages` of `batch` for the reader: they often are themselves."""
-        lease = lease_in(batch)
-        return messages if lease is None else _Leased(self, lease, messages)
+        context = batch.context
+        if context is None:
+            return messages
+        if context.lease is not None:
+            return _Leased(self, context.lease, messages)
+        return Standing(messages) if context.came_again else messages
 
     def batch(self, batch: MessageBatch) -> None:
         """The reader is given a whole batch."""
@@ -171,5 +175,5 @@ class _Leased:
 
 
 def bare(messages: Iterator[Any]) -> Iterator[Any]:
-    """`messages` without what looks after leases: for those who take them and hand them to nobody."""
-    return messages.messages if type(messages) is _Leased else messages
+    """`messages` without what looks after them: for those who take them and hand them to nobody."""
+    return messages.messages if isinstance(messages, _Leased | Standing) else messages

@@ -265,9 +265,8 @@ class MessageStream:
 
     def _begin(self, batch: MessageBatch, rest: MessageBatch | None = None) -> None:
         place = Place.begin(batch, rest)
-        if lease_in(batch) is not None:
-            place = place._replace(messages=self._reading.over(place.messages, batch))
-        self._place = place
+        messages = self._reading.over(place.messages, batch)
+        self._place = place if messages is place.messages else place._replace(messages=messages)
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
         """The batch that comes next. Whoever begins it says so in `_place`; until then it comes again."""

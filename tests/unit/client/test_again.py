@@ -11,7 +11,7 @@ import pytest
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
-from tickertape.client.again import is_over, left_of, marked, unless_over
+from tickertape.client.again import Standing, is_over, left_of, marked, unless_over
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.protocol import columns_of
@@ -126,6 +126,48 @@ def test_an_asyncio_stream_passes_over_them_and_pays_for_all() -> None:
         assert reported == [again.cost]
 
     asyncio.run(run())
+
+
+def test_a_stream_passes_over_them_in_the_batch_at_hand() -> None:
+    _, first, again = twice()
+    earlier = list(first)
+    stream = MessageStream("s", **options([]))
+    stream.push(again)
+    taken = [next(stream)]
+    earlier[1].discard()
+    taken.append(stream.get())
+    earlier[3].discard()
+    stream.end("unsubscribed", None)
+    assert numbers([*taken, *stream]) == [1, 3]
+
+
+def test_an_asyncio_stream_passes_over_them_in_the_batch_at_hand() -> None:
+    async def run() -> list[int]:
+        _, first, again = twice()
+        earlier = list(first)
+        stream = AsyncMessageStream("s", **options([]))
+        stream.push(again)
+        taken = [await anext(stream)]
+        earlier[1].discard()
+        taken.append(await stream.get())
+        earlier[3].discard()
+        stream.end("unsubscribed", None)
+        return numbers([*taken, *[message async for message in stream]])
+
+    assert asyncio.run(run()) == [1, 3]
+
+
+def test_what_an_interruption_leaves_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, again = twice()
+    standing = Standing(iter(again))
+
+    def interrupted(_: Message) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("tickertape.client.again.is_over", interrupted)
+        next(standing)
+    assert numbers(list(standing.messages)) == [1, 2, 3, 4]
 
 
 def test_a_handler_is_not_called_for_what_it_discards_in_between() -> None:

@@ -149,8 +149,7 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
         named = _name_at(content, at, salt)
         if named is None:
             bad += any(content[at : at + NAME_BYTES])
-            if may_lose:
-                mended = _zeroed(mended, at, at + place_bytes(publishers))
+            mended = _zeroed(mended, at, at + place_bytes(publishers))  # else it could come to life again
             continue
         sub_id, epoch = named
         place = Place(number, publishers, epoch, salt)

@@ -202,7 +202,7 @@ class LoggedBookmarkStore(FiledStore):
 
     def _keep_purge(self, sub_id: str, progress: Progress) -> None:  # noqa: ARG002 - it has a number
         self._write(Kind.PURGE, progress, b"")
-        self._file.sync(0, self._at)  # always: who comes next under this id may read something else
+        self._file.sync(0, self._at)  # whatever `sync` is: who comes next under this id may read other things
 
     # -- inside -----------------------------------------------------------------------------------------
 

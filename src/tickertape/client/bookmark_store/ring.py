@@ -15,7 +15,7 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.base.limits import bookmark_ring_cells_max
 from tickertape.client.bookmark_store import cells
-from tickertape.client.bookmark_store.cells import NAME_LENGTH_MAX, SLOT, SLOT_BYTES, Cell, Place
+from tickertape.client.bookmark_store.cells import NAME_BYTES, NAME_LENGTH_MAX, SLOT, SLOT_BYTES, Cell, Place
 from tickertape.client.bookmark_store.filed import FiledStore, Sync
 from tickertape.client.bookmark_store.files import boot_id, random_salt
 from tickertape.client.bookmark_store.progress import Progress, Ranges
@@ -173,8 +173,11 @@ class RingBookmarkStore(FiledStore):
         place = self._places.pop(sub_id)
         del self._numbered[place.number]
         begin, size = place.start, cells.place_bytes(self._publishers)
-        self._file.map[begin : begin + size] = bytes(size)
-        self._file.sync(begin, begin + size)  # always: who comes next under this id may read something else
+        # Durable whatever `sync` is: who comes next under this id may read something else. The name first, so
+        # that no part of the rest is believed.
+        for low, high in ((begin, begin + NAME_BYTES), (begin + NAME_BYTES, begin + size)):
+            self._file.map[low:high] = bytes(high - low)
+            self._file.sync(low, high)
         self._free.append(place.number)
 
     # -- inside -----------------------------------------------------------------------------------------
