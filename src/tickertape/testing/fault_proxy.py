@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar, get_args
 
 from tickertape.client.link import Address, parse_uri
 from tickertape.testing.ports import ReservedPort
@@ -22,6 +22,7 @@ Fault = Literal["cut", "reset", "stall", "half_open"]
 """`cut`: both ends are told that the other closed. `reset`: both get a reset. `stall`: nothing passes until
 `go()`. `half_open`: bytes of both sides vanish and neither is told."""
 
+_FAULTS: Final[tuple[str, ...]] = get_args(Fault)
 _PIECE_BYTES: Final = 65_536
 _SECONDS_MAX: Final = 30.0
 _T = TypeVar("_T")
@@ -33,8 +34,7 @@ class Way:
     def __init__(self) -> None:
         self.delay = 0.0
         """Seconds that each piece waits before it is passed on."""
-        self.slice_bytes = _PIECE_BYTES
-        """Bytes are passed on in writes of at most so many."""
+        self._slice_bytes = _PIECE_BYTES
         self.passed_bytes = 0
         """Passed on since the start."""
         self.swallowed_bytes = 0
@@ -43,11 +43,27 @@ class Way:
         self._fault: Fault = "cut"
         self._struck = threading.Event()
 
+    @property
+    def slice_bytes(self) -> int:
+        """Bytes are passed on in writes of at most so many. Raises `ValueError` for less than 1."""
+        return self._slice_bytes
+
+    @slice_bytes.setter
+    def slice_bytes(self, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"slice_bytes={count!r}: 1 or more, as nothing would pass; stall() is for that")
+        self._slice_bytes = count
+
     def after(self, count: int, fault: Fault) -> threading.Event:
         """Pass `count` more bytes, then let `fault` strike the connection that they belong to, once.
 
         The rest of what came with them waits (`stall`) or is lost. With 0 it strikes when the next byte
-        comes. What is returned is set when it has struck."""
+        comes. What is returned is set when it has struck. Raises `ValueError` for a fault that there is not,
+        and a negative count."""
+        if fault not in _FAULTS:
+            raise ValueError(f"fault={fault!r}: there are {', '.join(map(repr, _FAULTS))}")
+        if count < 0:
+            raise ValueError(f"count={count!r}: 0 or more bytes pass before the fault")
         self._struck = threading.Event()
         self._fault = fault
         self._left = count

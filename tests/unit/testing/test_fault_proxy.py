@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -271,3 +272,24 @@ def test_it_ends_with_connections_in_every_state(echo: Echo) -> None:
     for client in clients:
         client.close()
     assert {echo.ends.get(timeout=SECONDS) for _ in clients} <= {"eof", "reset"}
+
+
+def test_a_fault_that_there_is_not_is_refused_and_nothing_is_armed(proxy: FaultProxy) -> None:
+    misspelt: Any = "resett"
+    with pytest.raises(ValueError, match="'resett': there are 'cut', 'reset', 'stall', 'half_open'"):
+        proxy.to_server.after(3, misspelt)
+    with pytest.raises(ValueError, match="0 or more bytes"):
+        proxy.to_server.after(-1, "cut")
+    with dial(proxy) as client:
+        client.sendall(b"12345")
+        assert take(client, 5) == b"12345"
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_pieces_of_no_bytes_are_refused(proxy: FaultProxy, count: int) -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        proxy.to_client.slice_bytes = count
+    assert proxy.to_client.slice_bytes == 65_536
+    with dial(proxy) as client:
+        client.sendall(b"a")
+        assert take(client, 1) == b"a"
