@@ -20,6 +20,14 @@ BEGIN_MONO: Final = 1_000.0
 BEGIN_WALL: Final = 1_767_225_600_000_000
 """2026-01-01 00:00 UTC in microseconds."""
 _MICROS: Final = 1_000_000
+_OUTSIDE: Final = (
+    *("create_connection", "create_server", "create_unix_connection", "create_unix_server"),
+    *("create_datagram_endpoint", "connect_accepted_socket", "connect_read_pipe", "connect_write_pipe"),
+    *("sock_accept", "sock_connect", "sock_recv", "sock_recv_into", "sock_recvfrom", "sock_recvfrom_into"),
+    *("sock_sendall", "sock_sendto", "sock_sendfile", "add_reader", "add_writer", "remove_reader"),
+    *("remove_writer", "subprocess_exec", "subprocess_shell"),
+)
+"""What a loop is asked for that has to do with the outside world."""
 
 
 class Standstill(RuntimeError):
@@ -109,9 +117,10 @@ class _Time:
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop that does not wait: when nothing is ready, its clock goes on to the next timer.
 
-    It has no sockets and starts no threads; `create_connection` and the like are for those who derive from
-    it. What is ready runs in the order in which it came to be, so equal programs run equally. Where nothing
-    is ready and no timer set, it raises `Standstill`.
+    It has no sockets, processes or threads: while they work real time passes, and none here, so that every
+    timeout would be over at once. Who asks for them gets `NotImplementedError`; `create_connection` and the
+    like are for those who derive from it. What is ready runs in the order in which it came to be, so equal
+    programs run equally. Where nothing is ready and no timer set, it raises `Standstill`.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
@@ -168,3 +177,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Nobody waits who would have to be woken."""
+
+
+def _refusal(text: str) -> Callable[..., Any]:
+    def refuse(*_: object, **__: object) -> Any:
+        raise NotImplementedError(text)
+
+    return refuse
+
+
+def _refuse_all() -> None:
+    thread = (
+        "a VirtualLoop runs nothing in a thread: it does not wait for threads, so its time would run ahead "
+        "of them and every timeout be over; call the function itself, or take a real loop"
+    )
+    setattr(VirtualLoop, "run_in_executor", _refusal(thread))  # noqa: B010 - mypy lets no other way pass
+    for name in _OUTSIDE:
+        text = (
+            f"a VirtualLoop has no {name}: what is outside knows nothing of its time; derive a loop that "
+            f"brings its own {name} between objects in memory, or take a real loop with running_server() "
+            "and FaultProxy"
+        )
+        setattr(VirtualLoop, name, _refusal(text))
+
+
+_refuse_all()

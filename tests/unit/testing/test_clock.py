@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -74,3 +75,48 @@ def test_a_strategy_of_delays_may_be_tried_for_hours() -> None:
     while (delay := strategy.next_delay("tcp://a:1", clock.mono, 0.5)) is not None:
         clock.advance(delay)
     assert 6900 <= clock.mono - began <= 7500
+
+
+def test_a_loop_refuses_threads_as_its_time_would_run_ahead_of_them() -> None:
+    loop = VirtualLoop()
+
+    async def life() -> None:
+        async with asyncio.timeout(3600):
+            await asyncio.to_thread(time.sleep, 0.05)
+
+    with pytest.raises(NotImplementedError, match=r"nothing in a thread.* run ahead .*call the function"):
+        loop.run_until_complete(life())
+    assert loop.time() == VirtualClock().mono
+    with pytest.raises(NotImplementedError, match="nothing in a thread"):
+        loop.run_until_complete(loop.getaddrinfo("localhost", 1))
+    loop.close()
+
+
+def test_a_loop_says_what_to_take_for_sockets_and_processes() -> None:
+    loop = VirtualLoop()
+    with pytest.raises(NotImplementedError, match=r"no create_connection: .* derive .* running_server"):
+        loop.run_until_complete(asyncio.open_connection("127.0.0.1", 1))
+    with pytest.raises(NotImplementedError, match="no create_connection"):
+        loop.run_until_complete(asyncio.open_connection("localhost", 1))
+    with pytest.raises(NotImplementedError, match="no create_server"):
+        loop.run_until_complete(asyncio.start_server(print, "127.0.0.1", 0))
+    with pytest.raises(NotImplementedError, match="no subprocess_exec"):
+        loop.run_until_complete(asyncio.create_subprocess_exec("true"))
+    with pytest.raises(NotImplementedError, match="no add_reader"):
+        loop.add_reader(0, print)
+    loop.close()
+
+
+def test_who_derives_a_loop_brings_connections_of_its_own() -> None:
+    class Nowhere(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return True
+
+    class Linked(VirtualLoop):
+        async def create_connection(self, protocol_factory: Any, host: Any = None, *_: Any, **__: Any) -> Any:
+            return Nowhere(), protocol_factory()
+
+    loop = Linked()
+    reader, _ = loop.run_until_complete(asyncio.open_connection("anywhere", 1))
+    assert isinstance(reader, asyncio.StreamReader)
+    loop.close()
