@@ -6,24 +6,58 @@ Must never know how a store keeps anything: it is asked by its protocol only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
-from tickertape.base.errors import StoreOfAnother
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.base.errors import StoreFull, StoreOfAnother
+from tickertape.base.names import publisher_id
+from tickertape.batch.builder import BatchBuilder
 from tickertape.batch.select import slice_batch
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
+from tickertape.client.room import room_in
+from tickertape.testing.verdicts import must, same
 
-NAME = "checked"
-FIRST = 1_000
+NAME: Final = "checked"
+FIRST: Final = 1_000
+ROOM_BYTES_MIN: Final = 4_096
+"""What the checks hold at once is less."""
+FILLED_BYTES_MAX: Final = 256 * 1024
+"""A store with a larger bound is not filled up to it."""
+_BODY_BYTES: Final = 1_024
+_NOTHING: Final = (0, 0)
+
+Make = Callable[[], PublishStore]
+Kill = Callable[[PublishStore], None]
 
 
-def check_publish_store(make: Callable[[], PublishStore], *, survives: bool = False) -> None:
+class Message(NamedTuple):
+    """All that a store has to give back of a message."""
+
+    sequence: int
+    body: bytes
+    topic: str = "orders"
+    expiration_ms: int = 0
+    correlation_id: str = ""
+    key: str = ""
+
+
+def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | None = None) -> None:
     """Raise `AssertionError` where a store does not do what its client needs.
 
     `make` gives a fresh, empty store each time, or with `survives=True` the one that it gave before, opened
     again after `close`: then what it held, and its highest sequence, must still be there.
+
+    `killed` is for a store that survives the end of its process at any moment, and does what that does:
+    `killed(store)` lets go of locks and files as the system would, and writes nothing. For a store that can
+    be opened twice in one process it is `lambda store: None`. What was settled may be back then, as it is
+    sent again and known to the server; all else must be there. Without `killed` a store that writes only in
+    `close` passes.
+
+    Not checked are several threads (the client has one lock for all calls), power loss, a disk that fails,
+    and speed. A store whose `bytes_max` is above `FILLED_BYTES_MAX` is filled so far only: let `make` give
+    one with less, but at least `ROOM_BYTES_MIN`.
     """
     store = make()
-    assert isinstance(store, PublishStore), "it lacks methods of PublishStore"
+    must(isinstance(store, PublishStore), "it lacks methods of PublishStore")
     store.attach(NAME)
     _is_fresh(store)
     _holds_in_order(store)
@@ -31,113 +65,252 @@ def check_publish_store(make: Callable[[], PublishStore], *, survives: bool = Fa
     _replaces_in_the_middle(store)
     if isinstance(store, AppendingPublishStore):
         _seals_what_was_appended(store)
-    last = store.last_sequence
-    store.put(_stored(last + 1, b"left"))
-    assert _refuses_another(store), "it serves a client of another name"
-    if survives:
-        store.close()
-        store = make()
-        store.attach(NAME)
-        assert _contents(store) == [(last + 1, b"left")], "it forgot what it held"
-        assert store.last_sequence >= last + 1, "it forgot its highest sequence"
-        store.discard(last + 1)
-        store.close()
-        store = make()
-        store.attach(NAME)
-        assert _contents(store) == [], "it brought back what was settled"
-        assert store.last_sequence >= last + 1, "an empty store forgot its highest sequence"
+    _fills_up(store)
+    if survives or killed is not None:
+        store = _survives_close(store, make)
+    if killed is not None:
+        store = _survives_the_process(store, make, killed)
+    _three_batches(store)
+    _refuses_another(store)
     store.close()
 
 
-def _refuses_another(store: PublishStore) -> bool:
-    try:
-        store.attach("another")
-    except StoreOfAnother:
-        return True
-    return False
-
-
 def _is_fresh(store: PublishStore) -> None:
-    assert (store.last_sequence, store.size_bytes, store.unpersisted_count()) == (0, 0, 0), "it is not fresh"
-    assert len(store.held()) == 0
-    assert store.bytes_max > 0
-    assert store.when_full in ("block", "raise")
+    found = (store.last_sequence, store.size_bytes, store.unpersisted_count(), len(store.held()))
+    same("it is not fresh: its last sequence, bytes, messages and batches are", found, (0, 0, 0, 0))
+    must(
+        store.bytes_max >= ROOM_BYTES_MIN,
+        f"it says bytes_max={store.bytes_max}, and what is checked needs {ROOM_BYTES_MIN:,}: a batch of one "
+        "message takes 128 beside it",
+    )
+    must(
+        store.when_full in ("block", "raise"), f"when_full={store.when_full!r} is neither 'block' nor 'raise'"
+    )
 
 
 def _holds_in_order(store: PublishStore) -> None:
-    store.put(_stored(FIRST, b"a"))
-    store.put(_stored(FIRST + 1, b"b", b"c"))
-    assert _contents(store) == [(FIRST, b"a"), (FIRST + 1, b"b"), (FIRST + 2, b"c")]
-    assert (store.unpersisted_count(), store.last_sequence) == (3, FIRST + 2)
+    one, two, three = _plain(FIRST, b"a"), _labelled(FIRST + 1, b"b"), _plain(FIRST + 2, b"c")
+    store.put(_stored(one))
+    store.put(_stored(two, three))
+    same("what was put is held, with topics and labels", _contents(store), [one, two, three])
+    same("the highest sequence is that of the last message put", store.last_sequence, three.sequence)
     size = store.size_bytes
-    assert size > 0
+    must(size > 0, f"it holds messages and says size_bytes={size}")
     store.discard(FIRST - 1)
-    assert store.unpersisted_count() == 3, "it let go of what is not settled"
+    same("what is not settled stays", _contents(store), [one, two, three])
     store.discard(FIRST)
-    assert _contents(store) == [(FIRST + 1, b"b"), (FIRST + 2, b"c")]
-    assert store.size_bytes < size
+    same("what is settled goes, and no more", _contents(store), [two, three])
+    must(store.size_bytes < size, f"it let go of a batch, and size_bytes is {store.size_bytes} after {size}")
     store.discard(FIRST + 1_000_000)
-    assert (store.unpersisted_count(), store.size_bytes) == (0, 0)
-    assert store.last_sequence >= FIRST + 2, "an empty store forgot its highest sequence"
+    _is_empty(store)
+    must(store.last_sequence >= three.sequence, "an empty store forgot its highest sequence")
 
 
 def _cuts_what_is_settled_in_part(store: PublishStore) -> None:
     first = store.last_sequence + 1
-    store.put(_stored(first, b"a", b"b", b"c"))
+    messages = [_plain(first, b"a"), _plain(first + 1, b"b"), _labelled(first + 2, b"c")]
+    store.put(_stored(*messages))
     store.discard(first + 1)
-    assert _contents(store) == [(first + 2, b"c")]
-    store.held()[0].batch.verify()
+    same("of a batch that is settled in part the rest stays", _contents(store), messages[2:])
     store.discard(first + 2)
-    assert (store.unpersisted_count(), store.size_bytes) == (0, 0)
+    _is_empty(store)
 
 
 def _replaces_in_the_middle(store: PublishStore) -> None:
     first = store.last_sequence + 1
-    middle = _stored(first + 1, b"b", b"c", b"d")
-    for stored in (_stored(first, b"a"), middle, _stored(first + 4, b"e")):
+    before, after = _plain(first, b"a"), _labelled(first + 4, b"e")
+    messages = [_labelled(first + 1, b"b"), _plain(first + 2, b"c"), _labelled(first + 3, b"d")]
+    middle = _stored(*messages)
+    for stored in (_stored(before), middle, _stored(after)):
         store.put(stored)
     store.replace(first + 1, first + 3, slice_batch(middle.batch, 1, 3))
-    assert [body for _, body in _contents(store)] == [b"a", b"c", b"d", b"e"]
+    same("the rest takes the place of a batch", _contents(store), [before, *messages[1:], after])
     store.replace(first + 1, first + 3, None)
-    assert _contents(store) == [(first, b"a"), (first + 4, b"e")]
+    same("without a rest all of it goes", _contents(store), [before, after])
     store.replace(first + 1, first + 3, None)
-    assert store.unpersisted_count() == 2, "it let go of more than it was told to"
+    same("what is not held any more is not replaced", _contents(store), [before, after])
     store.discard(first + 4)
-    assert (store.unpersisted_count(), store.size_bytes) == (0, 0)
+    _is_empty(store)
 
 
 def _seals_what_was_appended(store: AppendingPublishStore) -> None:
     before, first = store.last_sequence, store.last_sequence + 1
-    for number, body in enumerate((b"a", b"b")):
-        store.append(first + number, "orders", body)
-    assert (store.last_sequence, store.unpersisted_count()) == (before, 0), "told of before it was sealed"
-    store.seal(_stored(first, b"a", b"b"))
-    assert _contents(store) == [(first, b"a"), (first + 1, b"b")]
-    store.append(first + 2, "orders", b"c")
+    messages = [_plain(first, b"a"), _labelled(first + 1, b"b")]
+    for message in messages:
+        _append(store, message)
+    found = (store.last_sequence, store.unpersisted_count())
+    same("it tells of nothing before it is sealed: its last sequence and messages are", found, (before, 0))
+    store.seal(_stored(*messages))
+    same("what was appended is held once it is sealed", _contents(store), messages)
+    more = [_plain(first + 2, b"c")]
+    _append(store, more[0])
     write = store.writer("orders")
-    bodies = [b"c"]
     if write is not None and write(first + 3, b"d"):
-        bodies.append(b"d")
-    store.seal(_stored(first + 2, *bodies))
-    assert [body for _, body in _contents(store)] == [b"a", b"b", *bodies], "what was written is not kept"
+        more.append(_plain(first + 3, b"d"))
+    store.seal(_stored(*more))
+    same("what was written is held beside it", _contents(store), messages + more)
     store.discard(first + 3)
-    store.seal(_stored(first + 4, b"e"))
-    assert _contents(store) == [(first + 4, b"e")], "what was not appended is not kept"
+    alone = _labelled(first + 4, b"e")
+    store.seal(_stored(alone))
+    same("what was not appended is held when it is sealed", _contents(store), [alone])
     store.discard(first + 4)
-    assert store.unpersisted_count() == 0
+    _is_empty(store)
 
 
-def _stored(first: int, *bodies: bytes) -> Stored:
-    batch = batch_from_bodies("orders", bodies, publisher=9, first_sequence=first)
-    return Stored(first, first + len(bodies) - 1, batch)
+def _fills_up(store: PublishStore) -> None:
+    """As a client does: it puts what there is room for, by what the store says, and then waits or raises."""
+    messages: list[Message] = []
+    taken, bound = 0, store.bytes_max
+    while taken <= min(bound, FILLED_BYTES_MAX):
+        message = _labelled(store.last_sequence + 1, bytes(_BODY_BYTES))
+        stored = _stored(message)
+        if room_in(store) < stored.batch.nbytes:
+            break
+        try:
+            store.put(stored)
+        except StoreFull as error:
+            raise AssertionError(
+                f"it raises StoreFull and says {store.size_bytes} of {bound} bytes"
+            ) from error
+        messages.append(message)
+        taken += stored.batch.nbytes
+        bodies, size = len(messages) * _BODY_BYTES, store.size_bytes
+        must(
+            size >= bodies, f"it holds bodies of {bodies} bytes and says size_bytes={size}: it is never full"
+        )
+    else:
+        must(bound > FILLED_BYTES_MAX, f"it took {taken} bytes with bytes_max={bound} and is not full")
+    must(len(messages) > 1, f"an empty store with bytes_max={bound} has no room for 2 messages of 1 KiB")
+    must(_contents(store) == messages, f"with {taken} bytes in it, it does not hold what was put")
+    store.discard(messages[-1].sequence)
+    _is_empty(store)
 
 
-def _contents(store: PublishStore) -> Sequence[tuple[int, bytes]]:
-    found = []
+def _three_batches(store: PublishStore) -> tuple[list[Message], list[Message]]:
+    """Put three batches, settle one in part, and let something take the place of part of another; all that
+    was put, and what is held now."""
+    first = store.last_sequence + 1
+    one = [_plain(first, b"a"), _labelled(first + 1, b"b"), _plain(first + 2, b"c")]
+    two = [_labelled(first + 3, b"d"), _plain(first + 4, b"e"), _labelled(first + 5, b"f")]
+    three = [_plain(first + 6, b"g"), _labelled(first + 7, b"h")]
+    middle = _stored(*two)
+    for stored in (_stored(*one), middle, _stored(*three)):
+        store.put(stored)
+    store.discard(first)
+    store.replace(first + 3, first + 5, slice_batch(middle.batch, 1, 3))
+    held = one[1:] + two[1:] + three
+    same("three batches, one settled in part and one replaced", _contents(store), held)
+    return one + two + three, held
+
+
+def _survives_close(store: PublishStore, make: Make) -> PublishStore:
+    _, held = _three_batches(store)
+    last = store.last_sequence
+    store.close()
+    store = make()
+    _refuses_another(store)
+    store.close()
+    store = _again(make)
+    same("opened again after close it does not hold what it held before", _contents(store), held)
+    must(store.last_sequence >= last, "it forgot its highest sequence when it was closed")
+    store.discard(last)
+    _is_empty(store)
+    store.close()
+    store = _again(make)
+    same("it brought back what was settled", _contents(store), [])
+    must(store.last_sequence >= last, "an empty store forgot its highest sequence when it was closed")
+    return store
+
+
+def _survives_the_process(store: PublishStore, make: Make, killed: Kill) -> PublishStore:
+    given, held = _three_batches(store)
+    last = store.last_sequence
+    if isinstance(store, AppendingPublishStore):
+        appended = [_plain(last + 1, b"i"), _labelled(last + 2, b"j")]
+        for message in appended:
+            _append(store, message)
+        given, held, last = given + appended, held + appended, last + 2
+    killed(store)
+    after = _again(make)  # `store` is kept meanwhile: it must not write when it is collected
+    found = _contents(after)
+    lost = [message for message in held if message not in found]
+    must(not lost, f"it forgot what it held when its process was killed: {lost!r}")
+    strange = [message for message in found if message not in given]
+    must(not strange, f"after its process was killed it holds what was never put: {strange!r}")
+    must(after.last_sequence >= last, "it forgot its highest sequence when its process was killed")
+    after.discard(last)
+    _is_empty(after)
+    return after
+
+
+def _again(make: Make) -> PublishStore:
+    store = make()
+    store.attach(NAME)
+    return store
+
+
+def _refuses_another(store: PublishStore) -> None:
+    try:
+        store.attach("another")
+    except StoreOfAnother:
+        return
+    raise AssertionError("it holds messages and serves a client of another name")
+
+
+def _is_empty(store: PublishStore) -> None:
+    found = (store.unpersisted_count(), store.size_bytes)
+    same("everything is settled, and the messages and bytes held are", found, _NOTHING)
+
+
+def _plain(sequence: int, body: bytes) -> Message:
+    return Message(sequence, body)
+
+
+def _labelled(sequence: int, body: bytes) -> Message:
+    return Message(sequence, body, "trades", 60_000 + sequence, f"correlation-{sequence}", f"key-{sequence}")
+
+
+def _append(store: AppendingPublishStore, message: Message) -> None:
+    sequence, body, topic, expiration_ms, correlation_id, key = message
+    store.append(sequence, topic, body, expiration_ms, correlation_id, key)
+
+
+def _stored(*messages: Message) -> Stored:
+    builder = BatchBuilder()
+    for sequence, body, topic, expiration_ms, correlation_id, key in messages:
+        builder.add(
+            topic,
+            body,
+            expiration_ms=expiration_ms,
+            correlation_id=correlation_id,
+            key=key,
+            sequence=sequence,
+        )
+    batch = builder.build(publisher=publisher_id(NAME))
+    return Stored(messages[0].sequence, messages[-1].sequence, batch)
+
+
+def _contents(store: PublishStore) -> Sequence[Message]:
+    found: list[Message] = []
     for first, last, batch in store.held():
-        sequences = batch.sequences.tolist()
-        assert (first, last) == (sequences[0], sequences[-1])
-        found += list(zip(sequences, batch.bodies_list(), strict=True))
-    assert found == sorted(found)
-    assert len(found) == store.unpersisted_count()
+        batch.verify()
+        messages = [
+            Message(
+                batch.sequence(i),
+                batch.body(i),
+                batch.topic(i),
+                batch.expiration(i) or 0,
+                batch.correlation_id(i) or "",
+                batch.key(i) or "",
+            )
+            for i in range(batch.count)
+        ]
+        ends = (messages[0].sequence, messages[-1].sequence)
+        same("a batch is held with its first and last sequence", (first, last), ends)
+        publishers = set(batch.publishers.tolist())
+        same("the publisher of what is held", publishers, {publisher_id(NAME)})
+        found += messages
+    sequences = [message.sequence for message in found]
+    same("what is held is in the order of sequences", sequences, sorted(set(sequences)))
+    same("unpersisted_count counts what is held", store.unpersisted_count(), len(found))
     return found

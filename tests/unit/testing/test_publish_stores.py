@@ -1,0 +1,246 @@
+"""The suite of publish stores notices those that lose something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.errors import StoreFull
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.layout import MessageBatch
+from tickertape.client.publish_store import (
+    FilePublishStore,
+    HybridPublishStore,
+    MemoryPublishStore,
+    PublishStore,
+    Stored,
+)
+from tickertape.testing import check_publish_store
+
+Found = tuple[str, int, list[tuple[int, int, bytes]]]
+
+
+class Shelf:
+    """Where a store is found when it is opened again."""
+
+    def __init__(self) -> None:
+        self.found: Found = ("", 0, [])
+
+
+class Shelved(MemoryPublishStore):
+    """Keeps all that it has on a shelf, with each change."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        super().__init__("64KB")
+        self._shelf = shelf
+        name, last_sequence, batches = shelf.found
+        for first, last, encoded in batches:
+            super().put(Stored(first, last, MessageBatch.parse(encoded)))
+        self._name, self._last_sequence = name, last_sequence
+
+    def attach(self, name: str) -> None:
+        super().attach(name)
+        self.changed()
+
+    def put(self, stored: Stored) -> None:
+        super().put(stored)
+        self.changed()
+
+    def discard(self, sequence: int) -> None:
+        super().discard(sequence)
+        self.changed()
+
+    def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
+        super().replace(first, last, rest)
+        self.changed()
+
+    def changed(self) -> None:
+        self.write()
+
+    def write(self) -> None:
+        self._shelf.found = (self._name, self.last_sequence, self.kept())
+
+    def kept(self) -> list[tuple[int, int, bytes]]:
+        return [(first, last, batch.encode()) for first, last, batch in self.held()]
+
+
+def nothing(_: PublishStore) -> None:
+    """The end of a process, for a store that may be opened twice."""
+
+
+def test_a_store_that_writes_each_change_passes() -> None:
+    check_publish_store(partial(Shelved, Shelf()), survives=True, killed=nothing)
+    check_publish_store(partial(Shelved, Shelf()), killed=nothing)
+
+
+class WritesWhenClosed(Shelved):
+    def changed(self) -> None:
+        """Nothing yet."""
+
+    def close(self) -> None:
+        self.write()
+
+
+class KeepsTheNewest(Shelved):
+    def kept(self) -> list[tuple[int, int, bytes]]:
+        return super().kept()[-1:]
+
+
+class ForgetsThePart(Shelved):
+    """Of a batch that was settled in part all is back after a restart."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        super().__init__(shelf)
+        self.whole = {last: (first, last, batch.encode()) for first, last, batch in self.held()}
+
+    def put(self, stored: Stored) -> None:
+        first, last, batch = stored
+        self.whole[last] = (first, last, batch.encode())
+        super().put(stored)
+
+    def kept(self) -> list[tuple[int, int, bytes]]:
+        return [self.whole[last] for _, last, _ in self.held()]
+
+
+class ForgetsTheRest(Shelved):
+    """Keeps what took the place of a batch in memory only."""
+
+    def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
+        self.rest = rest
+        super().replace(first, last, rest)
+
+    def kept(self) -> list[tuple[int, int, bytes]]:
+        rest = getattr(self, "rest", None)
+        return [(first, last, batch.encode()) for first, last, batch in self.held() if batch is not rest]
+
+
+class ForgetsTheNumber(Shelved):
+    def write(self) -> None:
+        self._shelf.found = (self._name, 0, self.kept())
+
+
+class ForgetsTheName(Shelved):
+    def write(self) -> None:
+        self._shelf.found = ("", self.last_sequence, self.kept())
+
+
+@pytest.mark.parametrize(
+    ("kind", "killed", "text"),
+    [
+        (WritesWhenClosed, nothing, "it forgot what it held when its process was killed: .*sequence="),
+        (KeepsTheNewest, None, "opened again after close it does not hold what it held before"),
+        (ForgetsTheRest, None, "opened again after close it does not hold what it held before"),
+        (ForgetsThePart, None, "opened again after close it does not hold what it held before"),
+        (ForgetsTheNumber, None, "an empty store forgot its highest sequence when it was closed"),
+        (ForgetsTheName, None, "serves a client of another name"),
+    ],
+)
+def test_a_store_that_loses_something_over_a_restart_is_told(
+    kind: type[Shelved], killed: Callable[[PublishStore], None] | None, text: str
+) -> None:
+    with pytest.raises(AssertionError, match=text):
+        check_publish_store(partial(kind, Shelf()), survives=True, killed=killed)
+
+
+def test_who_says_nothing_of_kills_may_write_when_it_is_closed() -> None:
+    check_publish_store(partial(WritesWhenClosed, Shelf()), survives=True)
+
+
+class Unlabelled(MemoryPublishStore):
+    """Keeps numbers and bodies, and nothing else."""
+
+    def put(self, stored: Stored) -> None:
+        first, last, batch = stored
+        bodies = batch.bodies_list()
+        kept = batch_from_bodies("orders", bodies, publisher=batch.publisher(0), first_sequence=first)
+        super().put(Stored(first, last, kept))
+
+
+class Nameless(MemoryPublishStore):
+    """Forgets whose messages they are."""
+
+    def put(self, stored: Stored) -> None:
+        first, last, batch = stored
+        super().put(
+            Stored(first, last, batch_from_bodies("orders", batch.bodies_list(), first_sequence=first))
+        )
+
+
+class NeverFull(MemoryPublishStore):
+    """Says too little of what it holds."""
+
+    @property
+    def size_bytes(self) -> int:
+        return min(super().size_bytes, len(self.held()))
+
+
+class NeverQuiteFull(MemoryPublishStore):
+    """Counts bodies only."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(stored.batch.body_bytes for stored in self.held())
+
+
+class DropsTheOldest(MemoryPublishStore):
+    """Makes room by itself."""
+
+    def held(self) -> Sequence[Stored]:
+        return super().held()[-20:]
+
+    def unpersisted_count(self) -> int:
+        return sum(stored.batch.count for stored in self.held())
+
+
+class FullTooSoon(MemoryPublishStore):
+    def put(self, stored: Stored) -> None:
+        if self.size_bytes > 2_000:
+            raise StoreFull("no more")
+        super().put(stored)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Unlabelled, "with topics and labels: .*topic='orders'"),
+        (Nameless, r"the publisher of what is held: \{0\}"),
+        (NeverFull, "it holds bodies of 1024 bytes and says size_bytes=1: it is never full"),
+        (NeverQuiteFull, "with bytes_max=65536 and is not full"),
+        (DropsTheOldest, "bytes in it, it does not hold what was put"),
+        (FullTooSoon, "it raises StoreFull and says .* of 65536 bytes"),
+    ],
+)
+def test_a_store_that_keeps_too_little_is_told(kind: type[MemoryPublishStore], text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        check_publish_store(lambda: kind("64KB"))
+
+
+def test_what_cannot_be_checked_is_told() -> None:
+    with pytest.raises(AssertionError, match="it says bytes_max=100, and what is checked needs 4,096"):
+        check_publish_store(lambda: MemoryPublishStore(100))
+    with pytest.raises(AssertionError, match="it lacks methods of PublishStore"):
+        check_publish_store(object)  # type: ignore[arg-type]
+
+
+def hybrid_killed(store: PublishStore) -> None:
+    assert isinstance(store, HybridPublishStore)
+    store._file.forked()
+
+
+def file_killed(store: PublishStore) -> None:
+    assert isinstance(store, FilePublishStore)
+    store.forked()
+
+
+@pytest.mark.parametrize("sync", ["never", "always"])
+def test_of_ours_the_one_for_killed_processes_survives_them(tmp_path: Path, sync: str) -> None:
+    make = partial(FilePublishStore, tmp_path / "file", "128KB", sync=sync)  # type: ignore[arg-type]
+    check_publish_store(make, survives=True, killed=file_killed)
+
+
+def test_of_ours_the_one_that_writes_when_it_is_closed_says_so(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="it forgot what it held when its process was killed"):
+        check_publish_store(partial(HybridPublishStore, tmp_path / "hybrid"), killed=hybrid_killed)
