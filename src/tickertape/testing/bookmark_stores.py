@@ -6,46 +6,87 @@ Must never look inside a store: what is checked is what a client may rely on.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import Closed
 from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.testing.verdicts import must, same
 
 Open = Callable[[str], BookmarkStore]
+End = Callable[[BookmarkStore], None]
 
 
 def check_bookmark_store(
-    open_store: Open, *, survives_restart: bool = True, filters_after_restart: bool = True
+    open_store: Open,
+    *,
+    survives_restart: bool = True,
+    filters_after_restart: bool = True,
+    killed: End | None = None,
 ) -> None:
     """Raise `AssertionError` naming the first promise that a store breaks.
 
     `open_store(name)` opens the store called so: a new one for a new name, and for the name of one that was
     closed that one again. `survives_restart=False` for a store that then knows nothing any more,
     `filters_after_restart=False` for one that then knows only the recovery point.
+
+    `killed` is for a store that survives the end of its process at any moment, and does what that does:
+    `killed(store)` lets go of locks and files as the system would, and writes nothing. For a store that can
+    be opened twice in one process it is `lambda store: None`. Without it a store that writes only in `close`
+    passes.
+
+    Not checked are power loss, a disk that fails, what a full store does, `adapter`, and speed.
     """
     names = (f"checked-{n}" for n in count())
-    for check in (_order, _gaps, _duplicates, _publishers, _subscriptions, _batches, _notices, _start):
-        with _closing(open_store(next(names))) as store:
+    checks = (_order, _gaps, _duplicates, _publishers, _subscriptions, _batches, _notices, _start, _threads)
+    for check in checks:
+        with _opened(open_store, next(names)) as store:
             check(store)
-    with _closing(open_store(next(names))) as store:
-        _threads(store)
-    if survives_restart:
-        _restart(open_store, next(names), filters_after_restart)
-        _forgotten(open_store, next(names))
+    with _opened(open_store, next(names)) as store:
+        _log(store, "s", 1, [1])
+    _refuses_when_closed(store)
+    ends: list[tuple[str, End]] = [("closed", lambda store: store.close())] if survives_restart else []
+    if killed is not None:
+        ends.append(("killed", killed))
+    for how, end in ends:
+        _restart(_Restarts(open_store, next(names), how, end), filters_after_restart)
+        _forgotten(_Restarts(open_store, next(names), how, end))
+        _all_forgotten(_Restarts(open_store, next(names), how, end))
 
 
-class _closing:  # noqa: N801 - it reads as the function it stands for
-    def __init__(self, store: BookmarkStore) -> None:
-        self._store = store
+class _Restarts:
+    """One store that is opened, ended and opened again. What it was before is kept meanwhile: it must not
+    write when it is collected."""
 
-    def __enter__(self) -> BookmarkStore:
-        return self._store
+    def __init__(self, open_store: Open, name: str, how: str, end: End) -> None:
+        self._open, self._name, self.how, self._end = open_store, name, how, end
+        self.store = open_store(name)
+        self._before: list[BookmarkStore] = []
 
-    def __exit__(self, *_: object) -> None:
-        self._store.close()
+    def again(self) -> BookmarkStore:
+        """The store, by another object."""
+        self._end(self.store)
+        self._before.append(self.store)
+        self.store = self._open(self._name)
+        return self.store
+
+    def same(self, what: str, found: object, wanted: object) -> None:
+        """As `same`, with how it ended."""
+        same(f"{what}, when it was {self.how}", found, wanted)
+
+
+@contextmanager
+def _opened(open_store: Open, name: str) -> Iterator[BookmarkStore]:
+    store = open_store(name)
+    must(isinstance(store, BookmarkStore), "it lacks methods of BookmarkStore")
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def _log(store: BookmarkStore, sub_id: str, publisher: int, sequences: Sequence[int]) -> list[int]:
@@ -54,23 +95,21 @@ def _log(store: BookmarkStore, sub_id: str, publisher: int, sequences: Sequence[
     return list(sequences) if keep is None else [int(n) for n in numbers[keep]]
 
 
-def _same(what: str, found: object, wanted: object) -> None:
-    if found != wanted:
-        raise AssertionError(f"{what}: {found!r} instead of {wanted!r}")
-
-
 def _order(store: BookmarkStore) -> None:
-    _same("an id never seen stands for EPOCH", store.most_recent("s"), [])
+    same("an id never seen stands for EPOCH", store.most_recent("s"), [])
     store.resumed("s")
-    _same("new messages are delivered", _log(store, "s", 5, [10, 11, 12]), [10, 11, 12])
-    _same("nothing discarded stands for EPOCH", store.most_recent("s"), [])
+    same("new messages are delivered", _log(store, "s", 5, [10, 11, 12]), [10, 11, 12])
+    same("nothing discarded stands for EPOCH", store.most_recent("s"), [])
+    for sub_id, sequence in (("s", 10), ("s", 99), ("t", 10)):
+        found = store.is_discarded(sub_id, 5, sequence)
+        same(f"nothing is discarded yet, and is_discarded({sub_id!r}, 5, {sequence}) is", found, False)
     for sequence in (10, 11):
-        _same("discard says that it is so now", store.discard("s", 5, sequence), True)
-        _same("and only once", store.discard("s", 5, sequence), False)
-        _same("the recovery point follows", store.most_recent("s"), [Bookmark(5, sequence)])
-    _same("what is left", store.undiscarded_count("s"), 1)
-    _same("what never came is not discarded", store.discard("s", 5, 99), False)
-    _same("nor by an id never seen", store.discard("t", 5, 12), False)
+        same("discard says that it is so now", store.discard("s", 5, sequence), True)
+        same("and only once", store.discard("s", 5, sequence), False)
+        same("the recovery point follows", store.most_recent("s"), [Bookmark(5, sequence)])
+    same("what is left", store.undiscarded_count("s"), 1)
+    same("what never came is not discarded", store.discard("s", 5, 99), False)
+    same("nor by an id never seen", store.discard("t", 5, 12), False)
 
 
 def _gaps(store: BookmarkStore) -> None:
@@ -78,34 +117,35 @@ def _gaps(store: BookmarkStore) -> None:
     _log(store, "s", 5, [1, 2, 3, 4, 5])
     for sequence in (4, 1, 2):
         store.discard("s", 5, sequence)
-    _same("the recovery point is before the first undiscarded", store.most_recent("s"), [Bookmark(5, 2)])
-    _same("beyond it is remembered what is discarded", store.is_discarded("s", 5, 4), True)
+    same("the recovery point is before the first undiscarded", store.most_recent("s"), [Bookmark(5, 2)])
+    same("beyond it is remembered what is discarded", store.is_discarded("s", 5, 4), True)
+    same("and what is not", store.is_discarded("s", 5, 3), False)
     store.resumed("s")
-    _same("undiscarded ones come again, others not", _log(store, "s", 5, [3, 4, 5, 6]), [3, 5, 6])
+    same("undiscarded ones come again, others not", _log(store, "s", 5, [3, 4, 5, 6]), [3, 5, 6])
     store.discard("s", 5, 3)
-    _same("a gap that closes moves it on", store.most_recent("s"), [Bookmark(5, 4)])
+    same("a gap that closes moves it on", store.most_recent("s"), [Bookmark(5, 4)])
     store.resumed("s", forget_beyond=True)
-    _same("when told so all behind it comes again", _log(store, "s", 5, [4, 5, 6]), [5, 6])
+    same("when told so all behind it comes again", _log(store, "s", 5, [4, 5, 6]), [5, 6])
 
 
 def _duplicates(store: BookmarkStore) -> None:
     store.resumed("s")
     _log(store, "s", 5, [1000, 1002])
-    _same("late ones are duplicates", _log(store, "s", 5, [999, 1001, 1002, 1003]), [1003])
+    same("late ones are duplicates", _log(store, "s", 5, [999, 1001, 1002, 1003]), [1003])
     store.resumed("s")
-    _same("undiscarded ones are none", _log(store, "s", 5, [1000, 1001, 1002, 1003]), [1000, 1002, 1003])
-    _same("but they come once", _log(store, "s", 5, [1000, 1003]), [])
+    same("undiscarded ones are none", _log(store, "s", 5, [1000, 1001, 1002, 1003]), [1000, 1002, 1003])
+    same("but they come once", _log(store, "s", 5, [1000, 1003]), [])
 
 
 def _publishers(store: BookmarkStore) -> None:
     store.resumed("s")
     ids, numbers = np.array([1, 2, 1, 2], np.uint64), np.array([2**64 - 2, 7, 2**64 - 1, 8], np.uint64)
     keep = store.log("s", ids, numbers)
-    _same("publishers are apart", keep is None or bool(keep.all()), True)
+    same("publishers are apart", keep is None or bool(keep.all()), True)
     store.discard("s", 2, 7)
-    _same("order is that of delivery", store.most_recent("s"), [])
+    same("order is that of delivery", store.most_recent("s"), [])
     store.discard("s", 1, 2**64 - 2)
-    _same("one bookmark each", sorted(store.most_recent("s")), [Bookmark(1, 2**64 - 2), Bookmark(2, 7)])
+    same("one bookmark each", sorted(store.most_recent("s")), [Bookmark(1, 2**64 - 2), Bookmark(2, 7)])
 
 
 def _subscriptions(store: BookmarkStore) -> None:
@@ -113,46 +153,46 @@ def _subscriptions(store: BookmarkStore) -> None:
         store.resumed(sub_id)
         _log(store, sub_id, 1, [1, 2])
     store.discard("a", 1, 1)
-    _same("ids are apart", (store.most_recent("a"), store.most_recent("b")), ([Bookmark(1, 1)], []))
-    _same("all are known", sorted(store.subscriptions()), ["a", "b"])
+    same("ids are apart", (store.most_recent("a"), store.most_recent("b")), ([Bookmark(1, 1)], []))
+    same("all are known", sorted(store.subscriptions()), ["a", "b"])
     store.purge("a")
-    _same("a purged one is as never seen", (store.most_recent("a"), store.subscriptions()), ([], ["b"]))
-    _same("and begins anew", _log(store, "a", 1, [1, 2]), [1, 2])
+    same("a purged one is as never seen", (store.most_recent("a"), store.subscriptions()), ([], ["b"]))
+    same("and begins anew", _log(store, "a", 1, [1, 2]), [1, 2])
     store.purge()
-    _same("all are purged", store.subscriptions(), [])
+    same("all are purged", store.subscriptions(), [])
 
 
 def _batches(store: BookmarkStore) -> None:
     store.resumed("s")
     _log(store, "s", 1, range(3000))
     many = np.arange(10, 2000, dtype=np.uint64)
-    _same("many are discarded at once", store.discard_all("s", 1, many), 1990)
-    _same("once", store.discard_all("s", 1, np.arange(0, 20, dtype=np.uint64)), 10)
-    _same("as if one by one", store.most_recent("s"), [Bookmark(1, 1999)])
-    _same("and others stay", store.undiscarded_count("s"), 1000)
+    same("many are discarded at once", store.discard_all("s", 1, many), 1990)
+    same("once", store.discard_all("s", 1, np.arange(0, 20, dtype=np.uint64)), 10)
+    same("as if one by one", store.most_recent("s"), [Bookmark(1, 1999)])
+    same("and others stay", store.undiscarded_count("s"), 1000)
 
 
 def _notices(store: BookmarkStore) -> None:
     store.resumed("s")
     _log(store, "s", 1, [1])
     store.persisted("s", Bookmark(2, 50))
-    _same("a notice waits for what was before it", store.most_recent("s"), [])
+    same("a notice waits for what was before it", store.most_recent("s"), [])
     store.discard("s", 1, 1)
-    _same("then it counts", Bookmark(2, 50) in store.most_recent("s"), True)
+    same("then it counts", Bookmark(2, 50) in store.most_recent("s"), True)
     store.persisted("s", Bookmark(2, 60))
-    _same("a quiet subscription moves on", store.most_recent("s"), [Bookmark(2, 60)])
-    _same("what comes later is new", _log(store, "s", 2, [61]), [61])
+    same("a quiet subscription moves on", store.most_recent("s"), [Bookmark(2, 60)])
+    same("what comes later is new", _log(store, "s", 2, [61]), [61])
 
 
 def _start(store: BookmarkStore) -> None:
     store.started("s", [Bookmark(3, 9)])
-    _same("the start is the first recovery point", store.most_recent("s"), [Bookmark(3, 9)])
+    same("the start is the first recovery point", store.most_recent("s"), [Bookmark(3, 9)])
     store.resumed("s")
     _log(store, "s", 1, [1])
-    _same("until something is discarded", store.most_recent("s"), [Bookmark(3, 9)])
+    same("until something is discarded", store.most_recent("s"), [Bookmark(3, 9)])
     store.discard("s", 1, 1)
     store.started("s", [Bookmark(3, 1)])
-    _same("a later one does not set it back", store.most_recent("s"), [Bookmark(1, 1)])
+    same("a later one does not set it back", store.most_recent("s"), [Bookmark(1, 1)])
 
 
 def _threads(store: BookmarkStore) -> None:
@@ -170,30 +210,91 @@ def _threads(store: BookmarkStore) -> None:
     _log(store, "s", 2, range(total))
     for thread in threads:
         thread.join()
-    _same("two threads discard", store.most_recent("s"), [Bookmark(1, total - 1)])
-    _same("while a third delivers", store.undiscarded_count("s"), total)
+    same("two threads discard", store.most_recent("s"), [Bookmark(1, total - 1)])
+    same("while a third delivers", store.undiscarded_count("s"), total)
 
 
-def _restart(open_store: Open, name: str, filters: bool) -> None:
-    with _closing(open_store(name)) as store:
-        store.started("quiet", [Bookmark(9, 9)])
-        store.resumed("s")
-        _log(store, "s", 1, [1, 2, 3, 4])
-        for sequence in (1, 3):
-            store.discard("s", 1, sequence)
-    with _closing(open_store(name)) as store:
-        _same("recovery points survive", store.most_recent("s"), [Bookmark(1, 1)])
-        _same("starts survive", store.most_recent("quiet"), [Bookmark(9, 9)])
-        store.resumed("s")
-        wanted = [2, 4, 5] if filters else [2, 3, 4, 5]
-        _same("undiscarded ones come after a restart", _log(store, "s", 1, [1, 2, 3, 4, 5]), wanted)
+def _refuses_when_closed(store: BookmarkStore) -> None:
+    bookmark = Bookmark(1, 1)
+    calls: dict[str, Callable[[], object]] = {
+        "started": lambda: store.started("s", [bookmark]),
+        "resumed": lambda: store.resumed("s"),
+        "log": lambda: store.log("s", 1, np.array([2], np.uint64)),
+        "is_discarded": lambda: store.is_discarded("s", 1, 1),
+        "discard": lambda: store.discard("s", 1, 1),
+        "discard_all": lambda: store.discard_all("s", 1, np.array([1], np.uint64)),
+        "persisted": lambda: store.persisted("s", bookmark),
+        "most_recent": lambda: store.most_recent("s"),
+        "undiscarded_count": lambda: store.undiscarded_count("s"),
+        "subscriptions": store.subscriptions,
+        "purge": store.purge,
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except Closed:
+            continue
+        raise AssertionError(f"{name} of a store that was closed does not raise Closed")
 
 
-def _forgotten(open_store: Open, name: str) -> None:
-    with _closing(open_store(name)) as store:
-        store.resumed("s")
-        _log(store, "s", 1, [1])
-        store.discard("s", 1, 1)
-        store.purge("s")
-    with _closing(open_store(name)) as store:
-        _same("a purge survives", (store.subscriptions(), store.most_recent("s")), ([], []))
+def _restart(restarts: _Restarts, filters: bool) -> None:
+    store, wants = restarts.store, restarts.same
+    store.started("quiet", [Bookmark(9, 9)])
+    for sub_id in ("one by one", "many", "noticed"):
+        store.resumed(sub_id)
+    for publisher, sequences in ((1, [1]), (2, [7]), (1, [2, 3, 4]), (2, [8, 9])):
+        _log(store, "one by one", publisher, sequences)
+    for publisher, sequence in ((1, 1), (2, 7), (1, 3)):
+        store.discard("one by one", publisher, sequence)
+    _log(store, "many", 1, range(1, 11))
+    store.discard_all("many", 1, np.arange(1, 7, dtype=np.uint64))
+    _log(store, "noticed", 1, [1])
+    store.discard("noticed", 1, 1)
+    store.persisted("noticed", Bookmark(2, 50))
+    store = restarts.again()
+    known = ["many", "noticed", "one by one", "quiet"]
+    wants("all subscriptions survive", sorted(store.subscriptions()), known)
+    point = [Bookmark(1, 1), Bookmark(2, 7)]
+    wants("recovery points survive, of all publishers", sorted(store.most_recent("one by one")), point)
+    wants("what discard_all discarded stays so", store.most_recent("many"), [Bookmark(1, 6)])
+    noticed = store.most_recent("noticed")
+    wants("a notice survives", (Bookmark(2, 50) in noticed, noticed), (True, noticed))
+    wants("starts survive", store.most_recent("quiet"), [Bookmark(9, 9)])
+    wants("what is discarded is known", store.is_discarded("one by one", 1, 1), True)
+    wants("and what is not", store.is_discarded("one by one", 1, 2), False)
+    for sub_id in ("one by one", "many"):
+        store.resumed(sub_id)
+    wanted = [2, 4, 5] if filters else [2, 3, 4, 5]
+    wants("undiscarded ones come after a restart", _log(store, "one by one", 1, [1, 2, 3, 4, 5]), wanted)
+    wants("of the other publisher too", _log(store, "one by one", 2, [7, 8, 9, 10]), [8, 9, 10])
+    wants("and behind many", _log(store, "many", 1, range(5, 12)), [7, 8, 9, 10, 11])
+    store.close()
+
+
+def _forgotten(restarts: _Restarts) -> None:
+    store, wants = restarts.store, restarts.same
+    for sub_id in ("a", "b"):
+        _discarded(store, sub_id)
+    store.purge("a")
+    store = restarts.again()
+    wants("a purge survives", (store.subscriptions(), store.most_recent("a")), (["b"], []))
+    wants("and others stay", store.most_recent("b"), [Bookmark(1, 1)])
+    wants("a purged one begins anew", _log(store, "a", 1, [1, 2]), [1, 2])
+    store.close()
+
+
+def _all_forgotten(restarts: _Restarts) -> None:
+    store, wants = restarts.store, restarts.same
+    for sub_id in ("a", "b"):
+        _discarded(store, sub_id)
+    store.purge()
+    store = restarts.again()
+    points = [store.most_recent(sub_id) for sub_id in ("a", "b")]
+    wants("a purge of all survives", (store.subscriptions(), points), ([], [[], []]))
+    store.close()
+
+
+def _discarded(store: BookmarkStore, sub_id: str) -> None:
+    store.resumed(sub_id)
+    _log(store, sub_id, 1, [1])
+    store.discard(sub_id, 1, 1)

@@ -20,7 +20,7 @@ NAME: Final = "checked"
 FIRST: Final = 1_000
 ROOM_BYTES_MIN: Final = 4_096
 """What the checks hold at once is less."""
-FILLED_BYTES_MAX: Final = 256 * 1024
+FILLED_BYTES_MAX: Final = 65_536
 """A store with a larger bound is not filled up to it."""
 _BODY_BYTES: Final = 1_024
 _NOTHING: Final = (0, 0)

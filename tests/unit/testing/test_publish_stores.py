@@ -237,7 +237,7 @@ def file_killed(store: PublishStore) -> None:
 
 @pytest.mark.parametrize("sync", ["never", "always"])
 def test_of_ours_the_one_for_killed_processes_survives_them(tmp_path: Path, sync: str) -> None:
-    make = partial(FilePublishStore, tmp_path / "file", "128KB", sync=sync)  # type: ignore[arg-type]
+    make = partial(FilePublishStore, tmp_path / "file", "64KB", sync=sync)  # type: ignore[arg-type]
     check_publish_store(make, survives=True, killed=file_killed)
 
 
