@@ -89,6 +89,13 @@ class Restless(tt.DefaultServerChooser):
         return super().current_uri()
 
 
+class Stubborn(tt.DefaultServerChooser):
+    """Stays where it is, which may be the address of many servers."""
+
+    def report_failure(self, error: tt.TickertapeError, info: ConnectionInfo) -> None:
+        """Nothing."""
+
+
 class Exhausted(tt.DefaultServerChooser):
     """Has no server after the first failure."""
 
@@ -139,3 +146,4 @@ def test_the_checks_find_what_is_wrong_and_let_pass_what_may_be() -> None:
     with pytest.raises(AssertionError, match="lacks methods"):
         check_server_chooser(object)  # type: ignore[arg-type]
     check_server_chooser(lambda: Exhausted(A))
+    check_server_chooser(lambda: Stubborn([A, B]))

@@ -36,7 +36,7 @@ class Reversed(tt.MemorySubscriptionManager):
 
 
 def test_the_checks_find_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="an id that ended goes, and no other"):
         check_subscription_manager(Forgetful)
     with pytest.raises(AssertionError, match="order"):
         check_subscription_manager(Reversed)
