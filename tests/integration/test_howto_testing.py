@@ -56,7 +56,7 @@ def test_the_context_manager_of_the_page_runs() -> None:
     assert admin.startswith("http://127.0.0.1:")
 
 
-@pytest.mark.parametrize("number", range(2, 5))
+@pytest.mark.parametrize("number", range(2, 6))
 def test_the_other_blocks_of_the_page_run_and_what_they_assert_holds(number: int) -> None:
-    assert len(blocks()) == 5
+    assert len(blocks()) == 6
     subprocess.run([sys.executable, "-c", blocks()[number]], env=source_environment(), timeout=60, check=True)
