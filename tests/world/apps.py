@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import tickertape as tt
 import tickertape.client.aio_ha  # not when it is first used: it is to read the clock of the world
@@ -20,15 +20,26 @@ from tests.world.process import Process
 if TYPE_CHECKING:
     from tests.world.world import World
 
+T = TypeVar("T")
 TOPICS: Final = ("a", "b")
 JOBS: Final = "jobs"
 TIMEOUT: Final = 5.0
 """Seconds of a call; of virtual time, as everything here."""
+GRACE: Final = 2.0
+"""Seconds more than its timeout that a call may take; then it has no end."""
 RETRIES: Final = (
     tt.Disconnected, tt.TimedOut, tt.NotReady, tt.JournalFull, tt.StagingFailed, tt.StagingFull,
     tt.TransactionBusy,
 )  # fmt: skip
 """What an application tries again after: the server or the way to it is gone, or its answer is."""
+
+
+class Labels(NamedTuple):
+    """What a message says beside its body."""
+
+    correlation_id: str | None = None
+    key: str | None = None
+    expires: bool = False
 
 
 class Seen(NamedTuple):
@@ -37,6 +48,7 @@ class Seen(NamedTuple):
     topic: str
     body: bytes
     bookmark: str
+    labels: Labels
 
 
 class App(ABC):
@@ -129,15 +141,31 @@ class App(ABC):
         client.set_exception_listener(self.told.append)
         await client.connect_and_logon()
         yield client
-        await client.close()
+        await self.ends(client.close())
         for store in (more.get("publish_store"), more.get("bookmark_store")):
             if store is not None:
                 store.close()
 
+    async def ends(self, call: Awaitable[T]) -> T:
+        """The outcome of a call, which has one in its time."""
+        began = self.world.loop.time()
+        try:
+            async with asyncio.timeout(TIMEOUT + GRACE) as bound:
+                return await call
+        except tt.TimedOut:
+            self.world.counts["call timed out"] += 1
+            raise
+        except TimeoutError:
+            assert bound.expired()
+            taken = self.world.loop.time() - began
+            raise AssertionError(
+                f"{self.name}: a call of {TIMEOUT} s has no end after {taken:.1f} s"
+            ) from None
+
     async def pause(self) -> None:
         """Let others do something."""
-        await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02)) * self.rng.random())
+        await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02)) * self.rng.random() * self.world.pace)
 
     async def again(self) -> None:
         """Wait before something is tried again: whoever asks at once for ever gets nowhere."""
-        await asyncio.sleep(0.02 + 0.1 * self.rng.random())
+        await asyncio.sleep((0.02 + 0.1 * self.rng.random()) * min(self.world.pace, 10.0))

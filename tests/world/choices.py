@@ -27,6 +27,7 @@ READ: Final[Table] = {
     "filter": ("none", "field"),
     "taken by": ("handler", "stream"),
     "store": ("none", "memory", "disk"),
+    "discards": ("at once", "late"),
     "delivery": ("durable", "live", "fully durable"),
     "pace": ("free", "rate", "paused"),
     "credit": ("default", "small"),
@@ -34,8 +35,8 @@ READ: Final[Table] = {
 }
 CONSUME: Final[Table] = {
     "backlog": ("1", "20"),
-    "settles": ("one by one", "in batches"),
-    "gives back": ("never", "sometimes", "expires"),
+    "settles": ("one by one", "in batches", "when full"),
+    "gives back": ("never", "sometimes", "expires", "sleeps"),
     "extends": ("never", "sometimes"),
     "filter": ("none", "field"),
 }
@@ -57,6 +58,14 @@ IMPOSSIBLE: Final = frozenset(
         ("command=subscribe", "pace=paused"),
         ("delivery=live", "pace=rate"),
         ("delivery=live", "pace=paused"),
+        # A batch of bodies has nothing beside them.
+        ("how=batch", "life=two days"),
+        ("how=batch", "label=correlation"),
+        ("how=batch", "key=some"),
+        # Who keeps no store has nothing to discard.
+        ("store=none", "discards=late"),
+        ("command=subscribe", "discards=late"),
+        ("command=replay", "discards=late"),
     }
 )
 

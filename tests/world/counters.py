@@ -20,8 +20,10 @@ MARK: Final = "<!-- script/soak --write writes below this line -->"
 HAPPENED: Final = (
     "power lost in a start", "a disk ended a server", "a disk ended a start", "a stop was cut short",
     "stopped cleanly", "connections sliced", "connections of a process that ended", "connection refused",
-    "committed before", "commit without an answer", "flush without an answer", "replay cut short",
-    "stream cut short", "worker interrupted", "given back", "publish stores opened", "bookmark stores opened",
+    "silence noticed", "call timed out", "lease ended", "committed before", "commit without an answer",
+    "flush without an answer", "flushed", "replay cut short", "stream cut short", "comes again",
+    "plain subscriptions judged", "worker interrupted", "given back", "publish stores opened",
+    "bookmark stores opened",
 )  # fmt: skip
 """What came of it, and what applications met."""
 

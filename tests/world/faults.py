@@ -10,7 +10,8 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tests.world.servers import SimServer
+from tests.world.network import Link
+from tests.world.servers import STOP_SECONDS_MAX, SimServer
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -20,7 +21,14 @@ FAULTS: Final = (
     "write failed", "disk full", "disk slow", "connection cut", "half open", "stalled", "unreachable",
     "wall clock jumped",
 )  # fmt: skip
-"""Each is counted under its name when it happens."""
+"""Each is counted under its name when it strikes: a sync that fails, not one that is to fail; a connection on
+which something did not come through."""
+AT_ONCE: Final = frozenset(
+    {"power lost", "server killed", "server stopped", "connection cut", "wall clock jumped"}
+)
+"""These strike when they are said. The others are counted where they do."""
+OF_DISKS: Final = {"sync failed": "fault_sync", "write failed": "fault_write", "disk full": "no_space"}
+"""What a strict disk calls them."""
 CRASHES: Final = FAULTS[:3]
 """Those that end a server whatever it does."""
 CLIENT_FAULTS: Final = ("client killed", "client lost power")
@@ -28,7 +36,7 @@ CLIENT_FAULTS: Final = ("client killed", "client lost power")
 
 
 class Faults:
-    """Chance's hand. `run` lets things go wrong until it is cancelled; then `heal`."""
+    """Chance's hand. `run` lets things go wrong; then `heal`. `each_seconds`: between two of them."""
 
     def __init__(self, world: World, *, each_seconds: float, kinds: tuple[str, ...] = FAULTS) -> None:
         self.world = world
@@ -67,7 +75,7 @@ class Faults:
         server = self.rng.choice(self.world.servers)
         happened = self._kinds[name](server)
         if happened:
-            self.world.counts[name] += 1
+            self.world.counts[name] += name in AT_ONCE or name in CLIENT_FAULTS
             self.world.note("fault", name, server.name)
         return happened
 
@@ -87,9 +95,7 @@ class Faults:
         world = self.world
         world.network.unreachable.clear()
         for link in world.network.links:
-            link.delay = 0.0
-            if link.client.vanishes or link.server.vanishes:
-                link.cut()
+            link.delay = 0.0  # half-open ones stay so: both ends are to notice
         for server in world.servers:
             server.disk.left = None
             server.disk.disk.space_bytes = None
@@ -119,7 +125,8 @@ class Faults:
     def _stopped(self, server: SimServer) -> bool:
         if not server.up:
             return False
-        server.stop()
+        impatient = self.rng.random() < 0.3
+        server.stop(self.rng.random() * 0.02 if impatient else STOP_SECONDS_MAX)
         return True
 
     def _client_killed(self) -> bool:
@@ -138,12 +145,12 @@ class Faults:
 
     def _disk_fails(self, server: SimServer, operation: str) -> bool:
         error = self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT))
-        server.disk.disk.fail(operation, self.rng.randint(1, 4), error)
+        server.disk.disk.fail(operation, self.rng.randint(1, 2), error)
         return True
 
     def _full(self, server: SimServer) -> bool:
         disk = server.disk.disk
-        disk.space_bytes = disk.used_bytes + self.rng.choice((0, 4_000))
+        disk.space_bytes = disk.used_bytes + self.rng.choice((0, 500))
         self.world.at(self.world.loop.time() + self.rng.random() * 2.0, self._room_again, server)
         return True
 
@@ -153,33 +160,40 @@ class Faults:
 
     def _slow(self, server: SimServer) -> bool:
         server.slow_until = self.world.loop.time() + self.rng.random() * 3.0
+        server.slow_awaited = True
         return True
 
     # -- links and clocks -------------------------------------------------------------------------------
 
+    def _link(self) -> Link | None:
+        """One with both its ends."""
+        links = [link for link in self.world.network.links if link.stands]
+        return self.rng.choice(links) if links else None
+
     def _cut(self) -> bool:
-        links = [link for link in self.world.network.links if not link.over]
-        if links:
-            self.rng.choice(links).cut()
-        return bool(links)
+        link = self._link()
+        if link is not None:
+            link.cut()
+        return link is not None
 
     def _half_open(self) -> bool:
-        links = [link for link in self.world.network.links if not link.over]
-        if links:
+        link = self._link()
+        if link is not None:
             way = self.rng.randrange(3)
-            self.rng.choice(links).half_open(to_server=way != 0, to_client=way != 1)
-        return bool(links)
+            link.half_open(to_server=way != 0, to_client=way != 1)
+        return link is not None
 
     def _stalled(self) -> bool:
-        links = [link for link in self.world.network.links if not link.over]
-        if links:
-            link = self.rng.choice(links)
-            link.delay = self.rng.random() * 2.0
-        return bool(links)
+        link = self._link()
+        if link is not None:
+            link.stall(self.rng.random() * 2.0)
+        return link is not None
 
     def _unreachable(self, server: SimServer) -> bool:
+        """Nobody gets an answer there for a while, and one of them asks."""
         place = server.place
         self.world.network.unreachable.add(place)
+        self._cut()
         self.world.at(
             self.world.loop.time() + self.rng.random() * 2.0, self.world.network.unreachable.discard, place
         )

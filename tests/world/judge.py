@@ -8,14 +8,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tests.world.apps import TOPICS, Seen
+from tests.world.apps import RETRIES, TOPICS, App, Labels, Seen
 from tests.world.publisher import Publisher
-from tests.world.reader import PATTERN, Reader, Reading
+from tests.world.reader import PATTERN, RATE, Reader, Reading
 from tests.world.worker import Worker
+
+RATE_SECONDS: Final = 0.06
+"""So much later than its rate says a reading may be, and catch up."""
+
+
+def calls(apps: Iterable[App], wrong: Sequence[str]) -> None:
+    """Nobody saw what must not be, nor was told of what cannot have happened."""
+    assert not wrong, wrong[:3]
+    for app in apps:
+        strange = [error for error in app.told if not isinstance(error, RETRIES)]
+        assert not strange, f"{app.name} was told of {strange[:3]!r}"
 
 
 class Logged(NamedTuple):
@@ -23,20 +34,23 @@ class Logged(NamedTuple):
 
     topic: str
     body: bytes
+    labels: Labels
 
 
 def all_there(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]]) -> None:
     """All that was published, and all that was said to be persisted, is in one of the logs."""
-    there = {logged.body: logged.topic for log in logs for logged in log}
+    there = {logged.body: logged for log in logs for logged in log}
     for publisher in publishers:
         for number, kept in enumerate(publisher.sent):
             if number not in publisher.perhaps:
                 promised = "and was promised" if number < publisher.promised else "and was taken"
                 assert kept.body in there, f"{publisher.name}: {kept.body[:40]!r} is lost, {promised}"
-            assert there.get(kept.body, kept.topic) == kept.topic
+            if kept.body in there:
+                assert there[kept.body] == tuple(kept), f"{publisher.name}: not what was published"
         for number in publisher.committed:
             for kept in publisher.transactions[number]:
                 assert kept.body in there, f"{publisher.name}: committed transaction {number} is lost"
+                assert there[kept.body] == tuple(kept), f"{publisher.name}: not what was committed"
 
 
 def each_once(publishers: Iterable[Publisher], log: Sequence[Logged]) -> None:
@@ -80,12 +94,18 @@ def readings(readers: Iterable[Reader], log: Sequence[Logged], gone: frozenset[b
         for reading in reader.readings:
             if reading.options["delivery"] == "live":
                 _strike_out(reading, gone - there)
-            expected = [Seen(m.topic, m.body, "") for m in log if _passes(reading, m)]
+            expected = [Seen(m.topic, m.body, "", m.labels) for m in log if _passes(reading, m)]
             label = f"{reader.name} {reading.options} {reading.marks} {reading.lives}"
             assert not reading.wrong, f"{label}: other fields than it asked for: {reading.wrong[:3]}"
             if reading.options["command"] == "subscribe":
                 _in_order([one._replace(bookmark="") for one in reading.seen], expected, label)
                 continue
+            if reading.options["discards"] == "late":
+                seen = {one._replace(bookmark="") for one in reading.seen}
+                assert seen == set(expected), f"{label}: all of them, and nothing else"
+                continue
+            if reading.options["command"] == "replay":
+                _replayed(reading, log, label)
             starts = [0, *reading.lives]
             for start, end in zip(starts, [*starts[1:], None], strict=True):
                 _life(reading, start, end, expected, label)
@@ -115,8 +135,7 @@ def _life(reading: Reading, start: int, end: int | None, expected: Sequence[Seen
     seen = [one._replace(bookmark="") for one in with_bookmarks]
     options = reading.options
     if options["command"] != "replay" and options["taken by"] == "stream" and options["store"] == "none":
-        if options["delivery"] != "live":
-            _begins_again(reading, start, len(reading.seen) if end is None else end, expected, label)
+        _begins_again(reading, start, end, expected, label)
     elif options["delivery"] == "live":
         if end is None:
             assert Counter(seen) == Counter(expected), f"{label}: each once, and all of them"
@@ -152,13 +171,45 @@ def _in_order(seen: Sequence[Seen], expected: Sequence[Seen], label: str) -> Non
     assert places == sorted(set(places)), f"{label}: not in the order of the log, or twice"
 
 
-def _begins_again(reading: Reading, begin: int, until: int, expected: Sequence[Seen], label: str) -> None:
-    """Without a store each stream begins at the beginning."""
+def _begins_again(
+    reading: Reading, begin: int, end: int | None, expected: Sequence[Seen], label: str
+) -> None:
+    """Without a store each stream begins at the beginning; the last one of all has everything."""
+    until = len(reading.seen) if end is None else end
     starts = [int(mark.split()[1]) for mark in reading.marks if mark.startswith("from ")]
     starts = [start for start in starts if begin <= start <= until]
-    for start, end in pairwise([*starts, until]):
-        seen = [one._replace(bookmark="") for one in reading.seen[start:end]]
-        assert seen == list(expected[: end - start]), f"{label}: a stream is the log"
+    for first, last in pairwise([*starts, until]):
+        with_bookmarks = reading.seen[first:last]
+        seen = [one._replace(bookmark="") for one in with_bookmarks]
+        whole = end is None and last == until and first == starts[-1]
+        if reading.options["delivery"] == "live":
+            assert Counter(seen) <= Counter(expected), f"{label}: a stream has each once"
+            assert not whole or len(seen) == len(expected), f"{label}: the last stream has all of them"
+            _by_publisher(with_bookmarks, label)
+        else:
+            assert seen == list(expected[: last - first]), f"{label}: a stream is the log"
+            assert not whole or len(seen) == len(expected), f"{label}: the last stream is all of it"
+
+
+def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:
+    """What was in the log when it was asked for; and not sooner than it may come."""
+    asked = [mark.split() for mark in reading.marks if mark.startswith("asked with ")]
+    if "whole" not in reading.marks:
+        return
+    least = sum(_passes(reading, message) for message in log[: int(asked[-1][2])])
+    assert len(reading.seen) >= least, f"{label}: {len(reading.seen)} of {least} that were there"
+    if reading.options["pace"] == "rate" and reading.moments:
+        taken = reading.moments[-1] - float(asked[-1][4])
+        assert taken >= (len(reading.seen) - 1) / RATE - RATE_SECONDS, f"{label}: in {taken} s"
+
+
+def plainly(reader: Reader, late: Sequence[Logged]) -> bool:
+    """Whether a plain subscription has seen what was published when it surely stood."""
+    if reader.final is None:
+        return False
+    reading = reader.readings[-1]
+    seen = [one.body for one in reading.seen[reader.final :]]
+    return all(message.body in seen for message in late if _passes(reading, message))
 
 
 def work(workers: Sequence[Worker], jobs: Sequence[Logged]) -> None:

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from tests.simulation.journal_world import read_log
 from tests.world import judge
-from tests.world.apps import JOBS, TOPICS, App
-from tests.world.faults import CLIENT_FAULTS, FAULTS, Faults
+from tests.world.apps import JOBS, TIMEOUT, TOPICS, App, Labels
+from tests.world.faults import CLIENT_FAULTS, FAULTS, OF_DISKS, Faults
 from tests.world.judge import Logged
 from tests.world.machines import MachineShape
 from tests.world.publisher import Publisher
@@ -30,7 +30,17 @@ underlying = "{JOBS}"
 lease_period = "5s"
 max_per_subscription_backlog = 20
 """
-PATIENCE: Final = 300.0
+PACES: Final = (*[0.1] * 10, 1.0, 6.0)
+"""Seconds between two faults, one of these for each world: in the slow ones silence is noticed, and leases
+and calls end by their time."""
+NOTICED_SECONDS: Final = 10.0
+"""In these both ends of a connection on which nothing comes through know it: two of the longest heartbeats,
+and what a stall adds."""
+CONNECTED_SECONDS: Final = TIMEOUT + 2.0
+"""In these everybody has a connection again: an attempt that hears nothing, and the next one."""
+LATE: Final = 4
+"""Messages for those who subscribe plainly, to each server, when nothing goes wrong any more."""
+PATIENCE: Final = 600.0
 """Virtual seconds in which everything must come to its end once nothing goes wrong any more."""
 
 
@@ -88,11 +98,15 @@ class Life:
         self.readers = [
             Reader(self.world, [uris[n % len(uris)]], f"r{n}", shape.readings) for n in range(shape.readers)
         ]
+        for number, reader in enumerate(self.readers):
+            reader.length = partial(self._length, number)
         self.workers = [Worker(self.world, uris, f"w{n}", every=n == 0) for n in range(shape.workers)]
         self.world.apps = [*self.publishers, *self.readers, *self.workers]
         self.refused: BaseException | None = None
         """Why the server could not be started."""
-        self.faults = Faults(self.world, each_seconds=0.1, kinds=shape.kinds)
+        each_seconds = self.world.rng.choice(PACES)
+        self.world.pace = each_seconds / PACES[0]
+        self.faults = Faults(self.world, each_seconds=each_seconds, kinds=shape.kinds)
 
     def live(self) -> str:
         """Live it; returns the trace. Raises `AssertionError` for what must not be."""
@@ -118,15 +132,18 @@ class Life:
         async with asyncio.timeout(PATIENCE):
             await self._finish(self.publishers)
             await self._all_up()
+            await self._last_call()
             for number, reader in enumerate(self.readers):
                 log = _log(self.servers[number % len(self.servers)])
                 reader.has_all = partial(judge.has_all, log=log)
                 reader.enough.set()
+                reader.last_call.set()
             await self._finish(self.readers)
             if self.workers:
                 await self._until_worked_off()
             await self._all_up()
         minding.cancel()
+        self._half_open_noticed()
         self._judge()
 
     def _minder_ended(self, minding: asyncio.Task[None]) -> None:
@@ -143,6 +160,50 @@ class Life:
         for app in apps:
             await app.finished
 
+    async def _last_call(self) -> None:
+        """Who subscribes plainly gets what is published from now on."""
+        plain = [reader for reader in self.readers if reader.plain]
+        if not plain:
+            return
+        for reader in self.readers:
+            reader.last_call.set()
+        while any(link.half_open_since is not None and not link.over for link in self.world.network.links):
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(CONNECTED_SECONDS)
+        while any(reader.final is None for reader in plain):
+            await asyncio.sleep(0.1)
+        before = [len(_log(server)) for server in self.servers]
+        late = [
+            Publisher(self.world, [server.uri], f"late{n}", LATE, TOPICS)
+            for n, server in enumerate(self.servers)
+        ]
+        for publisher in late:
+            publisher.start()
+        await self._finish(late)
+        self.publishers += late
+        self.world.apps += late
+        for number, reader in enumerate(self.readers):
+            if reader in plain:
+                at = number % len(self.servers)
+                new = _log(self.servers[at])[before[at] :]
+                await self._seen_plainly(reader, new)
+
+    async def _seen_plainly(self, reader: Reader, new: Sequence[Logged]) -> None:
+        async with asyncio.timeout(None) as bound:
+            bound.reschedule(self.world.loop.time() + NOTICED_SECONDS)
+            while not judge.plainly(reader, new):
+                await asyncio.sleep(0.1)
+        self.world.counts["plain subscriptions judged"] += 1
+
+    def _half_open_noticed(self) -> None:
+        """Nobody believes in a connection on which nothing has come through for long."""
+        now = self.world.loop.time()
+        for link in self.world.network.links:
+            since = link.half_open_since
+            if since is not None and now - since > NOTICED_SECONDS and not link.over:
+                ends = [end for end in (link.client, link.server) if not end.lost and end.owner.alive]
+                assert not ends, f"{[end.name for end in ends]} of link {link.number} since {since}"
+
     async def _until_worked_off(self) -> None:
         """Every publisher has come to its end; what is in the log goes through the queue."""
         (server,) = self.servers
@@ -152,8 +213,17 @@ class Life:
             worker.enough = True
         await self._finish(self.workers)
 
+    def _length(self, number: int) -> int:
+        server = self.servers[number % len(self.servers)]
+        return len(_log(server)) if server.up else 0
+
     def _judge(self) -> None:
         logs = [_log(server) for server in self.servers]
+        for server in self.servers:
+            self.world.counts.update(server.struck)
+            for name, counted in OF_DISKS.items():
+                self.world.counts[name] += server.struck[counted]
+        judge.calls(self.world.apps, self.world.wrong)
         judge.all_there(self.publishers, logs)
         gone = judge.may_be_gone(self.publishers, logs)
         for number, log in enumerate(logs):
@@ -170,7 +240,11 @@ def _log(server: SimServer) -> list[Logged]:
     """What it has recorded for applications."""
     assert server.instance is not None
     return [
-        Logged(batch.topic(i), bytes(batch.body(i)))
+        Logged(
+            batch.topic(i),
+            bytes(batch.body(i)),
+            Labels(batch.correlation_id(i), batch.key(i), batch.expiration(i) is not None),
+        )
         for _, batch in read_log(server.instance.broker.journal, server.disk)
         for i in range(batch.count)
         if not batch.topic(i).startswith("$")

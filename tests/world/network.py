@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from tests.world.process import Process, running
 
@@ -20,6 +21,8 @@ LATENCIES: Final = (0.0001, 0.002, 0.05)
 """Seconds, one of these for each connection; each piece takes up to so long."""
 WINDOWS: Final = (1 << 20, 65_536, 4_096)
 """Bytes on the way or unread in one direction."""
+SILENCE_SECONDS: Final = 1.0
+"""Two of the shortest heartbeats."""
 FORGOTTEN_SECONDS: Final = 120.0
 """After this the system ends a connection on which nothing comes through."""
 
@@ -108,6 +111,7 @@ class End(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
+        self.link.given_up()
         self._eof_wanted = True
         if self._inbox:
             self.other._lose_later(ConnectionResetError(104, "Connection reset by peer"))
@@ -118,6 +122,7 @@ class End(asyncio.Transport):
     def abort(self) -> None:
         """End at once; the other end is told."""
         self._closing = True
+        self.link.given_up()
         self._unsent.clear()
         self._soon(self._end, None)
         self.other._lose_later(ConnectionResetError(104, "Connection reset by peer"))
@@ -157,7 +162,9 @@ class End(asyncio.Transport):
             piece = bytes(self._unsent[:size])
             del self._unsent[:size]
             self._on_the_way += size
-            if not self.vanishes:
+            if self.vanishes:
+                link.strikes("half open")
+            else:
                 self._travel(self.other._arrived, piece)
         if self._full and len(self._unsent) <= self._low:
             self._full = False
@@ -171,6 +178,8 @@ class End(asyncio.Transport):
 
     def _travel(self, arrive: Callable[..., None], *what: Any) -> None:
         link = self.link
+        if link.delay:
+            link.strikes("stalled")
         moment = link.loop.time() + link.rng.random() * link.latency + link.delay
         self._arrives_at = max(self._arrives_at, moment)
         # Timers of one moment fire in any order; what travels does not overtake.
@@ -186,7 +195,7 @@ class End(asyncio.Transport):
             self._lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
     def _arrived(self, piece: bytes) -> None:
-        self.link.note(self.link.number, self.name, len(piece))
+        self.link.note(self.link.number, self.name, crc32(piece))
         self._inbox += piece
         self.owner.run(self._read)
 
@@ -244,6 +253,9 @@ class Link:
         self.window = self.rng.choice(WINDOWS)
         self.delay = 0.0
         """Seconds that everything takes longer just now."""
+        self.half_open_since: float | None = None
+        self._awaited: set[str] = set()
+        """What was done to it and has not struck yet."""
         self.silent_end = False
         """Whether nobody tells an end that the other process is gone: its machine is, too."""
         self.client = End(self, client, "client")
@@ -256,6 +268,28 @@ class Link:
         """Whether both ends are gone."""
         return self.client.lost and self.server.lost
 
+    @property
+    def stands(self) -> bool:
+        """Whether everything comes through, if late, and neither end is about to go."""
+        return not any(end.lost or end.vanishes or end.is_closing() for end in (self.client, self.server))
+
+    def strikes(self, what: str) -> None:
+        """What was done to it is felt now."""
+        if what in self._awaited:
+            self._awaited.remove(what)
+            self.counts[what] += 1
+
+    def given_up(self) -> None:
+        """An end closes it. Where nothing has come through for so long it is because of that."""
+        since = self.half_open_since
+        if since is not None and self.loop.time() - since > SILENCE_SECONDS:
+            self.counts["silence noticed"] += 1
+
+    def stall(self, seconds: float) -> None:
+        """From now on everything takes longer."""
+        self.delay = seconds
+        self._awaited.add("stalled")
+
     def cut(self) -> None:
         """Both ends hear of it, each in its own time."""
         self.client.cut()
@@ -265,6 +299,8 @@ class Link:
         """From now on nothing comes through in these directions, and nobody is told until it is forgotten."""
         self.client.vanishes |= to_server
         self.server.vanishes |= to_client
+        self.half_open_since = self.loop.time()
+        self._awaited.add("half open")
         self.forget()
 
     def forget(self) -> None:
@@ -309,7 +345,7 @@ class Network:
         assert client is not None, "only processes connect"
         await asyncio.sleep(self.rng.random() * 0.002)
         while (host, port) in self.unreachable:
-            self.counts["connecting to what does not answer"] += 1
+            self.counts["unreachable"] += 1
             await asyncio.sleep(FORGOTTEN_SECONDS)
         owner, accept = self._listening.get((host, port), (None, None))
         if owner is None or accept is None or not owner.alive:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 import tickertape as tt
-from tests.world.apps import RETRIES, App
+from tests.world.apps import RETRIES, App, Labels
 from tests.world.choices import PUBLISH, Options, json_body
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Sent(NamedTuple):
 
     topic: str
     body: bytes
+    labels: Labels
 
 
 class Publisher(App):
@@ -82,7 +83,7 @@ class Publisher(App):
     async def _flush(self, client: tt.AsyncHAClient) -> bool:
         upto = len(self.sent)
         try:
-            await client.publish_flush()
+            await self.ends(client.publish_flush())
         except RETRIES:
             self.world.counts["flush without an answer"] += 1
             return False
@@ -93,29 +94,32 @@ class Publisher(App):
         options = self.chooser.draw(PUBLISH)
         if options["how"] == "transaction":
             plan = [self._next(options) for _ in range(self.rng.choice((0, 1, 5)))]
-            self.transactions.append([Sent(topic, body) for topic, body in plan])
             self._extra = self._extras(options)
+            labels = _labels(self._extra)
+            self.transactions.append([Sent(topic, body, labels) for topic, body in plan])
             await self._commit(client, len(self.transactions) - 1)
         elif options["how"] == "one":
             topic, body = self._next(options)
-            self.sent.append(Sent(topic, body))
-            await client.publish(topic, body, **self._extras(options))
+            extra = self._extras(options)
+            self.sent.append(Sent(topic, body, _labels(extra)))
+            await client.publish(topic, body, **extra)
         else:
             topic = self.rng.choice(self.topics)
             bodies = [self._next(options)[1] for _ in range(self.rng.choice((1, 4, 8)))]
-            self.sent += [Sent(topic, body) for body in bodies]
+            self.sent += [Sent(topic, body, Labels()) for body in bodies]
             await client.publish_batch(topic, bodies)
         self._returned = len(self.sent)
-        self.chooser.done(options)
+        if options["how"] != "transaction" or self.transactions[-1]:
+            self.chooser.done(options)
 
     async def _commit(self, client: tt.AsyncHAClient, number: int) -> None:
         """The same transaction until it is committed: nobody is told that it failed without trying again."""
         while True:
             try:
                 transaction = client.transaction(f"t{number}")
-                for topic, body in self.transactions[number]:
+                for topic, body, _ in self.transactions[number]:
                     transaction.publish(topic, body, **self._extra)
-                result = await transaction.commit()
+                result = await self.ends(transaction.commit())
             except RETRIES:
                 self.world.counts["commit without an answer"] += 1
                 await self.again()
@@ -136,3 +140,7 @@ class Publisher(App):
             "correlation_id": None if options["label"] == "none" else f"c{self._made}",
             "sow_key": None if options["key"] == "none" else f"k{self._made % 3}",
         }
+
+
+def _labels(extra: dict[str, Any]) -> Labels:
+    return Labels(extra["correlation_id"], extra["sow_key"], extra["expiration"] is not None)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 import tickertape as tt
-from tests.world.apps import RETRIES, TOPICS, App, Seen
+from tests.world.apps import RETRIES, TOPICS, App, Labels, Seen
 from tests.world.choices import FILTER, READ, SELECT, Options
 
 if TYPE_CHECKING:
     from tests.world.world import World
 
 PATTERN: Final = "^[ab]$"
-RATE: Final = 2_000
+RATE: Final = 200
 """Messages a second, of those who ask for a rate."""
-QUIET: Final = 15.0
+QUIET: Final = 30.0
 """Seconds in which whoever has lost its connection has got another one and what it missed."""
 LINGER: Final = 0.5
 """In these seconds nothing more comes to whoever has everything."""
@@ -39,6 +39,8 @@ class Reading(NamedTuple):
     """Bodies with other fields than it asked for."""
     lives: list[int]
     """Where in `seen` a process begins that knows nothing of what came before."""
+    moments: list[float]
+    """When each of `seen` came."""
 
 
 class Reader(App):
@@ -55,6 +57,15 @@ class Reader(App):
         """Nothing more is published: who has everything may stop."""
         self.has_all: Callable[[Reading], bool] = lambda _: False
         """Whether that is so; known when it is enough."""
+        self.last_call = asyncio.Event()
+        """Nothing goes wrong any more: who subscribes plainly now gets what is published then."""
+        self.final: int | None = None
+        """Of the plain subscription of this moment: what it had seen when it was placed after that."""
+        self.length: Callable[[], int] = lambda: 0
+        """How much of the log is there to be read."""
+        self._late: list[tuple[bytes, tt.Message]] = []
+        """Messages that it will discard, and their bodies."""
+        self._discarded: set[bytes] = set()
 
     def forget(self) -> None:
         if not self._reads:
@@ -62,6 +73,14 @@ class Reader(App):
         reading = self.readings[-1]
         if reading.options["store"] != "disk":
             reading.lives.append(len(reading.seen))
+        self._late.clear()
+        if reading.options["store"] != "disk" or self._disk == "ring":
+            self._discarded.clear()  # all of it comes again, or what was discarded beyond a gap
+
+    @property
+    def plain(self) -> bool:
+        """Whether it has a plain subscription now."""
+        return self._reads and self.readings[-1].options["command"] == "subscribe"
 
     @property
     def may_lose_power(self) -> bool:
@@ -72,7 +91,10 @@ class Reader(App):
             if not self._reads:
                 options = self.chooser.draw(READ)
                 topic = self.rng.choice(TOPICS) if options["topic"] == "literal" else PATTERN
-                self.readings.append(Reading(options, topic, [], [], [], []))
+                self.readings.append(Reading(options, topic, [], [], [], [], []))
+                self.final = None
+                self._late.clear()
+                self._discarded.clear()
                 self._left -= 1
                 self._reads = True
             await self._read(self.readings[-1])
@@ -119,14 +141,15 @@ class Reader(App):
     async def _resume(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         if reading.options["pace"] == "paused":
             await self.pause()
-            await client.resume("r")
+            await self.ends(client.resume("r"))
 
     async def _replay(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         """Until one comes to its end."""
         while True:
-            del reading.seen[:], reading.lives[:]
+            del reading.seen[:], reading.lives[:], reading.moments[:]
+            reading.marks.append(f"asked with {self.length()} at {self.world.loop.time()}")
             try:
-                stream = await client.replay(reading.topic, sub_id="r", **self._arguments(reading))
+                stream = await self.ends(client.replay(reading.topic, sub_id="r", **self._arguments(reading)))
                 await self._resume(client, reading)
                 async for message in stream:
                     self._saw(reading, message)
@@ -140,12 +163,13 @@ class Reader(App):
     async def _handled(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         def take(message: tt.Message) -> None:
             self._saw(reading, message)
-            if client.bookmark_store is not None:
-                message.discard()
+            self._done_with(client, reading, message)
 
         while True:
             try:
-                await client.subscribe(reading.topic, sub_id="r", on_message=take, **self._arguments(reading))
+                await self.ends(
+                    client.subscribe(reading.topic, sub_id="r", on_message=take, **self._arguments(reading))
+                )
                 break
             except tt.SubscriptionExists:
                 break  # its answer was lost, and the client has placed it again
@@ -158,8 +182,12 @@ class Reader(App):
             except RETRIES:  # perhaps it was not even asked
                 await self.again()
         reading.marks.append("placed")
+        if reading.options["command"] == "subscribe":
+            await self.last_call.wait()
+            self.final = len(reading.seen)
         await self.enough.wait()
         await self._until_it_has_all(reading)
+        self._discard_late()
 
     async def _streamed(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         """A stream ends with its connection; who wants the rest asks again, at last until all is there."""
@@ -167,16 +195,23 @@ class Reader(App):
         while not whole:
             reading.marks.append(f"from {len(reading.seen)}")
             enough = self.enough.is_set()
+            last_call = self.last_call.is_set() and reading.options["command"] == "subscribe"
             try:
-                stream = await client.subscribe(reading.topic, sub_id="r", **self._arguments(reading))
+                stream = await self.ends(
+                    client.subscribe(reading.topic, sub_id="r", **self._arguments(reading))
+                )
                 await self._resume(client, reading)
                 taking = asyncio.create_task(self._take(client, reading, stream))
+                if last_call:
+                    self.final = len(reading.seen)
+                    await self.enough.wait()
+                    enough = True
                 if enough:
                     await self._until_it_has_all(reading)
                     whole = True
                 else:
-                    await asyncio.wait((taking,), timeout=0.3)
-                await stream.close()
+                    await asyncio.wait((taking,), timeout=0.3 * self.world.pace)
+                await self.ends(stream.close())
                 await taking
             except (*RETRIES, tt.SubscriptionUnknown):
                 whole = False
@@ -186,8 +221,23 @@ class Reader(App):
     async def _take(self, client: tt.AsyncHAClient, reading: Reading, stream: Any) -> None:
         async for message in stream:
             self._saw(reading, message)
-            if client.bookmark_store is not None:
-                message.discard()
+            self._done_with(client, reading, message)
+
+    def _done_with(self, client: tt.AsyncHAClient, reading: Reading, message: tt.Message) -> None:
+        """Discard it, or, some time later, several of them, in any order."""
+        if client.bookmark_store is None:
+            return
+        self._late.append((reading.seen[-1].body, message))
+        if reading.options["discards"] == "at once" or self.rng.random() < 0.2:
+            self._discard_late()
+
+    def _discard_late(self) -> None:
+        self.rng.shuffle(self._late)
+        keep = len(self._late) > 3 and self.rng.random() < 0.5
+        for body, message in self._late[int(keep) :]:
+            message.discard()
+            self._discarded.add(body)
+        del self._late[int(keep) :]
 
     async def _until_it_has_all(self, reading: Reading) -> None:
         """Or until it is clear that it will not; and a little longer, as nothing is to come twice."""
@@ -198,9 +248,13 @@ class Reader(App):
 
     def _saw(self, reading: Reading, message: tt.Message) -> None:
         body = bytes(message.data)
+        labels = Labels(message.correlation_id, message.sow_key, message.expiration is not None)
         if reading.options["select"] == "some":
             fields = msgspec.json.decode(body)
             if list(fields) != ["by", "n", "even"]:
                 reading.wrong.append(body)
             body = self.world.bodies[fields["by"], fields["n"]]
-        reading.seen.append(Seen(message.topic, body, str(message.bookmark or "")))
+        if body in self._discarded:
+            self.world.wrong.append(f"{self.name} {reading.options}: {body!r} was discarded and comes again")
+        reading.seen.append(Seen(message.topic, body, str(message.bookmark or ""), labels))
+        reading.moments.append(self.world.loop.time())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import lru_cache
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tests.world.world import World
 
 HOST: Final = "sim"
+ENDING: Final = ("fault_sync", "fault_write", "no_space")
+"""What a disk may do that ends a server."""
 STOP_SECONDS_MAX: Final = 17.0
 """Of a clean stop; what is not on disk then has no acknowledgement."""
 JOB_SECONDS: Final = 0.003
@@ -78,6 +80,7 @@ class SimLane:
         try:
             self._work(self._items[0])
         except PowerLost:
+            self._server.world.counts["power lost in a disk operation"] += 1
             self._server.power_lost()
             return
         self._items.popleft()
@@ -119,12 +122,18 @@ class SimServer:
         self.port = port
         self.uri = f"tcp://{HOST}:{port}"
         self.config = config_of(text, segment_bytes)
-        self.disk = FailingDisk(StrictDisk(Random(world.rng.getrandbits(64)), counts=world.counts))
+        self.struck: Counter[str] = Counter()
+        """What its disks counted, faults that struck among it."""
+        self.disk = FailingDisk(StrictDisk(Random(world.rng.getrandbits(64)), counts=self.struck))
         self.process: Process | None = None
         self.instance: Instance | None = None
         self._opened: Opened | None = None
         self.slow_until = 0.0
         """Until then its disk takes long."""
+        self.slow_awaited = False
+        """It has not taken long yet."""
+        self._faults_before = 0
+        """Of its disks, when it was started."""
         self.starts = 0
         self.failed: TickertapeError | None = None
         """Why it ended by itself."""
@@ -147,9 +156,11 @@ class SimServer:
 
     def job_seconds(self) -> float:
         """What the disk takes for the next thing."""
-        rng = self.world.rng
-        slow = 0.5 if self.world.loop.time() < self.slow_until else JOB_SECONDS
-        return rng.random() * slow
+        slow = self.world.loop.time() < self.slow_until
+        if slow and self.slow_awaited:
+            self.slow_awaited = False
+            self.world.counts["disk slow"] += 1
+        return self.world.rng.random() * (0.5 if slow else JOB_SECONDS)
 
     # -- its life -------------------------------------------------------------------------------------
 
@@ -159,11 +170,12 @@ class SimServer:
         world = self.world
         self.starts += 1
         self.failed = None
+        self._faults_before = self._disk_faults()
         self.process = process = Process(self.name, world.loop)
         try:
             process.run(self._open)
         except PowerLost:
-            world.counts["power lost in a start"] += 1
+            world.counts.update(("power lost in a start", "power lost in a disk operation"))
             self.power_lost()
         except (OSError, JournalFailed) as error:  # the process ends, and whoever minds it starts it again
             world.counts["a disk ended a start"] += 1
@@ -199,6 +211,8 @@ class SimServer:
             self._end_cleanly(instance)
             return
         self.failed = error
+        if self._disk_faults() == self._faults_before:
+            self.world.wrong.append(f"{self.name} ended though its disk did what it was told: {error!r}")
         self.world.counts["a disk ended a server"] += 1
         self.sigkill()
 
@@ -211,17 +225,21 @@ class SimServer:
             with contextlib.suppress(OSError):
                 record_end(self._opened)
         except PowerLost:
+            self.world.counts["power lost in a disk operation"] += 1
             self.power_lost()
             return
         self.world.counts["stopped cleanly"] += 1
         self._gone()
 
-    def stop(self) -> None:
-        """Ask it for a clean stop, as `server/app.py` does; it takes a while, and is cut short in the end."""
+    def _disk_faults(self) -> int:
+        return sum(number for name, number in self.struck.items() if name in ENDING)
+
+    def stop(self, patience_seconds: float) -> None:
+        """Ask it for a clean stop, as `server/app.py` does; it takes a while, and is cut short after that."""
         if self.instance is not None and self.process is not None:
             self.world.network.close(HOST, self.port)
             self.process.run(self.instance.close)
-            self.world.at(self.world.loop.time() + STOP_SECONDS_MAX, self._stops_at_once, self.instance)
+            self.world.at(self.world.loop.time() + patience_seconds, self._stops_at_once, self.instance)
 
     def _stops_at_once(self, instance: Instance) -> None:
         if self.instance is instance:

@@ -9,19 +9,22 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.processes import source_environment
-from tests.helpers.tiers import parts
 from tests.world.choices import missing
 from tests.world.life import LARGE, MACHINES, PAIR, SHAPES, SMALL, TRIO, Shape, live
 from tests.world.machines import MachineShape
 
-WORLDS = 40
-"""In so many each fault comes up, and each pair of options where there are clients of each kind."""
-SMALLEST = 200
-"""The same, of the smallest worlds."""
+EVERY_RUN = {MACHINES: 200, SMALL: 120, TRIO: 60, PAIR: 60, LARGE: 40}
+"""In so many worlds each fault strikes, and each pair of options where there are clients of each kind."""
+FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, LARGE: 1_200}
+HAPPENED = (
+    "given back", "lease ended", "commit without an answer", "publish stores opened",
+    "bookmark stores opened", "silence noticed", "call timed out", "plain subscriptions judged",
+)  # fmt: skip
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 TRACES = """
 import sys
@@ -44,45 +47,39 @@ def _lived(shape: Shape | MachineShape, seeds: range, *more: str) -> Counter[str
     return counts
 
 
-def _seeds(part: int) -> range:
-    """Those of a part: the later ones are larger."""
-    first = part * WORLDS if part < 2 else (4 * part - 6) * WORLDS
-    return range(first, first + (WORLDS if part < 2 else 4 * WORLDS))
+def _parts(shape: Shape | MachineShape) -> list[Any]:
+    """Seeds for each part of a test: the first is every run's."""
+    number = EVERY_RUN[shape]
+    every = range(number)
+    later = [range(first, first + 2 * number) for first in range(number, FULL[shape], 2 * number)]
+    return [every, *(pytest.param(seeds, marks=pytest.mark.full) for seeds in later)]
 
 
-@pytest.mark.parametrize("part", parts(100, 2))
-def test_the_machines_alone_keep_their_promises(part: int) -> None:
+@pytest.mark.parametrize("seeds", _parts(MACHINES), ids=str)
+def test_the_machines_alone_keep_their_promises(seeds: range) -> None:
     """Each world with a crash of the server and a start from what it left."""
-    seeds = range(part * SMALLEST, (part + 1) * SMALLEST)
     _lived(MACHINES, seeds, "power lost in a start", "comes again", "flushed", "closed", "sectors_dropped")
 
 
-@pytest.mark.parametrize("part", parts(26, 2))
-def test_one_server_keeps_its_promises(part: int) -> None:
-    _lived(SMALL, _seeds(part))
+@pytest.mark.parametrize("seeds", _parts(SMALL), ids=str)
+def test_one_server_keeps_its_promises(seeds: range) -> None:
+    _lived(SMALL, seeds, "plain subscriptions judged")
 
 
-@pytest.mark.parametrize("part", parts(14))
-def test_a_publisher_a_reader_and_a_worker(part: int) -> None:
-    _lived(TRIO, _seeds(part), "given back")
+@pytest.mark.parametrize("seeds", _parts(TRIO), ids=str)
+def test_a_publisher_a_reader_and_a_worker(seeds: range) -> None:
+    _lived(TRIO, seeds, "given back", "lease ended")
 
 
-@pytest.mark.parametrize("part", parts(14))
-def test_publishers_go_to_whichever_server_is_there(part: int) -> None:
-    _lived(PAIR, _seeds(part))
+@pytest.mark.parametrize("seeds", _parts(PAIR), ids=str)
+def test_publishers_go_to_whichever_server_is_there(seeds: range) -> None:
+    _lived(PAIR, seeds)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", parts(9))
-def test_readers_queues_and_transactions_beside_each_other(part: int) -> None:
-    counts = _lived(
-        LARGE,
-        _seeds(part),
-        "given back",
-        "commit without an answer",
-        "publish stores opened",
-        "bookmark stores opened",
-    )
+@pytest.mark.parametrize("seeds", _parts(LARGE), ids=str)
+def test_readers_queues_and_transactions_beside_each_other(seeds: range) -> None:
+    counts = _lived(LARGE, seeds, *HAPPENED)
     assert not missing(counts), "pairs of options that never came up"
 
 

@@ -1,4 +1,4 @@
-"""Owns working off a queue in a world: what was taken of it and how it was settled.
+"""Owns working off a queue in a world: what was taken of it, who held it when, and how it was settled.
 
 Must never settle what it did not get.
 """
@@ -7,16 +7,33 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 import tickertape as tt
-from tests.world.apps import RETRIES, App, Seen
+from tests.world.apps import RETRIES, App, Labels, Seen
 from tests.world.choices import CONSUME, FILTER, Options
 
 if TYPE_CHECKING:
+    from tests.world.network import Link
     from tests.world.world import World
 
 WORK: Final = "work"
+LEASE_SECONDS: Final = 5.0
+
+
+class Held(NamedTuple):
+    """A message that a worker has, by a lease that began after `since`, over `link`."""
+
+    worker: Worker
+    link: Link
+    since: float
+
+    def surely(self) -> bool:
+        """Whether the lease lives, whatever is under way: the connection stands, and it is not over yet."""
+        world = self.worker.world
+        return self.link.stands and not self.link.delay and world.loop.time() - self.since < LEASE_SECONDS
 
 
 class Worker(App):
@@ -32,11 +49,19 @@ class Worker(App):
         self.perhaps: set[bytes] = set()
         """Acknowledged by a process that ended before it was told that the server has that."""
         self._options = self.chooser.draw(CONSUME, **self._fixed)
+        self._did: set[str] = set()
+        """What its options say that comes sometimes, and came."""
+        self._placed = 0.0
+        """When its stream was asked for."""
+        self._acked: dict[bytes, Held] = {}
+        """Acknowledged, and nobody has said yet that the server has that."""
         self.enough = False
 
     def forget(self) -> None:
         self.perhaps.update(self.settled[self.sure :])
         del self.settled[self.sure :]
+        self._acked.clear()
+        self._lets_go()
 
     async def run(self) -> None:
         async with self.client() as client:
@@ -44,50 +69,121 @@ class Worker(App):
                 await self._work(client, self._options)
             while not await self._flush(client):
                 await self.again()
-        self.chooser.done(self._options)
+        wanted = {name for name in ("gives back", "extends") if self._options[name] != "never"}
+        if wanted <= self._did:
+            self.chooser.done(self._options)
 
     async def _work(self, client: tt.AsyncHAClient, options: Options) -> None:
+        self._placed = self.world.loop.time()
+        taken: list[tt.Message] = []
+        sleeps = False
         try:
-            stream = await client.subscribe(
-                WORK,
-                sub_id="w",
-                max_backlog=int(options["backlog"]),
-                filter=FILTER if options["filter"] == "field" else None,
+            stream = await self.ends(
+                client.subscribe(
+                    WORK,
+                    sub_id="w",
+                    max_backlog=int(options["backlog"]),
+                    filter=FILTER if options["filter"] == "field" else None,
+                )
             )
             with suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
+                async with asyncio.timeout(0.5 if self.world.pace == 1.0 else 3.0):
                     async for message in stream:
-                        await self._settle(client, message, options)
+                        self._takes(message, options)
+                        if options["gives back"] == "sleeps" and self.rng.random() < 0.1:
+                            sleeps = True
+                            break
+                        if options["settles"] == "when full":
+                            taken.append(message)
+                        else:
+                            await self._settle(client, message, options)
+            if sleeps:
+                await self._sleeps()
+            for message in taken:
+                await self._settle(client, message, options)
             await self._flush(client)
-            await stream.close()
+            self._lets_go()
+            await self.ends(stream.close())
         except RETRIES:
             self.world.counts["worker interrupted"] += 1
+        self._lets_go()
         await self.again()
 
-    async def _settle(self, client: tt.AsyncHAClient, message: tt.Message, options: Options) -> None:
-        seen = Seen(message.topic, bytes(message.data), str(message.bookmark))
+    # -- what it has ------------------------------------------------------------------------------------
+
+    def _link(self) -> Link | None:
+        """The connection that it has now."""
+        links = [link for link in self.world.network.links if link.client.owner is self.process]
+        return links[-1] if links and links[-1].stands else None
+
+    def _takes(self, message: tt.Message, options: Options) -> None:
+        """It has come: nobody else may have it, nor may it be done."""
+        world = self.world
+        seen = Seen(message.topic, bytes(message.data), str(message.bookmark), Labels())
         self.got.append(seen)
+        body = seen.body
+        if options["filter"] == "field" and not msgspec.json.decode(body)["even"]:
+            world.wrong.append(f"{self.name} got what its filter does not let through: {body!r}")
+        if body in world.done:
+            world.wrong.append(f"{self.name} got {body!r}, which is done: {world.done[body]}")
+        link = self._link()
+        if link is None:
+            return
+        other = world.held.get(body)
+        if other is not None and other.surely() and other.link is not link:
+            world.wrong.append(f"{self.name} and {other.worker.name} have {body!r} at once")
+        world.held[body] = Held(self, link, self._placed)
+        mine = sum(held.worker is self and held.surely() for held in world.held.values())
+        if mine > int(options["backlog"]):
+            world.wrong.append(f"{self.name} has {mine} messages, and asked for {options['backlog']}")
+
+    def _lets_go(self) -> None:
+        held = self.world.held
+        for body in [body for body, one in held.items() if one.worker is self]:
+            del held[body]
+
+    async def _settle(self, client: tt.AsyncHAClient, message: tt.Message, options: Options) -> None:
+        body = bytes(message.data)
         if options["extends"] == "sometimes" and self.rng.random() < 0.3:
             message.extend(20.0)
+            self._did.add("extends")
             self.world.counts["leases extended"] += 1
+        held = self.world.held.pop(body, None)
         if options["gives back"] == "sometimes" and self.rng.random() < 0.2:
             message.cancel()
+            self._did.add("gives back")
             self.world.counts["given back"] += 1
             return
         if options["gives back"] == "expires" and self.rng.random() < 0.1:
             message.expire()
+            self._did.add("gives back")
             self.world.counts["expired by a worker"] += 1
         else:
             message.ack()
-        self.settled.append(seen.body)
+        self.settled.append(body)
+        if held is not None:
+            self._acked[body] = held
         if options["settles"] == "one by one":
             await self._flush(client)
 
+    async def _sleeps(self) -> None:
+        """Longer than a lease lasts: it comes again, to somebody."""
+        self._did.add("gives back")
+        self.world.counts["lease ended"] += 1
+        self._lets_go()  # all it has is as old
+        await asyncio.sleep(LEASE_SECONDS + 1.0 + 20.0 * (self._options["extends"] == "sometimes"))
+
     async def _flush(self, client: tt.AsyncHAClient) -> bool:
         upto = len(self.settled)
+        acked, self._acked = self._acked, {}
         try:
-            await client.publish_flush()
+            await self.ends(client.publish_flush())
         except RETRIES:
             return False
         self.sure = max(self.sure, upto)
+        link = self._link()
+        for body, held in acked.items():
+            if held.link is link and held.surely():
+                # Acknowledged in time, on the connection that it came on.
+                self.world.done[body] = f"acknowledged by {self.name} at {self.world.loop.time():.3f}"
         return True

@@ -19,16 +19,19 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
+from uuid import UUID
 
 from tests.world.network import Factory, Network
 from tests.world.process import Process, make_task
 from tests.world.servers import SimServer
 from tests.world.shelf import SEGMENT_BYTES, Shelf
+from tickertape.client import transaction
 from tickertape.client.publish_store import file
 from tickertape.testing.clock import VirtualClock, VirtualLoop
 
 if TYPE_CHECKING:
     from tests.world.apps import App
+    from tests.world.worker import Held
 
 PORT: Final = 9001
 MEMORY: Final = Path("/dev/shm")
@@ -76,6 +79,14 @@ class World:
         self.network = self.loop.network = Network(self.loop, self.rng, self.counts, self.at, self.note)
         self.servers = [SimServer(self, f"s{n}", PORT + n, config, segment_bytes) for n in range(servers)]
         self.apps: list[App] = []
+        self.wrong: list[str] = []
+        """What somebody saw that must not be."""
+        self.pace = 1.0
+        """How many times as long everybody takes between two things."""
+        self.held: dict[bytes, Held] = {}
+        """What workers have."""
+        self.done: dict[bytes, str] = {}
+        """Jobs that must not come again, and why."""
         self.bodies: dict[tuple[str, int], bytes] = {}
         """What was published, by its publisher and its number there."""
         self._room: Path | None = None
@@ -109,12 +120,19 @@ class World:
         log.setLevel(logging.CRITICAL + 1)  # what happens is counted and noted; nobody reads lines of it
         gc.disable()  # a tenth of its time; what it leaves behind is collected between two worlds
         try:
-            with self.clock.installed(), patch.object(file, "publish_segment_bytes", SEGMENT_BYTES):
+            with (
+                self.clock.installed(),
+                patch.object(file, "publish_segment_bytes", SEGMENT_BYTES),
+                patch.object(transaction, "uuid4", self._uuid4),
+            ):
                 yield
         finally:
             log.setLevel(level)
             self._forget()
             gc.enable()
+
+    def _uuid4(self) -> UUID:
+        return UUID(int=self.rng.getrandbits(128), version=4)
 
     def run(self, life: Coroutine[Any, Any, None]) -> None:
         """Live it to its end; what nobody caught is raised."""

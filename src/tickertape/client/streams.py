@@ -25,7 +25,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
 from tickertape.client import forks
 from tickertape.client.again import unless_over
-from tickertape.client.automatic import Reading, bare, handler_for, is_gone, lease_in
+from tickertape.client.automatic import Reading, bare, handler_for, is_gone
 from tickertape.client.conflated import let_go
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import NOWHERE, Inbox, Place

@@ -229,7 +229,7 @@ class Cursors:
     def next_moment(self) -> float | None:
         """Monotonic second at which `settle` is wanted."""
         paced = self._paced.first()
-        return None if paced is None else paced / _MICROS
+        return None if paced is None else (paced + 1) / _MICROS  # a fraction does not make it early
 
     def next_log_time(self) -> int | None:
         """Log time at which `settle` is wanted."""

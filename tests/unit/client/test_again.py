@@ -164,9 +164,10 @@ def test_what_an_interruption_leaves_is_not_passed_over(monkeypatch: pytest.Monk
     def interrupted(_: Message) -> bool:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr("tickertape.client.again.is_over", interrupted)
-        next(standing)
+        with pytest.raises(KeyboardInterrupt):
+            next(standing)
     assert numbers(list(standing.messages)) == [1, 2, 3, 4]
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import conflation_piece_messages_max
+from tickertape.base.ports import Now
 from tickertape.wire.commands import Ack
 
 
@@ -48,6 +49,29 @@ def test_exact_14_a_rate_counts_what_is_delivered_and_holds_after_catch_up() -> 
     publisher.publish("t", [b'{"n": %d}' % number for number in range(500, 800)])
     _run(world, 1.0)
     assert 595 <= len(peer.heard["s"]) <= 610, "at the end of the log too"
+
+
+def test_who_is_woken_at_the_very_moment_that_was_asked_for_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands exactly where the engine wanted to be woken, as that of a simulation does."""
+    world = EngineWorld(3)
+    world.mono = 1_066.9
+    publisher = world.connect("publisher")
+    publisher.publish("t", [b"x"] * 300)
+    world.settle()
+    monkeypatch.setattr(world, "now", lambda: Now(world.mono, world.wall))
+    peer = world.connect("reader")
+    peer.subscribe("s", "t", bookmark="0", options="rate=100", credit=1 << 20)
+    world.settle()
+    wakes = 0
+    while len(peer.heard["s"]) < 300:
+        deadline = world.broker.next_deadline(world.now())
+        assert deadline is not None
+        wakes += 1
+        assert wakes <= 900, f"woken for nothing at {deadline}"
+        world.wake(max(deadline - world.mono, 0.0))
+        world.mono = max(world.mono, deadline)
+        world.wake()
+        world.settle()
 
 
 def test_a_rate_in_bytes_counts_bodies() -> None:
