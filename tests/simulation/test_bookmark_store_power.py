@@ -57,6 +57,7 @@ class World:
     ) -> None:
         self.rng = Random(seed)
         self.publishers = ROOM + seed % 2
+        self.purges = seed % 5 == 0
         self.path = path
         self.kind = kind
         self.sync = sync
@@ -101,7 +102,7 @@ class World:
     def step(self, store: Store) -> None:
         sub = self.rng.choice(self.subs)
         names = ("deliver", "deliver", "first", "any", "many", "notice", "again")
-        if self.rng.random() < 0.02:
+        if self.purges and self.rng.random() < 0.05:
             self.purge(store, sub)
             return
         what = self.rng.choice(names if self.kind == "ring" else (*names, "prune"))

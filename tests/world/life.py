@@ -17,6 +17,7 @@ from tests.world.apps import JOBS, TIMEOUT, TOPICS, App, Labels
 from tests.world.faults import CLIENT_FAULTS, FAULTS, OF_DISKS, Faults
 from tests.world.judge import Logged
 from tests.world.machines import MachineShape
+from tests.world.network import NOTICED_SECONDS
 from tests.world.publisher import Publisher
 from tests.world.reader import Reader
 from tests.world.servers import SimServer
@@ -33,9 +34,6 @@ max_per_subscription_backlog = 20
 PACES: Final = (*[0.1] * 10, 1.0, 6.0)
 """Seconds between two faults, one of these for each world: in the slow ones silence is noticed, and leases
 and calls end by their time."""
-NOTICED_SECONDS: Final = 10.0
-"""In these both ends of a connection on which nothing comes through know it: two of the longest heartbeats,
-and what a stall adds."""
 CONNECTED_SECONDS: Final = TIMEOUT + 2.0
 """In these everybody has a connection again: an attempt that hears nothing, and the next one."""
 LATE: Final = 4
@@ -142,8 +140,8 @@ class Life:
             if self.workers:
                 await self._until_worked_off()
             await self._all_up()
+        await self._silence_noticed()
         minding.cancel()
-        self._half_open_noticed()
         self._judge()
 
     def _minder_ended(self, minding: asyncio.Task[None]) -> None:
@@ -167,8 +165,7 @@ class Life:
             return
         for reader in self.readers:
             reader.last_call.set()
-        while any(link.half_open_since is not None and not link.over for link in self.world.network.links):
-            await asyncio.sleep(0.5)
+        await self._silence_noticed()
         await asyncio.sleep(CONNECTED_SECONDS)
         while any(reader.final is None for reader in plain):
             await asyncio.sleep(0.1)
@@ -195,14 +192,10 @@ class Life:
                 await asyncio.sleep(0.1)
         self.world.counts["plain subscriptions judged"] += 1
 
-    def _half_open_noticed(self) -> None:
-        """Nobody believes in a connection on which nothing has come through for long."""
-        now = self.world.loop.time()
-        for link in self.world.network.links:
-            since = link.half_open_since
-            if since is not None and now - since > NOTICED_SECONDS and not link.over:
-                ends = [end for end in (link.client, link.server) if not end.lost and end.owner.alive]
-                assert not ends, f"{[end.name for end in ends]} of link {link.number} since {since}"
+    async def _silence_noticed(self) -> None:
+        """Long enough that nobody may believe any more in a connection on which nothing comes through."""
+        if any(link.half_open_since is not None and not link.over for link in self.world.network.links):
+            await asyncio.sleep(NOTICED_SECONDS + 0.1)
 
     async def _until_worked_off(self) -> None:
         """Every publisher has come to its end; what is in the log goes through the queue."""

@@ -23,6 +23,9 @@ WINDOWS: Final = (1 << 20, 65_536, 4_096)
 """Bytes on the way or unread in one direction."""
 SILENCE_SECONDS: Final = 1.0
 """Two of the shortest heartbeats."""
+NOTICED_SECONDS: Final = 15.0
+"""In these both ends of a connection on which nothing comes through know it: two of the longest heartbeats
+and what a stall adds, or what a server waits for a logon."""
 FORGOTTEN_SECONDS: Final = 120.0
 """After this the system ends a connection on which nothing comes through."""
 
@@ -247,6 +250,7 @@ class Link:
         self.counts = network.counts
         self.world_at = network.at
         self.note = network.note
+        self.wrong = network.wrong
         self.number = number
         self.sliced = self.rng.choice(SLICED)
         self.latency = self.rng.choice(LATENCIES)
@@ -279,6 +283,14 @@ class Link:
             self._awaited.remove(what)
             self.counts[what] += 1
 
+    def _look(self) -> None:
+        """Nobody believes for so long in a connection on which nothing comes through."""
+        for end in (self.client, self.server):
+            if not end.lost and end.owner.alive:
+                self.wrong.append(
+                    f"{end.owner.name} has not noticed that connection {self.number} is half-open"
+                )
+
     def given_up(self) -> None:
         """An end closes it. Where nothing has come through for so long it is because of that."""
         since = self.half_open_since
@@ -302,6 +314,7 @@ class Link:
         self.half_open_since = self.loop.time()
         self._awaited.add("half open")
         self.forget()
+        self.world_at(self.loop.time() + NOTICED_SECONDS, self._look)
 
     def forget(self) -> None:
         """In the end the system notices by itself."""
@@ -309,8 +322,8 @@ class Link:
 
 
 class Network:
-    """All links of a world. `at(moment, function, ...)` has the world itself do something later, and
-    `note(...)` is told of what arrives."""
+    """All links of a world. `at(moment, function, ...)` has the world itself do something later, `note(...)`
+    is told of what arrives, and what must not be comes into `wrong`."""
 
     def __init__(
         self,
@@ -319,12 +332,14 @@ class Network:
         counts: Counter[str],
         at: Callable[..., None],
         note: Callable[..., None],
+        wrong: list[str],
     ) -> None:
         self.loop = loop
         self.rng = rng
         self.counts = counts
         self.at = at
         self.note = note
+        self.wrong = wrong
         self.links: list[Link] = []
         self._made = 0
         self._listening: dict[tuple[str, int], tuple[Process, Factory]] = {}

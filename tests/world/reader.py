@@ -150,7 +150,11 @@ class Reader(App):
             reading.marks.append(f"asked with {self.length()} at {self.world.loop.time()}")
             try:
                 stream = await self.ends(client.replay(reading.topic, sub_id="r", **self._arguments(reading)))
-                await self._resume(client, reading)
+                try:
+                    await self._resume(client, reading)
+                except RETRIES:
+                    await self.ends(stream.close())
+                    raise
                 async for message in stream:
                     self._saw(reading, message)
             except (*RETRIES, tt.SubscriptionUnknown):  # the latter: gone before it was resumed
@@ -200,7 +204,11 @@ class Reader(App):
                 stream = await self.ends(
                     client.subscribe(reading.topic, sub_id="r", **self._arguments(reading))
                 )
-                await self._resume(client, reading)
+                try:
+                    await self._resume(client, reading)
+                except RETRIES:
+                    await self.ends(stream.close())  # else its id is in use
+                    raise
                 taking = asyncio.create_task(self._take(client, reading, stream))
                 if last_call:
                     self.final = len(reading.seen)

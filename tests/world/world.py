@@ -76,11 +76,13 @@ class World:
         self.errors: list[dict[str, Any]] = []
         """What nobody caught."""
         self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
-        self.network = self.loop.network = Network(self.loop, self.rng, self.counts, self.at, self.note)
-        self.servers = [SimServer(self, f"s{n}", PORT + n, config, segment_bytes) for n in range(servers)]
-        self.apps: list[App] = []
         self.wrong: list[str] = []
         """What somebody saw that must not be."""
+        self.network = self.loop.network = Network(
+            self.loop, self.rng, self.counts, self.at, self.note, self.wrong
+        )
+        self.servers = [SimServer(self, f"s{n}", PORT + n, config, segment_bytes) for n in range(servers)]
+        self.apps: list[App] = []
         self.pace = 1.0
         """How many times as long everybody takes between two things."""
         self.held: dict[bytes, Held] = {}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -203,6 +204,50 @@ def test_one_bad_slot_of_a_ring_leaves_the_one_before_and_two_are_damage(tmp_pat
     path.write_bytes(bad)
     with pytest.raises(tt.StoreCorrupt, match="damaged in 2 places"):
         tt.RingBookmarkStore(path)
+
+
+@pytest.mark.parametrize("sync", ["never", "always"])
+def test_where_a_power_loss_took_a_pair_of_slots_the_others_are_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Literal["never", "always"]
+) -> None:
+    """The lost one may be where the subscription went on last time. Where each write was synced, it can only
+    be the very first of its publisher that was under way."""
+    path = tmp_path / "store"
+    with tt.RingBookmarkStore(path, subscriptions=1, publishers=2, sync=sync) as store:
+        for publisher in (1, 2, 2):
+            store.log("s", publisher, np.array([store.undiscarded_count("s") + publisher], np.uint64))
+        store.discard("s", 1, 1)
+        for sequence in (3, 4):
+            store.discard("s", 2, sequence)
+        assert store.most_recent("s") == [(1, 1), (2, 4)]
+    content = bytearray(path.read_bytes())
+    content[cells.HEADER_BYTES + cells.NAME_BYTES + 2 * cells.SLOT_BYTES + 9] ^= 1
+    path.write_bytes(content)
+    with tt.RingBookmarkStore(path, sync=sync) as store:
+        assert store.most_recent("s") == [(2, 4)], "the machine has not lost power"
+    monkeypatch.setattr("tickertape.client.bookmark_store.ring.boot_id", lambda: b"another run".ljust(16))
+    for _ in range(2):
+        with tt.RingBookmarkStore(path, sync=sync) as store:
+            assert store.most_recent("s") == ([] if sync == "never" else [(2, 4)])
+
+
+def test_a_place_whose_name_is_lost_does_not_come_to_life_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with tt.RingBookmarkStore(path, subscriptions=1, publishers=2) as store:
+        story(store)
+        assert store.most_recent("s")
+    content = bytearray(path.read_bytes())
+    first = cells.HEADER_BYTES
+    named = bytes(content[first : first + cells.NAME_BYTES])
+    content[first : first + cells.NAME_BYTES] = bytes(cells.NAME_BYTES)
+    path.write_bytes(content)
+    with tt.RingBookmarkStore(path) as store:
+        assert store.most_recent("s") == []
+    content = bytearray(path.read_bytes())
+    content[first : first + cells.NAME_BYTES] = named
+    path.write_bytes(content)
+    with tt.RingBookmarkStore(path) as store:
+        assert store.most_recent("s") == [], "what stood behind the name is gone"
 
 
 def test_a_ring_has_room_for_so_many(tmp_path: Path) -> None:
