@@ -379,11 +379,13 @@ class MachineLife:
         self.engine.disk.fail(operation, 1, self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT)))
         self.publishers[0].publish(1)
         self._left -= 1
-        for _ in range(ROUNDS_MAX):
+        for number in range(ROUNDS_MAX):
             if self.publishers[0].line is None:
                 self.publishers[0].connect()
             self.publishers[0].move(everything=True)
             self.engine.step()
+            if number % 20 == 19:
+                self.engine.wake(0.5)  # a disk that was full is tried again every second
             if not self.engine.disk.faults_left:
                 return
         raise AssertionError(f"no {operation} of the disk within {ROUNDS_MAX} steps")
