@@ -65,7 +65,7 @@ def is_over(message: Message) -> bool:
     return _is_discarded(context.store, context.sub_id, batch.publisher(at), batch.sequence(at))
 
 
-class Standing:
+class NotOver:
     """The messages of a batch in which some came again, without those that are discarded by the time when it
     is their turn."""
 

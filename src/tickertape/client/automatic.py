@@ -16,7 +16,7 @@ from tickertape.base.errors import Closed, Disconnected
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.lease import Action, Lease, marks_of
 from tickertape.batch.message import Message
-from tickertape.client.again import Standing, unless_over
+from tickertape.client.again import NotOver, unless_over
 
 Handler = Callable[[Message], object]
 
@@ -138,7 +138,7 @@ class Reading:
             return messages
         if context.lease is not None:
             return _Leased(self, context.lease, messages)
-        return Standing(messages) if context.came_again else messages
+        return NotOver(messages) if context.came_again else messages
 
     def batch(self, batch: MessageBatch) -> None:
         """The reader is given a whole batch."""
@@ -176,4 +176,4 @@ class _Leased:
 
 def bare(messages: Iterator[Any]) -> Iterator[Any]:
     """`messages` without what looks after them: for those who take them and hand them to nobody."""
-    return messages.messages if isinstance(messages, _Leased | Standing) else messages
+    return messages.messages if isinstance(messages, _Leased | NotOver) else messages

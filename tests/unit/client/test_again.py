@@ -11,7 +11,7 @@ import pytest
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
-from tickertape.client.again import Standing, is_over, left_of, marked, unless_over
+from tickertape.client.again import NotOver, is_over, left_of, marked, unless_over
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.protocol import columns_of
@@ -159,7 +159,7 @@ def test_an_asyncio_stream_passes_over_them_in_the_batch_at_hand() -> None:
 
 def test_what_an_interruption_leaves_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, again = twice()
-    standing = Standing(iter(again))
+    standing = NotOver(iter(again))
 
     def interrupted(_: Message) -> bool:
         raise KeyboardInterrupt

@@ -100,7 +100,7 @@ class Ring(NamedTuple):
     publishers: int
     flags: int
     held: dict[str, tuple[Place, Progress]]
-    mended: bytes | None
+    mended: bytearray | None
     """What has to be in the file, behind its header, before anything is written to it; None: what it has."""
 
 
@@ -139,7 +139,7 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
     if len(content) != place_at(subscriptions, publishers):
         return f"it has {len(content)} bytes instead of {place_at(subscriptions, publishers)}"
     may_lose = its_boot != boot and not flags & SYNCED
-    mended = content
+    mended: bytearray | None = None
     held: dict[str, tuple[Place, Progress]] = {}
     highest = bad = 0
     for number in range(subscriptions):
@@ -149,7 +149,8 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
         named = _name_at(content, at, salt)
         if named is None:
             bad += any(content[at : at + NAME_BYTES])
-            mended = _zeroed(mended, at, at + place_bytes(publishers))  # else it could come to life again
+            # Else what it holds could come to life again.
+            mended = _zeroed(content, mended, at, at + place_bytes(publishers))
             continue
         sub_id, epoch = named
         place = Place(number, publishers, epoch, salt)
@@ -159,13 +160,13 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
             # A power loss has left a cell of which neither slot is whole. What it said may be where the
             # subscription went on last time, and others may be further: what lies between would be skipped.
             first = at + NAME_BYTES + (0 if place.base in found.lost else 2 * SLOT_BYTES)
-            mended = _zeroed(mended, first, at + place_bytes(publishers))
+            mended = _zeroed(content, mended, first, at + place_bytes(publishers))
             place = Place(number, publishers, epoch, salt)
             found = _read_place(mended, place)
         held[sub_id] = place, found.progress
     if bad > 1 and its_boot == boot:
         return f"it is damaged in {bad} places"
-    return Ring(salt, highest, subscriptions, publishers, flags, held, None if mended is content else mended)
+    return Ring(salt, highest, subscriptions, publishers, flags, held, mended)
 
 
 def _name_at(content: bytes, at: int, salt: int) -> tuple[str, int] | None:
@@ -182,8 +183,12 @@ def _name_at(content: bytes, at: int, salt: int) -> tuple[str, int] | None:
     return sub_id, epoch
 
 
-def _zeroed(content: bytes, begin: int, end: int) -> bytes:
-    return content[:begin] + bytes(end - begin) + content[end:]
+def _zeroed(content: bytes, mended: bytearray | None, begin: int, end: int) -> bytearray:
+    """`mended`, which is copied from `content` once, with zeros there."""
+    if mended is None:
+        mended = bytearray(content)
+    mended[begin:end] = bytes(end - begin)
+    return mended
 
 
 def _text(name: bytes) -> str | None:
@@ -203,7 +208,7 @@ class _Read(NamedTuple):
     """Cells of which a slot is not whole, and the other says nothing."""
 
 
-def _read_place(content: bytes, place: Place) -> _Read:
+def _read_place(content: bytes | bytearray, place: Place) -> _Read:
     values: list[tuple[int, Value]] = []
     newest = bad = 0
     start = Value(0, 0, 0, 0, 0)
@@ -238,7 +243,7 @@ def _read_place(content: bytes, place: Place) -> _Read:
     return _Read(progress, newest, bad, lost)
 
 
-def _slots(content: bytes, cell: Cell) -> Iterator[Value | None]:
+def _slots(content: bytes | bytearray, cell: Cell) -> Iterator[Value | None]:
     """The values of a cell; None for a slot that is not whole, a value of version 0 for an empty one."""
     for at, seed in ((cell.at, cell.seed), (cell.other, cell.other_seed)):
         crc, _, *numbers = SLOT.unpack_from(content, at)
@@ -252,6 +257,6 @@ def _slots(content: bytes, cell: Cell) -> Iterator[Value | None]:
             yield None
 
 
-def _is_at(content: bytes, cell: Cell, value: Value) -> bool:
+def _is_at(content: bytes | bytearray, cell: Cell, value: Value) -> bool:
     """Whether the present value lies where the next one would go."""
     return SLOT.unpack_from(content, cell.at)[2:] == tuple(value)
