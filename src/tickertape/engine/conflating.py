@@ -7,6 +7,7 @@ conflation together hold more than `conflation_all_bytes_max`: what is beyond le
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from tickertape.base.limits import conflation_all_bytes_max, conflation_piece_messages_max
 from tickertape.batch import MessageBatch
@@ -15,6 +16,9 @@ from tickertape.engine.content import Content
 from tickertape.engine.keys import Keys
 from tickertape.engine.rates import Conflation
 from tickertape.engine.selection import Selection
+
+_PATIENCE: Final = 2
+"""So many times its interval something is held at the most, whatever the wall clock does."""
 
 
 class ConflationMemory:
@@ -42,6 +46,8 @@ class Conflating:
         self._over: deque[Conflated] = deque()
         self.sent = 0
         """Messages of the first batch that were sent."""
+        self._patience: tuple[int, float] | None = None
+        """The log time at which something is over, and the monotonic second after which it is anyway."""
 
     def consider(self, selection: Selection, low: int, high: int, time: int | None) -> None:
         """The messages `[low, high)` come next; with `time`, everything stamped before it was considered."""
@@ -76,8 +82,23 @@ class Conflating:
         at = self._conflater.next_time()
         return at is None or at > time
 
+    def patience(self, mono: float) -> float:
+        """Until when it waits for the clock of the log, monotonic seconds; it is `mono`. That clock stands
+        still while the wall clock was put back: then intervals, counted by nobody, end by this one."""
+        at = self._conflater.next_time()
+        assert at is not None, "nothing is held"
+        if self._patience is None or self._patience[0] != at:
+            self._patience = at, mono + _PATIENCE * self.interval_seconds
+        return self._patience[1]
+
+    def lose_patience(self, mono: float) -> None:
+        """Hold nothing back any more, if it has waited long enough."""
+        if self._patience is not None and self._patience[0] == self.next_time() and self._patience[1] <= mono:
+            self.flush()
+
     def flush(self, messages_max: int | None = None) -> None:
         """Nothing more may be held back, or not the oldest `messages_max`."""
+        self._patience = None
         self._take(self._conflater.flush(messages_max))
 
     def forget(self) -> None:

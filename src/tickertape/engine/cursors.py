@@ -86,6 +86,8 @@ class Cursors:
         """Cursors that have caught up and stay: they go on with the next commit."""
         self._holding: Agenda[Cursor] = Agenda()
         """Those of them that conflate: they go on at a log time, with what is over then."""
+        self._patience: Agenda[Cursor] = Agenda()
+        """The same, by the monotonic clock, microseconds: when they have waited too long for that time."""
         self._paced: Agenda[Cursor] = Agenda()
         """Cursors that go on at a time of the monotonic clock, microseconds."""
 
@@ -121,6 +123,7 @@ class Cursors:
         self._at_tail.pop(cursor, None)
         self._paced.drop(cursor)
         self._holding.drop(cursor)
+        self._patience.drop(cursor)
         full = self._full.get(cursor.session.conn)
         if full is not None:
             full.pop(cursor, None)
@@ -183,6 +186,12 @@ class Cursors:
         if self._holding:
             for cursor in self._holding.due(self._journal.log_time(now)):
                 self._run(cursor)
+        if self._patience:
+            for cursor in self._patience.due(int(now.mono * _MICROS)):
+                conflating = cursor.subs[0].conflating
+                if conflating is not None:
+                    conflating.lose_patience(now.mono)
+                    self._run(cursor)
         if self._paced:
             for cursor in self._paced.due(int(now.mono * _MICROS)):
                 self._run(cursor)
@@ -228,8 +237,8 @@ class Cursors:
 
     def next_moment(self) -> float | None:
         """Monotonic second at which `settle` is wanted."""
-        paced = self._paced.first()
-        return None if paced is None else (paced + 1) / _MICROS  # a fraction does not make it early
+        moments = [at for at in (self._paced.first(), self._patience.first()) if at is not None]
+        return (min(moments) + 1) / _MICROS if moments else None  # a fraction does not make it early
 
     def next_log_time(self) -> int | None:
         """Log time at which `settle` is wanted."""
@@ -370,6 +379,7 @@ class Cursors:
             at = conflating.next_time()
             if at is not None and all_known:  # else the next commit wakes it
                 self._holding.put(cursor, at)
+                self._patience.put(cursor, int(conflating.patience(now.mono) * _MICROS) + 1)
         self._at_tail[cursor] = None
 
 
