@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import tickertape as tt
 import tickertape.client.aio_ha  # not when it is first used: it is to read the clock of the world
-from tests.world.choices import Chooser
 from tests.world.process import Process
 
 if TYPE_CHECKING:
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TOPICS: Final = ("a", "b")
 JOBS: Final = "jobs"
+UNRECORDED: Final = "u"
+"""A topic that no log has."""
+STRICT: Final = "strict"
+"""A topic that takes only what is JSON."""
 TIMEOUT: Final = 5.0
 """Seconds of a call; of virtual time, as everything here."""
 GRACE: Final = 2.0
@@ -59,7 +62,7 @@ class App(ABC):
         self.rng = world.rng
         self.name = name
         self.uris = uris
-        self.chooser = Chooser(world.rng, world.counts)
+        self.chooser = world.chooser
         self.shelf = world.shelf(name)
         self.process: Process | None = None
         self.finished: asyncio.Future[None] = world.loop.create_future()

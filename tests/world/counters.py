@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tests.world.choices import CONSUME, PUBLISH, READ, missing, possible
+from tests.world.choices import COMMANDS, CONSUME, PUBLISH, READ, missing, possible
 from tests.world.faults import CLIENT_FAULTS, FAULTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ HAPPENED: Final = (
     "silence noticed", "call timed out", "lease ended", "committed before", "commit without an answer",
     "flush without an answer", "flushed", "replay cut short", "stream cut short", "comes again",
     "plain subscriptions judged", "worker interrupted", "given back", "publish stores opened",
-    "bookmark stores opened",
+    "bookmark stores opened", "queue browsed", "expired by a worker", "leases extended",
 )  # fmt: skip
 """What came of it, and what applications met."""
 
@@ -46,11 +46,13 @@ def table(state: State) -> str:
     counts = state.counts
     shapes = ", ".join(f"{number:,} {name}" for name, number in state.lived.items())
     there = sum(len(possible(one)) for one in (PUBLISH, READ, CONSUME))
-    never = len(missing(counts))
+    never = sum(name.startswith("pair: ") for name in missing(counts))
+    said_on_the_wire = sum(bool(counts.get(f"command: {name}")) for name in COMMANDS)
     said = (
         f"{sum(state.lived.values()):,} worlds ({shapes}) in {state.seconds / 60:.0f} minutes, "
         f"{counts.get('messages', 0):,} messages; failures: {len(state.failures)}, "
-        f"worlds since the last: {state.since:,}. {there - never} of {there} pairs of options occurred."
+        f"worlds since the last: {state.since:,}. {there - never} of {there} pairs of options occurred, "
+        f"and {said_on_the_wire} of {len(COMMANDS)} commands."
     )
     lines = [
         said,

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tests.world.apps import RETRIES, TOPICS, App, Labels, Seen
+from tests.world.apps import RETRIES, TOPICS, UNRECORDED, App, Labels, Seen
 from tests.world.publisher import Publisher
-from tests.world.reader import PATTERN, RATE, Reader, Reading
+from tests.world.reader import Reader
+from tests.world.reading import PATTERN, RATE, Reading
 from tests.world.worker import Worker
 
 RATE_SECONDS: Final = 0.06
@@ -62,6 +63,8 @@ def each_once(publishers: Iterable[Publisher], log: Sequence[Logged]) -> None:
         places = [place[kept.body] for kept in publisher.sent if kept.body in place]
         assert places == sorted(places), f"{publisher.name}: not in the order of its sequences"
         _transactions(publisher, place)
+        assert not publisher.dropped & place.keys(), f"{publisher.name}: what it dropped is there"
+        assert not publisher.refused & place.keys(), f"{publisher.name}: what was refused is there"
     known = {kept.body for p in publishers for kept in p.sent}
     known |= {kept.body for p in publishers for plan in p.transactions for kept in plan}
     assert set(place) <= known, "a message that nobody published"
@@ -86,25 +89,34 @@ def may_be_gone(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]
     return frozenset(gone)
 
 
-def readings(readers: Iterable[Reader], log: Sequence[Logged], gone: frozenset[bytes]) -> None:
+def readings(
+    readers: Iterable[Reader], log: Sequence[Logged], gone: frozenset[bytes], publishers: Sequence[Publisher]
+) -> None:
     """Everybody saw what there is to see, in order, and nothing else. Of `gone` those who asked for what is
     not durable may have seen what is not in the log."""
     there = {logged.body for logged in log}
     for reader in readers:
         for reading in reader.readings:
+            label = f"{reader.name} {reading.options} {reading.marks} {reading.lives}"
+            assert not reading.wrong, f"{label}: something else than it asked for: {reading.wrong[:3]}"
+            if reading.topic == UNRECORDED:
+                _of_nowhere(reading, publishers, label)
+                continue
             if reading.options["delivery"] == "live":
                 _strike_out(reading, gone - there)
-            expected = [Seen(m.topic, m.body, "", m.labels) for m in log if _passes(reading, m)]
-            label = f"{reader.name} {reading.options} {reading.marks} {reading.lives}"
-            assert not reading.wrong, f"{label}: other fields than it asked for: {reading.wrong[:3]}"
-            if reading.options["command"] == "subscribe":
+            part = _part(reading, log)
+            expected = [Seen(m.topic, m.body, "", m.labels) for m in part if _passes(reading, m)]
+            if reading.conflated:
+                _newest(reading, expected, label)
+                continue
+            if reading.plain:
                 _in_order([one._replace(bookmark="") for one in reading.seen], expected, label)
                 continue
             if reading.options["discards"] == "late":
                 seen = {one._replace(bookmark="") for one in reading.seen}
                 assert seen == set(expected), f"{label}: all of them, and nothing else"
                 continue
-            if reading.options["command"] == "replay":
+            if reading.past:
                 _replayed(reading, log, label)
             starts = [0, *reading.lives]
             for start, end in zip(starts, [*starts[1:], None], strict=True):
@@ -113,8 +125,10 @@ def readings(readers: Iterable[Reader], log: Sequence[Logged], gone: frozenset[b
 
 def has_all(reading: Reading, log: Sequence[Logged]) -> bool:
     """Whether it has seen everything that its last process, or its last stream, has to see."""
-    if reading.options["command"] in ("subscribe", "replay"):
+    if reading.plain or reading.past:
         return True
+    if reading.conflated:
+        return _lacks(reading, [m for m in log if _passes(reading, m)]) == []
     start = reading.lives[-1] if reading.lives else 0
     if reading.options["taken by"] == "stream" and reading.options["store"] == "none":
         start = max(int(mark.split()[1]) for mark in reading.marks if mark.startswith("from "))
@@ -134,7 +148,7 @@ def _life(reading: Reading, start: int, end: int | None, expected: Sequence[Seen
     with_bookmarks = reading.seen[start:end]
     seen = [one._replace(bookmark="") for one in with_bookmarks]
     options = reading.options
-    if options["command"] != "replay" and options["taken by"] == "stream" and options["store"] == "none":
+    if not reading.past and options["taken by"] == "stream" and options["store"] == "none":
         _begins_again(reading, start, end, expected, label)
     elif options["delivery"] == "live":
         if end is None:
@@ -142,7 +156,7 @@ def _life(reading: Reading, start: int, end: int | None, expected: Sequence[Seen
         else:
             assert Counter(seen) <= Counter(expected), f"{label}: each once"
         _by_publisher(with_bookmarks, label)
-    elif end is None and options["command"] != "replay":
+    elif end is None and not reading.past:
         assert seen == expected, f"{label}: each once, and all of them"
     else:
         assert seen == expected[: len(seen)], f"{label}: it is the log"
@@ -191,12 +205,66 @@ def _begins_again(
             assert not whole or len(seen) == len(expected), f"{label}: the last stream is all of it"
 
 
+def _part(reading: Reading, log: Sequence[Logged]) -> Sequence[Logged]:
+    """Of the log, what a reading covers."""
+    if reading.behind is None:
+        return log
+    bodies = [message.body for message in log]
+    start = bodies.index(reading.behind)
+    if reading.until is None:
+        return log[start + 1 :]
+    return log[start : bodies.index(reading.until) + 1]
+
+
+def _by(body: bytes) -> str:
+    by: str = msgspec.json.decode(body)["by"]
+    return by
+
+
+def _lacks(reading: Reading, expected: Iterable[Logged | Seen]) -> list[bytes]:
+    """The newest messages of their keys that a conflated reading has not."""
+    newest = {_by(one.body): one.body for one in expected}
+    seen = {one.body for one in reading.seen}
+    return [body for body in newest.values() if body not in seen]
+
+
+def _newest_of(reading: Reading, messages: Sequence[Logged]) -> list[Logged]:
+    return list({_by(one.body): one for one in messages if _passes(reading, one)}.values())
+
+
+def _newest(reading: Reading, expected: Sequence[Seen], label: str) -> None:
+    """What is conflated: nothing but what is there, and in the end the newest of each key. An interval may
+    come again when it was cut short."""
+    known = {one.body: one.labels for one in expected}
+    for one in reading.seen:
+        assert known.get(one.body) == one.labels, f"{label}: {one.body[:60]!r} with {one.labels}"
+    if not reading.plain and (not reading.past or reading.until is not None):
+        assert not _lacks(reading, expected), f"{label}: the newest of each key"
+
+
+def _of_nowhere(reading: Reading, publishers: Sequence[Publisher], label: str) -> None:
+    """What is not recorded comes once, in the order of its publisher, or not at all."""
+    for publisher in publishers:
+        sent = [kept.body for kept in publisher.nowhere]
+        known = {kept.body: kept for kept in publisher.nowhere}
+        seen = [one for one in reading.seen if one.body in known]
+        for one in seen:
+            assert (one.topic, one.labels) == known[one.body][::2], f"{label}: not what was published"
+            assert not one.bookmark, f"{label}: {one.bookmark} is in no log"
+        places = [sent.index(one.body) for one in seen]
+        assert places == sorted(set(places)), f"{label}: not in the order of {publisher.name}, or twice"
+    all_sent = {kept.body for publisher in publishers for kept in publisher.nowhere}
+    assert {one.body for one in reading.seen} <= all_sent, f"{label}: a message that nobody published"
+
+
 def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:
     """What was in the log when it was asked for; and not sooner than it may come."""
     asked = [mark.split() for mark in reading.marks if mark.startswith("asked with ")]
     if "whole" not in reading.marks:
         return
-    least = sum(_passes(reading, message) for message in log[: int(asked[-1][2])])
+    there = log[: int(asked[-1][2])]
+    known = {message.body for message in there}
+    least = sum(_passes(reading, message) and message.body in known for message in _part(reading, log))
     assert len(reading.seen) >= least, f"{label}: {len(reading.seen)} of {least} that were there"
     if reading.options["pace"] == "rate" and reading.moments:
         taken = reading.moments[-1] - float(asked[-1][4])
@@ -204,12 +272,17 @@ def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:
 
 
 def plainly(reader: Reader, late: Sequence[Logged]) -> bool:
-    """Whether a plain subscription has seen what was published when it surely stood."""
-    if reader.final is None:
-        return False
-    reading = reader.readings[-1]
-    seen = [one.body for one in reading.seen[reader.final :]]
-    return all(message.body in seen for message in late if _passes(reading, message))
+    """Whether its plain subscriptions have seen what was published when they surely stood."""
+    for reading in reader.plain:
+        if reading.final is None:
+            return False
+        seen = [one.body for one in reading.seen[reading.final :]]
+        if reading.conflated:
+            if any(message.body not in seen for message in _newest_of(reading, late)):
+                return False
+        elif not all(message.body in seen for message in late if _passes(reading, message)):
+            return False
+    return True
 
 
 def work(workers: Sequence[Worker], jobs: Sequence[Logged]) -> None:

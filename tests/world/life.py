@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tests.simulation.journal_world import read_log
 from tests.world import judge
-from tests.world.apps import JOBS, TIMEOUT, TOPICS, App, Labels
+from tests.world.apps import JOBS, STRICT, TIMEOUT, TOPICS, App, Labels
 from tests.world.faults import CLIENT_FAULTS, FAULTS, OF_DISKS, Faults
 from tests.world.judge import Logged
 from tests.world.machines import MachineShape
@@ -24,6 +24,14 @@ from tests.world.servers import SimServer
 from tests.world.worker import WORK, Worker
 from tests.world.world import World
 
+TOPICS_OF: Final = f"""
+[[journal.topic]]
+pattern = "^([ab]|{JOBS}|{STRICT})$"
+[[topic]]
+name = "{STRICT}"
+message_type = "json"
+validate = true
+"""
 QUEUE: Final = f"""
 [[queue]]
 name = "{WORK}"
@@ -82,11 +90,13 @@ class Life:
     """One world, lived to its end. `trace` says what happened, for equal seeds the same."""
 
     def __init__(self, seed: int, shape: Shape, counts: Counter[str]) -> None:
-        self.world = World(seed, servers=shape.servers, config=QUEUE if shape.workers else "", counts=counts)
+        self.world = World(
+            seed, servers=shape.servers, config=TOPICS_OF + QUEUE * bool(shape.workers), counts=counts
+        )
         self.shape = shape
         self.servers: list[SimServer] = self.world.servers
         uris = [server.uri for server in self.servers]
-        topics = (*TOPICS, JOBS) if shape.workers else TOPICS
+        topics = (*TOPICS, JOBS, JOBS) if shape.workers else TOPICS
         self.publishers = [
             Publisher(
                 self.world, uris[n % len(uris) :] + uris[: n % len(uris)], f"p{n}", shape.messages, topics
@@ -167,11 +177,11 @@ class Life:
             reader.last_call.set()
         await self._silence_noticed()
         await asyncio.sleep(CONNECTED_SECONDS)
-        while any(reader.final is None for reader in plain):
+        while any(reading.final is None for reader in plain for reading in reader.plain):
             await asyncio.sleep(0.1)
         before = [len(_log(server)) for server in self.servers]
         late = [
-            Publisher(self.world, [server.uri], f"late{n}", LATE, TOPICS)
+            Publisher(self.world, [server.uri], f"late{n}", LATE, TOPICS, how="one")
             for n, server in enumerate(self.servers)
         ]
         for publisher in late:
@@ -223,7 +233,7 @@ class Life:
             for logged in log:
                 self.world.note(number, logged)
             judge.each_once(self.publishers, log)
-            judge.readings(self.readers[number :: len(logs)], log, gone)
+            judge.readings(self.readers[number :: len(logs)], log, gone, self.publishers)
             self.world.counts["messages"] += len(log)
         judge.work(self.workers, [logged for log in logs for logged in log if logged.topic == JOBS])
         self.world.counts["worlds"] += 1

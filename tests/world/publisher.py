@@ -5,13 +5,18 @@ Must never know what became of it but by the client's answers.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 import tickertape as tt
-from tests.world.apps import RETRIES, App, Labels
+from tests.world.apps import RETRIES, STRICT, TIMEOUT, UNRECORDED, App, Labels
 from tests.world.choices import PUBLISH, Options, json_body
+from tickertape.batch import BatchBuilder
+from tickertape.client.driver import extras
+from tickertape.client.transaction import aborting, staging
+from tickertape.wire.commands import Transaction
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -29,12 +34,13 @@ class Sent(NamedTuple):
 
 
 class Publisher(App):
-    """Publishes in each way there is. `sent` is in the order of its sequences."""
+    """Publishes in each way there is, or as `fixed` says. `sent` is in the order of its sequences."""
 
     def __init__(
-        self, world: World, uris: list[str], name: str, messages: int, topics: tuple[str, ...]
+        self, world: World, uris: list[str], name: str, messages: int, topics: tuple[str, ...], **fixed: str
     ) -> None:
         super().__init__(world, name, uris)
+        self._fixed = fixed
         self.messages = messages
         self.topics = topics
         self.sent: list[Sent] = []
@@ -46,6 +52,14 @@ class Publisher(App):
         """Of these the server said that they are committed."""
         self.perhaps: set[int] = set()
         """Which of `sent` were under way, or in memory only, when its process ended."""
+        self.dropped: set[bytes] = set()
+        """What was staged for transactions that were dropped."""
+        self.nowhere: list[Sent] = []
+        """What was published to a topic that is not recorded."""
+        self.refused: set[bytes] = set()
+        """What is not what its topic says."""
+        self.rejected: set[bytes] = set()
+        """Of these the server said that it refuses them."""
         self._returned = 0
         """So many of `sent` its client has taken."""
         self._made = 0
@@ -70,15 +84,18 @@ class Publisher(App):
 
     async def run(self) -> None:
         async with self.client(publish_store=self._store()) as client:
+            client.set_failed_write_handler(self._hears)
             if self.transactions and len(self.transactions) - 1 not in self.committed:
                 await self._commit(client, len(self.transactions) - 1)
-            while self._made < self.messages:
+            while self._lasting() < self.messages:
                 await self._publish(client)
-                if self.rng.random() < 0.3:
-                    await self._flush(client)
                 await self.pause()
             while not await self._flush(client):
                 await self.again()
+
+    def _lasting(self) -> int:
+        """How many messages are meant for the log."""
+        return len(self.sent) + sum(map(len, self.transactions))
 
     async def _flush(self, client: tt.AsyncHAClient) -> bool:
         upto = len(self.sent)
@@ -91,26 +108,80 @@ class Publisher(App):
         return True
 
     async def _publish(self, client: tt.AsyncHAClient) -> None:
-        options = self.chooser.draw(PUBLISH)
-        if options["how"] == "transaction":
-            plan = [self._next(options) for _ in range(self.rng.choice((0, 1, 5)))]
-            self._extra = self._extras(options)
-            labels = _labels(self._extra)
-            self.transactions.append([Sent(topic, body, labels) for topic, body in plan])
-            await self._commit(client, len(self.transactions) - 1)
-        elif options["how"] == "one":
-            topic, body = self._next(options)
-            extra = self._extras(options)
-            self.sent.append(Sent(topic, body, _labels(extra)))
-            await client.publish(topic, body, **extra)
-        else:
+        options = self.chooser.draw(PUBLISH, **self._fixed)
+        how = options["how"]
+        empty = False
+        if how == "transaction":
+            empty = await self._transaction(client, options)
+        elif how == "dropped transaction":
+            await self._drop(client, options)
+        elif how == "batch":
             topic = self.rng.choice(self.topics)
             bodies = [self._next(options)[1] for _ in range(self.rng.choice((1, 4, 8)))]
             self.sent += [Sent(topic, body, Labels()) for body in bodies]
             await client.publish_batch(topic, bodies)
+        else:
+            await self._one(client, options)
         self._returned = len(self.sent)
-        if options["how"] != "transaction" or self.transactions[-1]:
+        if options["flushed"] == "persisted":
+            await self._flush(client)
+        elif options["flushed"] == "processed":
+            with suppress(*RETRIES):
+                await self.ends(client.publish_flush(level="processed"))
+        if not empty:
             self.chooser.done(options)
+
+    async def _one(self, client: tt.AsyncHAClient, options: Options) -> None:
+        topic, body = self._next(options)
+        extra = self._extras(options)
+        if options["how"] == "not recorded":
+            topic = UNRECORDED
+            self.nowhere.append(Sent(topic, body, _labels(extra)))
+        elif options["how"] == "refused":
+            topic, body = STRICT, body[:-1]
+            self.refused.add(body)
+        else:
+            self.sent.append(Sent(topic, body, _labels(extra)))
+        while True:
+            try:
+                await client.publish(topic, body, **extra)
+            except tt.Disconnected:
+                assert topic == UNRECORDED, "it has a store for what is recorded"
+                await self.again()
+            else:
+                return
+
+    def _hears(self, error: tt.TickertapeError, batch: tt.MessageBatch | None) -> None:
+        """Of what was refused."""
+        assert batch is not None, "it has a store"
+        for number in range(batch.count):
+            body = bytes(batch.body(number))
+            self.rejected.add(body)
+            if body not in self.refused or not isinstance(error.__cause__, tt.BadBody):
+                self.world.wrong.append(f"{self.name}: {body[:40]!r} was refused: {error!r}")
+
+    async def _transaction(self, client: tt.AsyncHAClient, options: Options) -> bool:
+        """Whether there was nothing in it."""
+        plan = [self._next(options) for _ in range(self.rng.choice((0, 1, 5)))]
+        self._extra = self._extras(options)
+        labels = _labels(self._extra)
+        self.transactions.append([Sent(topic, body, labels) for topic, body in plan])
+        await self._commit(client, len(self.transactions) - 1)
+        return not plan
+
+    async def _drop(self, client: tt.AsyncHAClient, options: Options) -> None:
+        """Stage a part, as a writer does that has several processes, and drop it; whether it hears of that or
+        not."""
+        topic, body = self._next(options)
+        self.dropped.add(body)
+        builder = BatchBuilder()
+        life, correlation, key = extras(**self._extras(options))
+        builder.add(topic, body, expiration_ms=life, correlation_id=correlation, key=key)
+        transaction = Transaction(publisher=self.name, name=f"d{self._made}")
+        asked = [*staging(transaction, "0", [builder.build()]), (aborting(transaction), None)]
+        with suppress(*RETRIES):
+            for make, batch in asked:
+                await self.ends(client._ask(make, batch, TIMEOUT))
 
     async def _commit(self, client: tt.AsyncHAClient, number: int) -> None:
         """The same transaction until it is committed: nobody is told that it failed without trying again."""

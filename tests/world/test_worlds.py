@@ -19,7 +19,8 @@ from tests.world.life import LARGE, MACHINES, PAIR, SHAPES, SMALL, TRIO, Shape, 
 from tests.world.machines import MachineShape
 
 EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 60, PAIR: 40, LARGE: 40}
-"""In so many worlds each fault strikes, and each pair of options where there are clients of each kind."""
+"""In so many worlds each fault strikes, and, where there are clients of each kind, each command is sent and
+each pair of options chosen."""
 FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, LARGE: 1_200}
 HAPPENED = (
     "given back", "lease ended", "commit without an answer", "publish stores opened",
@@ -80,7 +81,7 @@ def test_publishers_go_to_whichever_server_is_there(seeds: range) -> None:
 @pytest.mark.parametrize("seeds", _parts(LARGE), ids=str)
 def test_readers_queues_and_transactions_beside_each_other(seeds: range) -> None:
     counts = _lived(LARGE, seeds, *HAPPENED)
-    assert not missing(counts), "pairs of options that never came up"
+    assert not missing(counts), "pairs of options, or commands, that never came up"
 
 
 @pytest.mark.parametrize("line", REGRESSIONS.read_text().splitlines())

@@ -69,7 +69,7 @@ class Worker(App):
                 await self._work(client, self._options)
             while not await self._flush(client):
                 await self.again()
-        wanted = {name for name in ("gives back", "extends") if self._options[name] != "never"}
+        wanted = {name for name in ("gives back", "extends", "browses") if self._options[name] != "never"}
         if wanted <= self._did:
             self.chooser.done(self._options)
 
@@ -90,7 +90,7 @@ class Worker(App):
                 async with asyncio.timeout(0.5 if self.world.pace == 1.0 else 3.0):
                     async for message in stream:
                         self._takes(message, options)
-                        if options["gives back"] == "sleeps" and self.rng.random() < 0.1:
+                        if options["gives back"] == "sleeps" and self._now("gives back", 0.1):
                             sleeps = True
                             break
                         if options["settles"] == "when full":
@@ -99,6 +99,9 @@ class Worker(App):
                             await self._settle(client, message, options)
             if sleeps:
                 await self._sleeps()
+            if options["browses"] == "sometimes" and self._now("browses", 0.3):
+                with suppress(*RETRIES):
+                    await self._browse(client, options)
             for message in taken:
                 await self._settle(client, message, options)
             await self._flush(client)
@@ -144,27 +147,61 @@ class Worker(App):
 
     async def _settle(self, client: tt.AsyncHAClient, message: tt.Message, options: Options) -> None:
         body = bytes(message.data)
-        if options["extends"] == "sometimes" and self.rng.random() < 0.3:
+        if options["extends"] == "sometimes" and self._now("extends", 0.3):
             message.extend(20.0)
             self._did.add("extends")
             self.world.counts["leases extended"] += 1
         held = self.world.held.pop(body, None)
-        if options["gives back"] == "sometimes" and self.rng.random() < 0.2:
-            message.cancel()
+        if options["gives back"] == "sometimes" and self._now("gives back", 0.2):
+            await self._say(client, message, options, "cancel")
             self._did.add("gives back")
             self.world.counts["given back"] += 1
             return
-        if options["gives back"] == "expires" and self.rng.random() < 0.1:
-            message.expire()
+        if options["gives back"] == "expires" and self._now("gives back", 0.1):
+            await self._say(client, message, options, "expire")
             self._did.add("gives back")
             self.world.counts["expired by a worker"] += 1
         else:
-            message.ack()
+            await self._say(client, message, options)
         self.settled.append(body)
         if held is not None:
             self._acked[body] = held
         if options["settles"] == "one by one":
             await self._flush(client)
+
+    def _now(self, name: str, chance: float) -> bool:
+        """Whether it does now what it does sometimes: surely the first time."""
+        return self.rng.random() < chance or name not in self._did
+
+    async def _say(
+        self, client: tt.AsyncHAClient, message: tt.Message, options: Options, what: str | None = None
+    ) -> None:
+        """What became of it: by itself, or by its bookmark."""
+        if options["settles"] == "by bookmark":
+            assert message.bookmark is not None
+            await client.ack(WORK, str(message.bookmark), what)
+        elif what == "cancel":
+            message.cancel()
+        elif what == "expire":
+            message.expire()
+        else:
+            message.ack()
+
+    async def _browse(self, client: tt.AsyncHAClient, options: Options) -> None:
+        """Look at what is there: nothing that is done, and nobody has less for it."""
+        async with await self.ends(
+            client.subscribe(
+                WORK, sub_id="b", browse=True, filter=FILTER if options["filter"] == "field" else None
+            )
+        ) as stream:
+            async for message in stream:
+                body = bytes(message.data)
+                if body in self.world.done:
+                    self.world.wrong.append(f"{self.name} sees {body!r}, which is done")
+                if message.lease_expires is not None:
+                    self.world.wrong.append(f"{self.name} looks at {body!r} and holds it")
+        self._did.add("browses")
+        self.world.counts["queue browsed"] += 1
 
     async def _sleeps(self) -> None:
         """Longer than a lease lasts: it comes again, to somebody."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 from uuid import UUID
 
+from tests.world.choices import Chooser
 from tests.world.network import Factory, Network
 from tests.world.process import Process, make_task
 from tests.world.servers import SimServer
@@ -28,11 +29,13 @@ from tests.world.shelf import SEGMENT_BYTES, Shelf
 from tickertape.client import transaction
 from tickertape.client.publish_store import file
 from tickertape.testing.clock import VirtualClock, VirtualLoop
+from tickertape.wire.connection import Connection, Event, Received
 
 if TYPE_CHECKING:
     from tests.world.apps import App
     from tests.world.worker import Held
 
+Receive = Callable[[Connection, int], list[Event]]
 PORT: Final = 9001
 MEMORY: Final = Path("/dev/shm")
 """Where files cost no disk, if there is such a place."""
@@ -69,6 +72,7 @@ class World:
         self.seed = seed
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
+        self.chooser = Chooser(seed, self.rng, self.counts)
         self.clock = VirtualClock()
         self.loop = WorldLoop(self.clock)
         self._own = contextvars.copy_context()
@@ -126,12 +130,25 @@ class World:
                 self.clock.installed(),
                 patch.object(file, "publish_segment_bytes", SEGMENT_BYTES),
                 patch.object(transaction, "uuid4", self._uuid4),
+                patch.object(Connection, "received", self._counting(Connection.received)),
             ):
                 yield
         finally:
             log.setLevel(level)
             self._forget()
             gc.enable()
+
+    def _counting(self, receive: Receive) -> Receive:
+        """The same, and commands that arrive are counted."""
+
+        def received(connection: Connection, size: int) -> list[Event]:
+            events = receive(connection, size)
+            for event in events:
+                if isinstance(event, Received):
+                    self.counts[f"command: {type(event.command).__name__}"] += 1
+            return events
+
+        return received
 
     def _uuid4(self) -> UUID:
         return UUID(int=self.rng.getrandbits(128), version=4)

@@ -1,0 +1,147 @@
+"""Owns what one reading of a world is: what was asked for, and what its application got.
+
+Must never ask for anything itself, nor judge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import tickertape as tt
+from tests.world.apps import TOPICS, UNRECORDED, Seen
+from tests.world.choices import FILTER, PAST, SELECT, Options
+
+PATTERN: Final = "^[ab]$"
+RATE: Final = 200
+"""Messages a second, of those who ask for a rate."""
+
+
+@dataclass
+class Reading:
+    """One subscription or reading of the past."""
+
+    options: Options
+    topic: str
+    sub_id: str
+    start: str = tt.EPOCH
+    """Where a reading of the past begins."""
+    behind: bytes | None = None
+    """The body of the message behind which that is; None for the beginning of the log."""
+    until: bytes | None = None
+    """The body of its last message, where it is a range with an end; it then begins with `behind`."""
+    seen: list[Seen] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
+    """What happened to it: `placed`, `lost` and the like."""
+    wrong: list[bytes] = field(default_factory=list)
+    """Bodies with something else than it asked for."""
+    lives: list[int] = field(default_factory=list)
+    """Where in `seen` a process begins that knows nothing of what came before."""
+    moments: list[float] = field(default_factory=list)
+    """When each of `seen` came."""
+    late: list[tuple[bytes, tt.Message]] = field(default_factory=list)
+    """Messages that it will discard, and their bodies."""
+    discarded: set[bytes] = field(default_factory=set)
+    final: int | None = None
+    """Of a plain subscription of this moment: what it had seen when it was placed after the last fault."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it begins with what comes."""
+        return self.options["command"] == "subscribe"
+
+    @property
+    def past(self) -> bool:
+        """Whether it ends with what was there."""
+        return self.options["command"] in PAST
+
+    @property
+    def conflated(self) -> bool:
+        """Whether messages may be left out for newer ones."""
+        return self.options["pace"] == "conflated"
+
+    def forget(self, *, all_discarded_again: bool) -> None:
+        """The process that read has ended."""
+        if self.options["store"] != "disk":
+            self.lives.append(len(self.seen))
+        self.late.clear()
+        if self.options["store"] != "disk" or all_discarded_again:
+            self.discarded.clear()  # all of it comes again, or what was discarded beyond a gap
+
+    def begins_anew(self) -> None:
+        """Nothing of it counts."""
+        for kept in (self.seen, self.lives, self.moments):
+            kept.clear()
+
+    def content(self) -> dict[str, Any]:
+        """Arguments that say what is sent."""
+        options = self.options
+        given: dict[str, Any] = {
+            "filter": FILTER if options["filter"] == "field" else None,
+            "depth": "4KB" if options["credit"] == "small" else None,
+        }
+        if options["command"] != "positions":
+            given["select"] = SELECT if options["select"] == "some" else None
+            given["timestamp"] = options["times"] == "asked"
+            given |= self._pace()
+        return given
+
+    def _pace(self) -> dict[str, Any]:
+        pace = self.options["pace"]
+        if pace == "rate":
+            return {"rate": RATE}
+        if pace == "short gaps":
+            return {"rate": "20x", "rate_max_gap": 0.1}
+        return {"conflation": 0.05, "conflation_key": "/by"} if pace == "conflated" else {}
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of what places it."""
+        options = self.options
+        given = self.content()
+        if not self.plain:
+            given["fully_durable"] = options["delivery"] == "fully durable"
+            given["pause"] = options["pace"] == "paused"
+        if options["command"] in ("epoch", "most recent"):
+            given["bookmark"] = tt.EPOCH if options["command"] == "epoch" else tt.MOST_RECENT
+            if options["delivery"] == "live":
+                given["live"] = True
+                if options["taken by"] == "stream":
+                    # What it was shown may be lost, and with it the place where it asks to go on. One with a
+                    # handler goes on by itself, and must never need this.
+                    given["bookmark_not_found"] = "epoch"
+        return given
+
+    def replacement(self) -> dict[str, Any]:
+        """Arguments of what takes its place, and goes on where it stands."""
+        given = {**self.content(), "replace": True}
+        if not self.plain:
+            given["fully_durable"] = self.options["delivery"] == "fully durable"
+            given["live"] = self.options["delivery"] == "live"
+        return given
+
+
+def topic_of(options: Options, rng: Random) -> str:
+    """What a reading asks for."""
+    if options["topic"] == "not recorded":
+        return UNRECORDED
+    return rng.choice(TOPICS) if options["topic"] == "literal" else PATTERN
+
+
+def somewhere(reading: Reading, before: list[Reading], rng: Random) -> None:
+    """Let a range begin behind a message that is in the log for ever, and perhaps end with another."""
+    known = [
+        one
+        for other in before
+        if other.options["delivery"] != "live" and other.options["topic"] != "not recorded"
+        and not other.conflated
+        for one in other.seen
+        if one.bookmark
+    ]  # fmt: skip
+    if not known:
+        return
+    first = rng.choice(known)
+    reading.behind, reading.start = first.body, first.bookmark
+    if rng.random() < 0.5:
+        last = rng.choice(known)
+        reading.until, reading.start = last.body, f"[{first.bookmark}:{last.bookmark}]"
