@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tests.simulation.line import Line
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import Disconnected
 from tickertape.client.bookmark_store import MemoryBookmarkStore
@@ -24,8 +24,7 @@ from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Again, Effect, Hand, HandAll, Hangup, Resolve, Send
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.requests import make_request
-from tickertape.wire.commands import Ack, Logon
-from tickertape.wire.connection import Connection, Received
+from tickertape.wire.commands import Ack
 
 MACHINE_FAULTS: Final = (
     "power lost", "power lost in a disk operation", "server killed", "sync failed", "write failed",
@@ -43,31 +42,6 @@ ROUNDS_MAX: Final = 400
 """In which everything must come to its end once nothing goes wrong any more."""
 
 
-class Line(Peer):
-    """One connection: bytes wait on both ways until it is their turn."""
-
-    def __init__(self, world: EngineWorld, conn: int) -> None:
-        super().__init__(world, conn, "")
-        self.server = Connection("server")
-        self.to_server = bytearray()
-        self.to_client = bytearray()
-        self.vanishes = False
-        """Whether nothing arrives any more, and nobody is told."""
-
-    def take(self, data: bytes) -> None:
-        self.to_client += data
-
-    def arrive(self, count: int) -> None:
-        """So many bytes come to the server."""
-        data, self.to_server = bytes(self.to_server[:count]), self.to_server[count:]
-        for event in self.server.feed(data):
-            assert isinstance(event, Received), event
-            if isinstance(event.command, Logon):
-                self.server.logged_on()
-            self.world.broker.received(self.conn, event.command, event.batch, self.world.now())
-            self.world.collect()
-
-
 class Client:
     """A client machine, its link, and who carries out what it asks for."""
 
@@ -76,37 +50,32 @@ class Client:
         self.core = ClientCore(name)
         self.name = name
         self.line: Line | None = None
+        self.deaf = False
+        """Whether nothing arrives any more on its line, and nobody is told."""
 
     def connect(self) -> None:
-        engine = self.engine
-        engine._conn += 1
-        self.line = engine.peers[engine._conn] = Line(engine, engine._conn)
-        engine.broker.connected(engine._conn)
-        self.core.receive(Opened("logon"), engine.now())
+        self.line, self.deaf = Line(self.engine), False
+        self.core.receive(Opened("logon"), self.engine.now())
         self.settle()
 
     def lose(self) -> None:
         line, self.line = self.line, None
         if line is None:
             return
-        if self.engine.peers.pop(line.conn, None) is not None:
-            self.engine.broker.disconnected(line.conn)
-            self.engine.collect()
+        line.cut()
         self.core.receive(Lost(Disconnected("cut")), self.engine.now())
         self.settle()
 
     def move(self, *, everything: bool = False) -> None:
         """Some bytes arrive at either end."""
         line = self.line
-        if line is None or line.vanishes:
+        if line is None or self.deaf:
             return
         size = 1 << 20 if everything else self.engine.rng.choice(SLICES)
         if line.to_server:
             line.arrive(size)
         if line.to_client:
-            data = bytes(line.to_client[:size])
-            del line.to_client[:size]
-            self.core.receive(data, self.engine.now())
+            self.core.receive(line.leave(size), self.engine.now())
             self.settle()
         if line.closed and not line.to_client:
             self.lose()
@@ -115,7 +84,7 @@ class Client:
     def busy(self) -> bool:
         """Whether bytes are under way."""
         line = self.line
-        if line is None or line.vanishes:
+        if line is None or self.deaf:
             return False
         return line.closed or bool(line.to_server or line.to_client)
 
@@ -418,8 +387,7 @@ class MachineLife:
         client = self.rng.choice(self.clients)
         if client.line is None:
             client.connect()
-        assert client.line is not None
-        client.line.vanishes = True
+        client.deaf = True
         self._work(self._left // 2)
         client.lose()
 
