@@ -418,9 +418,12 @@ class MachineLife:
             self.engine.settle()
             if self.engine.fatal is not None:
                 self._crash(power=False)
-            if any(client.busy for client in self.clients) or not all(one.done() for one in self.publishers):
+            if any(client.busy for client in self.clients):
                 quiet = 0
-                self.engine.wake(0.02)
+                continue
+            if not all(one.done() for one in self.publishers):
+                quiet = 0
+                self._wait()
                 continue
             quiet += 1
             if quiet == 2:
@@ -430,6 +433,11 @@ class MachineLife:
                 client.core.wake(self.engine.now())
                 client.settle()
         raise AssertionError("does not come to its end")
+
+    def _wait(self) -> None:
+        """Until the engine asks to be woken: nothing else is going to happen."""
+        deadline = self.engine.broker.next_deadline(self.engine.now())
+        self.engine.wake(0.0 if deadline is None else max(0.0, deadline - self.engine.mono))
 
     def _judge(self) -> None:
         log = [heard.body for heard in self.engine.log()]
