@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from tests.helpers.tiers import parts
-from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tests.simulation.line import Line
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch.layout import MessageBatch
@@ -26,33 +26,14 @@ from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Again, CaughtUp, End, Hand, HandAll, Hangup, Notice, Resolve, Send, Tell
 from tickertape.client.requests import make_request
 from tickertape.client.subscription import Request
-from tickertape.wire.commands import Ack, Command, Logon
-from tickertape.wire.connection import Connection, Received
+from tickertape.wire.commands import Ack
 
 RUNS = 20
 STEPS = 400
+SLICES = (1, 40, 500, 1 << 20)
+"""How many bytes arrive at once."""
 FILTERS = (None, "/n % 2 = 0", "/n % 3 = 0")
 Key = tuple[int, int]
-
-
-class Link(Peer):
-    """One connection of the client: bytes wait on both ways until it is their turn."""
-
-    def __init__(self, world: EngineWorld, conn: int) -> None:
-        super().__init__(world, conn, "client")
-        self.server = Connection("server")
-        self.to_client = bytearray()
-        self.to_server: list[tuple[Command, MessageBatch | None]] = []
-
-    def take(self, data: bytes) -> None:
-        self.to_client += data
-
-    def sent(self, data: bytes) -> None:
-        for event in self.server.feed(data):
-            assert isinstance(event, Received), event
-            if isinstance(event.command, Logon):
-                self.server.logged_on()
-            self.to_server.append((event.command, event.batch))
 
 
 class Application:
@@ -95,7 +76,7 @@ class World:
         self.core = ClientCore("client")
         self.core.keep_subscriptions = True
         self.core.subscriptions.use_store(self.store)
-        self.link: Link | None = None
+        self.line: Line | None = None
         self.number = 0
         self.rounds = 0
         self.placed = True
@@ -186,19 +167,12 @@ class World:
         verb(token, (application.sub_id,))
 
     def client_to_server(self) -> None:
-        link = self.link
-        if link is not None and link.to_server:
-            command, batch = link.to_server.pop(0)
-            self.engine.broker.received(link.conn, command, batch, self.engine.now())
-            self.engine.collect()
+        if self.line is not None:
+            self.line.arrive(self.random.choice(SLICES))
 
     def server_to_client(self) -> None:
-        link = self.link
-        if link is not None and link.to_client:
-            count = self.random.choice((1, 40, 500, 1 << 20))
-            data = bytes(link.to_client[:count])
-            del link.to_client[:count]
-            self.core.receive(data, self.engine.now())
+        if self.line is not None and self.line.to_client:
+            self.core.receive(self.line.leave(self.random.choice(SLICES)), self.engine.now())
 
     def work(self) -> None:
         for _ in range(self.random.choice((1, 5, 20))):
@@ -238,22 +212,17 @@ class World:
                     application.discarded.add(key)
 
     def lose(self) -> None:
-        link, self.link = self.link, None
-        if link is None:
+        line, self.line = self.line, None
+        if line is None:
             return
         self.counts["lost"] += 1
-        del self.engine.peers[link.conn]
-        self.engine.broker.disconnected(link.conn)
-        self.engine.collect()
+        line.cut()
         self.core.receive(Lost(Disconnected("cut")), self.engine.now())
 
     def connect(self) -> None:
-        if self.link is not None:
+        if self.line is not None:
             return
-        self.engine._conn += 1
-        self.link = Link(self.engine, self.engine._conn)
-        self.engine.peers[self.link.conn] = self.link
-        self.engine.broker.connected(self.link.conn)
+        self.line = Line(self.engine)
         self.placed = False
         for application in self.applications.values():
             application.handed.append([])
@@ -264,8 +233,8 @@ class World:
     def settle(self) -> None:
         for effect in self.core.effects():
             if isinstance(effect, Send):
-                assert self.link is not None
-                self.link.sent(b"".join(effect.buffers))
+                assert self.line is not None
+                self.line.to_server += b"".join(effect.buffers)
             elif isinstance(effect, Hand):
                 self.delivered(self.of(effect.sink), effect.batch)
             elif isinstance(effect, HandAll):
@@ -348,7 +317,7 @@ class World:
             before = sum(len(keys) for one in self.applications.values() for keys in one.handed)
             self.connect()
             self.settle()
-            while self.link is not None and (self.link.to_server or self.link.to_client):
+            while self.line is not None and (self.line.to_server or self.line.to_client):
                 self.client_to_server()
                 self.server_to_client()
                 self.engine.settle()
@@ -361,7 +330,7 @@ class World:
             self.time()
             self.settle()
             after = sum(len(keys) for one in self.applications.values() for keys in one.handed)
-            busy = self.link is not None and (self.link.to_server or self.link.to_client)
+            busy = self.line is not None and (self.line.to_server or self.line.to_client)
             quiet = 0 if busy or before != after else quiet + 1
 
     def finish(self) -> None:

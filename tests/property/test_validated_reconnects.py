@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from tests.simulation.engine_world import EngineWorld
+from tests.simulation.line import Line
 from tickertape.base.errors import Disconnected, StoreFull
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import FailedWrite, Hangup, Send
 from tickertape.client.publish_store import MemoryPublishStore
-from tickertape.wire.connection import Connection, Received
 
 SCHEDULES = 60
 FULL_SCHEDULES = 3_000
@@ -24,7 +24,7 @@ TOPICS = ("t", "u")
 """Both recorded, the first validated."""
 
 
-class Line:
+class Careless:
     """One client on a line that loses what is on its way when it breaks."""
 
     def __init__(self, seed: int) -> None:
@@ -37,35 +37,17 @@ class Line:
         self.bad: list[bytes] = []
         self.told: list[bytes] = []
         self.losses = 0
-        self.conn = 1_000
-        self.up = False
-        self.owed_credit: dict[str, int] = {}  # it subscribes to nothing
-        self._upstream = bytearray()
-        self._downstream = bytearray()
-        self._server = Connection("server")
-
-    def take(self, data: bytes) -> None:
-        """The engine sends; it calls this as it calls a peer."""
-        self._downstream += data
+        self.line: Line | None = None
 
     def connect(self) -> None:
-        self.conn += 1
-        self.world.peers[self.conn] = self  # type: ignore[assignment]
-        self._server = Connection("server")
-        self._server.logged_on()
-        self.world.broker.connected(self.conn)
-        self.up = True
+        self.line = Line(self.world)
         self.core.receive(Opened("token"), self.world.now())
         self.collect()
 
-    def lose(self) -> None:
+    def lose(self, line: Line) -> None:
         self.losses += 1
-        self.up = False
-        self.world.peers.pop(self.conn, None)
-        self.world.broker.disconnected(self.conn)
-        self.world.collect()
-        self._upstream.clear()
-        self._downstream.clear()
+        self.line = None
+        line.cut()
         self.core.receive(Lost(Disconnected("cut")), self.world.now())
         self.collect()
 
@@ -87,7 +69,8 @@ class Line:
     def collect(self) -> None:
         for effect in self.core.effects():
             if isinstance(effect, Send):
-                self._upstream += b"".join(effect.buffers)
+                assert self.line is not None
+                self.line.to_server += b"".join(effect.buffers)
             elif isinstance(effect, FailedWrite):
                 assert effect.batch is not None
                 assert effect.batch.count == effect.messages
@@ -95,24 +78,14 @@ class Line:
             else:
                 assert not isinstance(effect, Hangup), effect
 
-    def upstream(self, size: int) -> None:
-        """So many bytes reach the server."""
-        data = bytes(self._upstream[:size])
-        del self._upstream[:size]
-        for event in self._server.feed(data):
-            assert isinstance(event, Received), event
-            self.world.broker.received(self.conn, event.command, event.batch, self.world.now())
-            self.world.collect()
-
-    def downstream(self, size: int) -> None:
+    def downstream(self, line: Line, size: int) -> None:
         """So many bytes reach the client."""
-        data = bytes(self._downstream[:size])
-        del self._downstream[:size]
-        self.core.receive(data, self.world.now())
+        self.core.receive(line.leave(size), self.world.now())
         self.collect()
 
     def step(self) -> None:
-        if not self.up:
+        line = self.line
+        if line is None:
             self.rng.choice((self.connect, self.publish))()
             return
         size = self.rng.choice((1, 30, 200, 10_000))
@@ -120,38 +93,40 @@ class Line:
         if what < 0.35:
             self.publish()
         elif what < 0.55:
-            self.upstream(size)
+            line.arrive(size)
         elif what < 0.75:
-            self.downstream(size)
+            self.downstream(line, size)
         elif what < 0.97:
             self.world.step()
         else:
-            self.lose()
+            self.lose(line)
 
     def finish(self) -> None:
-        if not self.up:
+        if self.line is None:
             self.connect()
+        line = self.line
+        assert line is not None
         for _ in range(10_000):
-            self.upstream(1 << 20)
+            line.arrive(1 << 20)
             self.world.settle()
-            self.downstream(1 << 20)
-            if not self.core.publishing.unsettled() and not self._upstream and not self._downstream:
+            self.downstream(line, 1 << 20)
+            if not self.core.publishing.unsettled() and not line.to_server and not line.to_client:
                 return
         raise AssertionError("it does not come to rest")
 
 
 def run(seed: int) -> Counter[str]:
-    line = Line(seed)
+    client = Careless(seed)
     for _ in range(150):
-        line.step()
-    line.finish()
+        client.step()
+    client.finish()
     for topic in TOPICS:
-        assert [heard.body for heard in line.world.log(topic)] == line.good[topic]
-    sequences = [heard.sequence for heard in line.world.log()]
+        assert [heard.body for heard in client.world.log(topic)] == client.good[topic]
+    sequences = [heard.sequence for heard in client.world.log()]
     assert sequences == sorted(set(sequences))
-    assert line.told == line.bad, "each once, in order"
-    assert line.store.unpersisted_count() == 0
-    return Counter(losses=line.losses, bad=len(line.bad), good=sum(map(len, line.good.values())))
+    assert client.told == client.bad, "each once, in order"
+    assert client.store.unpersisted_count() == 0
+    return Counter(losses=client.losses, bad=len(client.bad), good=sum(map(len, client.good.values())))
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ class World:
     def step(self, store: Store) -> None:
         sub = self.rng.choice(self.subs)
         names = ("deliver", "deliver", "first", "any", "many", "notice", "again")
-        if self.purges and self.rng.random() < 0.05:
+        if self.purges and self.rng.random() < 0.07:
             self.purge(store, sub)
             return
         what = self.rng.choice(names if self.kind == "ring" else (*names, "prune"))
@@ -172,12 +172,17 @@ class World:
         store.prune()
 
     def purge(self, store: Store, sub: Subscription) -> None:
-        """It begins anew, and may mean something else from now on."""
-        sub.sure.clear()
-        store.purge(sub.name)
+        """It begins anew, sometimes with all the others, and may mean something else from now on."""
+        every = self.rng.random() < 0.5
+        gone = self.subs if every else [sub]
+        for one in gone:
+            one.sure.clear()
+        store.purge(None if every else sub.name)
         self.counts["purged"] += 1
-        sub.done.clear()
-        self.resume(store, sub)
+        self.counts["purged all"] += every
+        for one in gone:
+            one.done.clear()
+            self.resume(store, one)
 
     # -- what must hold ---------------------------------------------------------------------------------
 
@@ -220,5 +225,6 @@ def test_power_loss_skips_nothing_and_with_sync_always_nothing_comes_again(
                 raise
         counts.update(world.counts)
     assert all(counts[what] > 20 for what in ("deliver", "first", "any", "many", "again", "purged")), counts
+    assert counts["purged all"] > 3
     assert counts["resumed in the log"] > 50
     assert counts["came again"] > 20

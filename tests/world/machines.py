@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tests.simulation.line import Line
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import Disconnected
 from tickertape.client.bookmark_store import MemoryBookmarkStore
@@ -24,8 +24,7 @@ from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Again, Effect, Hand, HandAll, Hangup, Resolve, Send
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.requests import make_request
-from tickertape.wire.commands import Ack, Logon
-from tickertape.wire.connection import Connection, Received
+from tickertape.wire.commands import Ack
 
 MACHINE_FAULTS: Final = (
     "power lost", "power lost in a disk operation", "server killed", "sync failed", "write failed",
@@ -43,31 +42,6 @@ ROUNDS_MAX: Final = 400
 """In which everything must come to its end once nothing goes wrong any more."""
 
 
-class Line(Peer):
-    """One connection: bytes wait on both ways until it is their turn."""
-
-    def __init__(self, world: EngineWorld, conn: int) -> None:
-        super().__init__(world, conn, "")
-        self.server = Connection("server")
-        self.to_server = bytearray()
-        self.to_client = bytearray()
-        self.vanishes = False
-        """Whether nothing arrives any more, and nobody is told."""
-
-    def take(self, data: bytes) -> None:
-        self.to_client += data
-
-    def arrive(self, count: int) -> None:
-        """So many bytes come to the server."""
-        data, self.to_server = bytes(self.to_server[:count]), self.to_server[count:]
-        for event in self.server.feed(data):
-            assert isinstance(event, Received), event
-            if isinstance(event.command, Logon):
-                self.server.logged_on()
-            self.world.broker.received(self.conn, event.command, event.batch, self.world.now())
-            self.world.collect()
-
-
 class Client:
     """A client machine, its link, and who carries out what it asks for."""
 
@@ -76,37 +50,32 @@ class Client:
         self.core = ClientCore(name)
         self.name = name
         self.line: Line | None = None
+        self.deaf = False
+        """Whether nothing arrives any more on its line, and nobody is told."""
 
     def connect(self) -> None:
-        engine = self.engine
-        engine._conn += 1
-        self.line = engine.peers[engine._conn] = Line(engine, engine._conn)
-        engine.broker.connected(engine._conn)
-        self.core.receive(Opened("logon"), engine.now())
+        self.line, self.deaf = Line(self.engine), False
+        self.core.receive(Opened("logon"), self.engine.now())
         self.settle()
 
     def lose(self) -> None:
         line, self.line = self.line, None
         if line is None:
             return
-        if self.engine.peers.pop(line.conn, None) is not None:
-            self.engine.broker.disconnected(line.conn)
-            self.engine.collect()
+        line.cut()
         self.core.receive(Lost(Disconnected("cut")), self.engine.now())
         self.settle()
 
     def move(self, *, everything: bool = False) -> None:
         """Some bytes arrive at either end."""
         line = self.line
-        if line is None or line.vanishes:
+        if line is None or self.deaf:
             return
         size = 1 << 20 if everything else self.engine.rng.choice(SLICES)
         if line.to_server:
             line.arrive(size)
         if line.to_client:
-            data = bytes(line.to_client[:size])
-            del line.to_client[:size]
-            self.core.receive(data, self.engine.now())
+            self.core.receive(line.leave(size), self.engine.now())
             self.settle()
         if line.closed and not line.to_client:
             self.lose()
@@ -115,7 +84,7 @@ class Client:
     def busy(self) -> bool:
         """Whether bytes are under way."""
         line = self.line
-        if line is None or line.vanishes:
+        if line is None or self.deaf:
             return False
         return line.closed or bool(line.to_server or line.to_client)
 
@@ -154,11 +123,11 @@ class Publisher(Client):
         """So many of them are said to be persisted."""
         self._asked: dict[object, int] = {}
 
-    def publish(self, count: int) -> None:
+    def publish(self, count: int, sizes: Sequence[int] = (0, 0, 9, 700)) -> None:
         rng = self.engine.rng
         for _ in range(count):
             number = len(self.sent) + 1
-            pad = b"x" * rng.choice((0, 0, 9, 700))
+            pad = b"x" * rng.choice(sizes)
             body = b'{"by": "%s", "n": %d, "pad": "%s"}' % (self.name.encode(), number, pad)
             sequence = self.core.publish(TOPIC, body)
             assert sequence is not None
@@ -246,7 +215,7 @@ class MachineShape(NamedTuple):
     """At most."""
     readers: int = 1
     kinds: tuple[str, ...] = MACHINE_FAULTS
-    """What happens in them."""
+    """What goes wrong in them, one of the crashes among it each time."""
 
     def begin(self, seed: int, counts: Counter[str]) -> MachineLife:
         """A world of this shape."""
@@ -269,7 +238,7 @@ class MachineLife:
         self.clients: list[Client] = [*self.publishers, *self.readers]
         self._trace = sha256()
         self._left = shape.messages
-        self._faults: dict[str, Callable[[], None]] = {
+        self._faults: dict[str, Callable[[], bool]] = {
             "power lost": lambda: self._crash(power=True),
             "power lost in a disk operation": self._power_lost_inside,
             "server killed": lambda: self._crash(power=False),
@@ -290,17 +259,24 @@ class MachineLife:
         return self._trace.hexdigest()
 
     def _live(self) -> None:
-        faults = sum(self.rng.random() < 0.5 for _ in range(self.shape.faults))
-        kinds = [self.rng.choice(CHEAP) for _ in range(faults)]
-        kinds.insert(self.rng.randint(0, len(kinds)), self.rng.choice(CRASHES))
-        for kind in kinds:
+        for kind in self._chosen():
             self._work(self._left // 2)
-            self._faults[kind]()
-            self.counts[kind] += 1
-            self.note(kind)
+            struck = self._faults[kind]()
+            self.counts[kind] += struck
+            self.note(kind, struck)
         self._work(self._left)
         self._come_to_rest()
         self._judge()
+
+    def _chosen(self) -> list[str]:
+        """What goes wrong in this world, one after the other."""
+        cheap = [kind for kind in self.shape.kinds if kind in CHEAP]
+        crashes = [kind for kind in self.shape.kinds if kind in CRASHES]
+        count = sum(self.rng.random() < 0.5 for _ in range(self.shape.faults))
+        chosen = [self.rng.choice(cheap) for _ in range(count if cheap else 0)]
+        if crashes:
+            chosen.insert(self.rng.randint(0, len(chosen)), self.rng.choice(crashes))
+        return chosen
 
     def note(self, *what: object) -> None:
         self._trace.update(repr((round(self.engine.mono, 9), *what)).encode())
@@ -339,9 +315,9 @@ class MachineLife:
             self.rng.choice(can)()
         return bool(can)
 
-    # -- what goes wrong --------------------------------------------------------------------------------
+    # -- what goes wrong: each says whether it struck ---------------------------------------------------
 
-    def _crash(self, *, power: bool) -> None:
+    def _crash(self, *, power: bool) -> bool:
         """The server ends, and starts again; a start may end the same way."""
         engine = self.engine
         promised = [body.body for one in self.publishers for body in one.sent[: one.flushed]]
@@ -362,19 +338,13 @@ class MachineLife:
             assert {heard.body for heard in engine.log()} >= set(promised), "what was flushed is lost"
         for client in self.clients:
             client.lose()
+        return True
 
-    def _power_lost_inside(self) -> None:
-        """Some of what it writes is there, nothing of it is synced."""
-        self.publishers[0].publish(1)
-        self._left -= 1
-        for _ in range(self.rng.randrange(4)):
-            self.publishers[0].move(everything=True)
-        if self.engine.jobs:
-            self.engine.disk.fail(self.rng.choice(("sync", "write")), 1, errno.EIO)
-            self.engine.run_job()
-        self._crash(power=True)
+    def _power_lost_inside(self) -> bool:
+        """Some of what it writes is there, nothing of it is synced; nobody hears of it any more."""
+        return self._fails(self.rng.choice(("sync", "write"))) and self._crash(power=True)
 
-    def _fails(self, operation: str) -> None:
+    def _fails(self, operation: str) -> bool:
         """The next one; what was acknowledged before the server ended is there."""
         self.engine.disk.fail(operation, 1, self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT)))
         self.publishers[0].publish(1)
@@ -387,20 +357,29 @@ class MachineLife:
             if number % 20 == 19:
                 self.engine.wake(0.5)  # a disk that was full is tried again every second
             if not self.engine.disk.faults_left:
-                return
+                return True
         raise AssertionError(f"no {operation} of the disk within {ROUNDS_MAX} steps")
 
-    def _full(self) -> None:
-        disk = self.engine.disk
+    def _full(self) -> bool:
+        """More comes than the segment at hand has room for; some of it may find the room it needs again."""
+        disk, before = self.engine.disk, self.counts["no_space"]
         disk.space_bytes = disk.used_bytes + self.rng.choice((0, 1_000))
+        count = max(0, min(4, self._left))
+        self.rng.choice(self.publishers).publish(count, sizes=(2_500, 3_500))
+        self._left -= count
         self._work(self._left // 2)
+        for _ in range(ROUNDS_MAX):
+            if self.counts["no_space"] > before or not self._something():
+                break
         self.engine.disk.space_bytes = None
+        return self.counts["no_space"] > before
 
-    def _cut(self) -> None:
+    def _cut(self) -> bool:
         """Anybody's, or a publisher's who is back before the disk has what it sent."""
-        if self.rng.random() < 0.3:
-            self.rng.choice(self.clients).lose()
-            return
+        standing = [client for client in self.clients if client.line is not None]
+        if standing and self.rng.random() < 0.3:
+            self.rng.choice(standing).lose()
+            return True
         publisher = self.rng.choice(self.publishers)
         if publisher.line is None:
             publisher.connect()
@@ -409,19 +388,21 @@ class MachineLife:
         publisher.publish(1)
         self._left -= 1
         publisher.move(everything=True)
+        stood = publisher.line is not None
         publisher.lose()
         publisher.connect()
         publisher.move(everything=True)
+        return stood
 
-    def _half_open(self) -> None:
+    def _half_open(self) -> bool:
         """Nothing arrives for a while, then the ends hear of it."""
         client = self.rng.choice(self.clients)
         if client.line is None:
             client.connect()
-        assert client.line is not None
-        client.line.vanishes = True
+        line, client.deaf = client.line, True
         self._work(self._left // 2)
         client.lose()
+        return line is not None and bool(line.to_server or line.to_client)
 
     # -- the end ----------------------------------------------------------------------------------------
 
@@ -437,9 +418,12 @@ class MachineLife:
             self.engine.settle()
             if self.engine.fatal is not None:
                 self._crash(power=False)
-            if any(client.busy for client in self.clients) or not all(one.done() for one in self.publishers):
+            if any(client.busy for client in self.clients):
                 quiet = 0
-                self.engine.wake(0.02)
+                continue
+            if not all(one.done() for one in self.publishers):
+                quiet = 0
+                self._wait()
                 continue
             quiet += 1
             if quiet == 2:
@@ -449,6 +433,11 @@ class MachineLife:
                 client.core.wake(self.engine.now())
                 client.settle()
         raise AssertionError("does not come to its end")
+
+    def _wait(self) -> None:
+        """Until the engine asks to be woken: nothing else is going to happen."""
+        deadline = self.engine.broker.next_deadline(self.engine.now())
+        self.engine.wake(0.0 if deadline is None else max(0.0, deadline - self.engine.mono))
 
     def _judge(self) -> None:
         log = [heard.body for heard in self.engine.log()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 from tickertape.base.errors import BadOption
@@ -21,6 +22,8 @@ NO_OPTIONS: Final = "none"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _BLANKS: Final = " \t"
+_TEXTS_KEPT: Final = 64
+"""Clients that come back bring the options that they had."""
 _CLOSING: Final = {"[": "]", "(": ")"}
 
 
@@ -31,6 +34,11 @@ def parse_options(text: str) -> dict[str, str | None]:
     value, brackets or quotes that are not closed, and more than `option_bytes_max` or
     `option_parts_max`.
     """
+    return dict(_parsed(text))  # whoever asked may change it
+
+
+@lru_cache(maxsize=_TEXTS_KEPT)
+def _parsed(text: str) -> dict[str, str | None]:
     options: dict[str, str | None] = {}
     if len(text) > option_bytes_max:
         raise BadOption(f"options of {len(text):,} characters: at most {option_bytes_max:,} are read")

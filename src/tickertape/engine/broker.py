@@ -397,7 +397,8 @@ class Broker:
 
     def _write(self) -> None:
         """What was accepted goes to the disk."""
-        self._effects.extend(DiskJob(job) for job in self.journal.jobs())
+        for job in self.journal.jobs():
+            self._effects.append(DiskJob(job))
 
     def _fail(self) -> None:
         self._failed = True

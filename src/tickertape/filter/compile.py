@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from functools import cached_property, lru_cache
+from types import CodeType
 from typing import Any, Final, TypeAlias
 
 from tickertape.base.errors import BadFilter, BadPath
@@ -115,7 +116,7 @@ class Filter:
             quick, decode, doubts = self._reader.quick, self._reader.decode, self._reader.doubts
             names |= {"quick": quick, "decode": decode, "doubts": doubts}
         names |= {"Unreadable": Unreadable, "TooCostly": TooCostly}
-        exec(compile(source, "<filter>", "exec"), names)
+        exec(_code(source), names)
         made: _Select = names["select"]
         return made
 
@@ -134,6 +135,12 @@ def compile_filter(text: str, type: MessageType) -> Filter:
         return Filter(text, tree, written, type)
     except BadPath as error:
         raise bad_path(text, tree, type, error) from None
+
+
+@lru_cache(maxsize=_TREES_KEPT)
+def _code(source: str) -> CodeType:
+    """Who subscribes again brings the filter that it had."""
+    return compile(source, "<filter>", "exec")
 
 
 @lru_cache(maxsize=_TREES_KEPT)

@@ -14,6 +14,7 @@ import mmap
 import os
 import stat
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -24,11 +25,13 @@ from tickertape.base.ports import Buffer
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _BUFFERS_MAX: Final = max(16, os.sysconf("SC_IOV_MAX"))
+_PATHS_KEPT: Final = 256
 _ZEROS: Final = bytes(1 << 20)
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NOWAIT_ABSENT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
+@lru_cache(maxsize=_PATHS_KEPT)
 def path_parts(path: str) -> tuple[str, ...]:
     """The components of a port path; `""` and `"."` are the root and give none.
 

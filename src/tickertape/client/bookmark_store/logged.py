@@ -7,7 +7,7 @@ all. What is in memory is the truth; a file that an interrupted step left behind
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from crc32c import crc32c
@@ -200,29 +200,41 @@ class LoggedBookmarkStore(FiledStore):
     def _keep_forgetting(self, progress: Progress) -> None:
         self._write(Kind.FORGET, progress, b"")
 
-    def _keep_purge(self, sub_id: str, progress: Progress) -> None:  # noqa: ARG002 - it has a number
-        self._write(Kind.PURGE, progress, b"")
-        self._file.sync(0, self._at)  # whatever `sync` is: who comes next under this id may read other things
+    def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
+        if self._has_room(RECORD_BYTES * len(gone)):
+            for progress in gone.values():
+                self._put(Kind.PURGE, progress, b"")
+            self._file.sync(0, self._at)  # whatever `sync` is: who comes next under such an id may read else
+            self._behind = False
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _write(self, kind: Kind, progress: Progress, payload: bytes) -> None:
         """Record what memory has already."""
+        if self._has_room(RECORD_BYTES + len(payload) + -len(payload) % 8):
+            at = self._put(kind, progress, payload)
+            if self._always:
+                self._file.sync(at, self._at)
+            self._behind = False
+
+    def _has_room(self, need: int) -> bool:
+        """Whether there is, for records of what memory has already, which begin with this; else the file was
+        pruned, and so has it, durably."""
         if self._behind:
-            return self.prune()
+            self.prune()
+            return False
         self._behind = True
-        need = RECORD_BYTES + len(payload) + -len(payload) % 8
         if self._at + need > self._size:
             self._grow(need)
-            if not self._behind:
-                return None  # pruned, and so recorded
+        return self._behind
+
+    def _put(self, kind: Kind, progress: Progress, payload: bytes) -> int:
+        """Write a record, for which there is room; where it begins."""
         at = self._at
-        self._file.map[at : at + need] = records.record(kind, progress.number, payload, at, self._salt)
-        self._at = at + need
-        if self._always:
-            self._file.sync(at, self._at)
-        self._behind = False
-        return None
+        record = records.record(kind, progress.number, payload, at, self._salt)
+        self._at = at + len(record)
+        self._file.map[at : self._at] = record
+        return at
 
     def _make_room(self, need: int) -> None:
         """For a record that memory does not have yet."""

@@ -7,6 +7,7 @@ turn. Only the discarded prefix is kept: what was discarded beyond it comes agai
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Final
 
 from crc32c import crc32c
@@ -169,16 +170,18 @@ class RingBookmarkStore(FiledStore):
     def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:  # noqa: ARG002 - as above
         self._write_prefix(self._place_of(progress), progress)
 
-    def _keep_purge(self, sub_id: str, progress: Progress) -> None:  # noqa: ARG002 - the place is emptied
-        place = self._places.pop(sub_id)
-        del self._numbered[place.number]
-        begin, size = place.start, cells.place_bytes(self._publishers)
-        # Durable whatever `sync` is: who comes next under this id may read something else. The name first, so
-        # that no part of the rest is believed.
-        for low, high in ((begin, begin + NAME_BYTES), (begin + NAME_BYTES, begin + size)):
-            self._file.map[low:high] = bytes(high - low)
-            self._file.sync(low, high)
-        self._free.append(place.number)
+    def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
+        places = [self._places.pop(sub_id) for sub_id in gone]
+        for place in places:
+            del self._numbered[place.number]
+        first, last = min(place.start for place in places), max(place.start for place in places)
+        # Durable whatever `sync` is: who comes next under such an id may read something else. The names
+        # first, so that no part of the rest is believed.
+        for low, high in ((0, NAME_BYTES), (NAME_BYTES, cells.place_bytes(self._publishers))):
+            for place in places:
+                self._file.map[place.start + low : place.start + high] = bytes(high - low)
+            self._file.sync(first + low, last + high)
+        self._free += [place.number for place in places]
 
     # -- inside -----------------------------------------------------------------------------------------
 

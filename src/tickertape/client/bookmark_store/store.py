@@ -7,7 +7,7 @@ is made in memory first; a step that fails or is interrupted leaves a file that 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -135,9 +135,9 @@ class ProgressStore:
         """See `BookmarkStore.purge`."""
         with self._lock:
             self._check()
-            gone = list(self._progress) if sub_id is None else [sub_id] if sub_id in self._progress else []
-            for name in gone:
-                self._keep_purge(name, self._progress.pop(name))
+            names = list(self._progress) if sub_id is None else [sub_id] if sub_id in self._progress else []
+            if names:
+                self._keep_purge({name: self._progress.pop(name) for name in names})
             if self._adapter is not None and self._offer is None:
                 self._adapter.purge(sub_id)
         if self._adapter is not None and self._offer is not None:
@@ -190,8 +190,8 @@ class ProgressStore:
     def _keep_forgetting(self, progress: Progress) -> None:
         """What was behind the prefix is forgotten."""
 
-    def _keep_purge(self, sub_id: str, progress: Progress) -> None:
-        """A subscription is forgotten."""
+    def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
+        """These subscriptions, at least one, are forgotten: durably, whatever else is."""
 
     # -- inside -----------------------------------------------------------------------------------------
 

@@ -270,6 +270,32 @@ def test_a_ring_has_room_for_so_many(tmp_path: Path) -> None:
         assert store.most_recent("another") == []
 
 
+@pytest.mark.parametrize("sync", ["never", "always"])
+@pytest.mark.parametrize(("kind", "most"), [(tt.LoggedBookmarkStore, 1), (tt.RingBookmarkStore, 2)])
+def test_a_purge_of_all_syncs_as_often_as_one_of_a_single_subscription(
+    kind: type[LoggedBookmarkStore | tt.RingBookmarkStore],
+    most: int,
+    sync: Literal["never", "always"],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    synced: list[tuple[int, int]] = []
+    with kind(tmp_path / "store", sync=sync) as store:
+        monkeypatch.setattr(store._file, "sync", lambda low, high: synced.append((low, high)))
+        for wanted in (1, 40):
+            for number in range(wanted):
+                store.resumed(f"s{number}")
+            synced.clear()
+            store.purge()
+            assert len(synced) == most, f"of {wanted}"
+        store.resumed("s")
+        synced.clear()
+        store.purge("another")
+        assert not synced, "nothing was purged"
+    with kind(tmp_path / "store") as store:
+        assert store.subscriptions() == ["s"]
+
+
 @pytest.mark.slow
 def test_exact_31_the_resize_handler_may_prune(tmp_path: Path) -> None:
     sizes: list[int] = []
