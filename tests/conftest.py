@@ -15,7 +15,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
-TIERS = ("unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark")
+TIERS = (
+    "unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark",
+    "world",
+)  # fmt: skip
 """Directories of tests, fastest first; files beside them (tidy, documentation) run before all."""
 
 FULL_SECONDS_MAX = 900

@@ -47,11 +47,13 @@ GATE: Final = (
     "no mark after idleness",
     "a failed write or sync is taken for done",
     "a short write is taken for a whole one",
+    "the thread of the disk keeps errors to itself",
     "of what a killed server was writing the highest sequences are forgotten",
     "the end of a connection that an earlier attempt left ends the present one",
     "the duplicate filter is off",
     "of a frame that is half known, all is taken for known",
     "a publish returns before what it kept is synced",
+    "a flush whose connection is lost says that everything is persisted",
     "a bookmark starts at its message, not after it",
     "who leaves the shared end goes on one message later",
     "who joins the shared end is given the commit at the seam again",
@@ -73,6 +75,7 @@ GATE: Final = (
     "a lease ends by the clock of the wall",
     "what was read is life, though it had arrived long before",
     "a server waits for three intervals",
+    "a server takes every silence for its own",
 )
 """Names. Those of a goal stand together."""
 

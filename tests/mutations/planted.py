@@ -14,6 +14,7 @@ from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
+from tests.mutations.planted_worlds import WORLD_MUTATIONS
 
 _ENGINE_CRASHES = "simulation/test_engine_crashes.py"
 _JOURNAL_CRASHES = "simulation/test_journal_crashes.py"
@@ -322,4 +323,5 @@ MUTATIONS: Final = (
     *TRANSACTION_MUTATIONS,
     *QUEUE_MUTATIONS,
     *ARCHIVE_MUTATIONS,
+    *WORLD_MUTATIONS,
 )

@@ -1,0 +1,149 @@
+"""Owns the defects that only worlds have to notice: in what drives the machines, and between two of them.
+
+Must never hold one that a test of a single module is meant to notice, or one that keeps time from passing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_WORLDS = "world/test_worlds.py::"
+_MACHINES = _WORLDS + "test_the_machines_alone_keep_their_promises"
+_SMALL = _WORLDS + "test_one_server_keeps_its_promises"
+_TRIO = _WORLDS + "test_a_publisher_a_reader_and_a_worker"
+_PAIR = _WORLDS + "test_publishers_go_to_whichever_server_is_there"
+_LARGE = _WORLDS + "test_readers_queues_and_transactions_beside_each_other"
+
+WORLD_MUTATIONS: Final = (
+    # -- who connects, and notices that a connection is none any more -----------------------------------
+    Mutation(
+        "an asyncio client looks at its connection only once",
+        "client/loop_driver.py",
+        "sight(), moment)\n            self._drive()\n        self._arm_beats()",
+        "sight(), moment)\n            self._drive()",
+        (_SMALL,),
+        promise="R22",
+        tier="world",
+    ),
+    Mutation(
+        "a server takes every silence for its own",
+        "server/listener.py",
+        "            excused=excused,",
+        "            excused=not excused,",
+        (_SMALL,),
+        promise="R22",
+        tier="world",
+    ),
+    Mutation(
+        "an attempt to connect has no end",
+        "client/loop_driver.py",
+        "            async with asyncio.timeout(seconds):\n                await link.dial()",
+        "            async with asyncio.timeout(None):\n                await link.dial()",
+        (_SMALL,),
+        promise="R22",
+        tier="world",
+    ),
+    Mutation(
+        "the task that keeps a connection does not hear that it is lost",
+        "client/aio_ha.py",
+        "            self._feed(machine.Dropped(lost.error))",
+        "            self._changed.wake()",
+        (_SMALL,),
+        promise="R8",
+        tier="world",
+    ),
+    # -- what drives the engine -------------------------------------------------------------------------
+    Mutation(
+        "a command that lets others go first is taken only when there is other work",
+        "server/instance.py",
+        "if (self.broker.has_work or self._turns.has_work) and",
+        "if self.broker.has_work and",
+        (_SMALL,),
+        promise="R22",
+        tier="world",
+    ),
+    Mutation(
+        "the thread of the disk keeps errors to itself",
+        "server/disk_thread.py",
+        "            error = failed\n",
+        "            error = None if failed else failed\n",
+        (_SMALL,),
+        promise="R5",
+        tier="world",
+    ),
+    # -- between a client, the engine and their disks ---------------------------------------------------
+    Mutation(
+        "a flush whose connection is lost says that everything is persisted",
+        "client/calls.py",
+        "        tokens.extend(token for _, token in self._flushes)",
+        "        self._effects.extend(Resolve(token, None) for _, token in self._flushes)",
+        (_SMALL,),
+        promise="R9",
+        tier="world",
+    ),
+    Mutation(
+        "what was discarded while it lay in the batch at hand is handed out",
+        "client/again.py",
+        "    return _is_discarded(context.store, context.sub_id, batch.publisher(at), batch.sequence(at))",
+        "    return False",
+        (_SMALL,),
+        promise="R8",
+        tier="world",
+    ),
+    Mutation(
+        "what is discarded is not written into the log of a bookmark store",
+        "client/bookmark_store/logged.py",
+        "            _pack_into(self._file.map, at, crc, what, ordinal)\n",
+        "",
+        (_PAIR,),
+        promise="R9",
+        tier="world",
+    ),
+    Mutation(
+        "on a full disk a publish store is told to let go of what there is no room for",
+        "engine/intake.py",
+        "if command.sequenced and isinstance(error, JournalFull):",
+        "if not command.sequenced and isinstance(error, JournalFull):",
+        (_MACHINES,),
+        promise="R16",
+        tier="world",
+    ),
+    Mutation(
+        "who begins a live subscription is not given what is just on its way to the disk",
+        "engine/delivery.py",
+        "            self.live.begin(self._journal.accepted_end)\n        self.cursors.add(sub)",
+        "            self.live.begin(self._journal.persisted_end)\n        self.cursors.add(sub)",
+        (_TRIO,),
+        promise="R10",
+        tier="world",
+    ),
+    Mutation(
+        "the subscriptions of a connection that is gone go on",
+        "engine/broker.py",
+        "            self.subscribing.drop(session)\n",
+        "",
+        (_LARGE,),
+        promise="R11",
+        tier="world",
+    ),
+    Mutation(
+        "a start forgets which transactions were committed",
+        "engine/transactions.py",
+        "CommittedTransactions(registry.latest.values())",
+        "CommittedTransactions(())",
+        (_LARGE,),
+        promise="invariant 11",
+        tier="world",
+    ),
+    Mutation(
+        "a segment is followed by another before its seal is durable",
+        "journal/jobs.py",
+        "        self._disk.truncate(handle, end)\n        self._disk.sync(handle)\n",
+        "        self._disk.truncate(handle, end)\n",
+        (_LARGE,),
+        promise="R1",
+        tier="world",
+    ),
+)
