@@ -180,8 +180,12 @@ class Reader(App):
             self._discard_late(reading)
 
     async def _place(self, client: tt.AsyncHAClient, reading: Reading, *, replaced: bool = False) -> None:
-        def take(message: tt.Message) -> None:
+        slow = self.rng.random() < 0.5
+
+        async def take(message: tt.Message) -> None:
             self._saw(reading, message)
+            if slow and self.rng.random() < 0.3:
+                await self.pause()  # more comes meanwhile, and waits
             self._done_with(client, reading, message)
 
         given = reading.replacement() if replaced else reading.arguments()

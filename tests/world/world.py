@@ -26,7 +26,8 @@ from tests.world.network import Factory, Network
 from tests.world.process import Process, make_task
 from tests.world.servers import SimServer
 from tests.world.shelf import SEGMENT_BYTES, Shelf
-from tickertape.client import transaction
+from tickertape.base.limits import republish_bytes_max
+from tickertape.client import backlog, transaction
 from tickertape.client.publish_store import file
 from tickertape.testing.clock import VirtualClock, VirtualLoop
 from tickertape.wire.connection import Connection, Event, Received
@@ -73,6 +74,8 @@ class World:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.chooser = Chooser(seed, self.rng, self.counts)
+        self._republished = self.rng.choice((1, 2_000, republish_bytes_max))
+        """What a client sends of its store at a time, bytes."""
         self.clock = VirtualClock()
         self.loop = WorldLoop(self.clock)
         self._own = contextvars.copy_context()
@@ -129,6 +132,7 @@ class World:
             with (
                 self.clock.installed(),
                 patch.object(file, "publish_segment_bytes", SEGMENT_BYTES),
+                patch.object(backlog, "republish_bytes_max", self._republished),
                 patch.object(transaction, "uuid4", self._uuid4),
                 patch.object(Connection, "received", self._counting(Connection.received)),
             ):
