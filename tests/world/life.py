@@ -137,22 +137,30 @@ class Life:
         minding.add_done_callback(self._minder_ended)
         await self.faults.run(self.shape.faults, self.shape.crashes)
         self.faults.heal()
-        async with asyncio.timeout(PATIENCE):
-            await self._finish(self.publishers)
-            await self._all_up()
-            await self._last_call()
-            for number, reader in enumerate(self.readers):
-                log = _log(self.servers[number % len(self.servers)])
-                reader.has_all = partial(judge.has_all, log=log)
-                reader.enough.set()
-                reader.last_call.set()
-            await self._finish(self.readers)
-            if self.workers:
-                await self._until_worked_off()
-            await self._all_up()
+        try:
+            async with asyncio.timeout(PATIENCE) as bound:
+                await self._come_to_the_end()
+        except TimeoutError:
+            assert bound.expired()
+            still = [app.name for app in world.apps if not app.finished.done()]
+            raise AssertionError(f"no end in {PATIENCE} s; still at work: {still or 'servers'}") from None
         await self._silence_noticed()
         minding.cancel()
         self._judge()
+
+    async def _come_to_the_end(self) -> None:
+        await self._finish(self.publishers)
+        await self._all_up()
+        await self._last_call()
+        for number, reader in enumerate(self.readers):
+            log = _log(self.servers[number % len(self.servers)])
+            reader.has_all = partial(judge.has_all, log=log)
+            reader.enough.set()
+            reader.last_call.set()
+        await self._finish(self.readers)
+        if self.workers:
+            await self._until_worked_off()
+        await self._all_up()
 
     def _minder_ended(self, minding: asyncio.Task[None]) -> None:
         """A start that is refused is the end of this world: nothing here damages what is on a disk."""
@@ -196,10 +204,10 @@ class Life:
                 await self._seen_plainly(reader, new)
 
     async def _seen_plainly(self, reader: Reader, new: Sequence[Logged]) -> None:
-        async with asyncio.timeout(None) as bound:
-            bound.reschedule(self.world.loop.time() + NOTICED_SECONDS)
-            while not judge.plainly(reader, new):
-                await asyncio.sleep(0.1)
+        deadline = self.world.loop.time() + NOTICED_SECONDS
+        while not judge.plainly(reader, new):
+            assert self.world.loop.time() < deadline, f"{reader.name} lacks what came while it stood"
+            await asyncio.sleep(0.1)
         self.world.counts["plain subscriptions judged"] += 1
 
     async def _silence_noticed(self) -> None:
