@@ -91,9 +91,11 @@ class Conflating:
             self._patience = at, mono + _PATIENCE * self.interval_seconds
         return self._patience[1]
 
-    def lose_patience(self, mono: float) -> None:
-        """Hold nothing back any more, if it has waited long enough."""
-        if self._patience is not None and self._patience[0] == self.next_time() and self._patience[1] <= mono:
+    def lose_patience(self, mono: float, time: int) -> None:
+        """Hold nothing back any more, if it has waited long enough and the clock of the log, at `time`, has
+        not come so far. Where it has, what is late is something else: the result is that of a replay."""
+        at = self.next_time()
+        if self._patience is not None and self._patience[0] == at and self._patience[1] <= mono and time < at:
             self.flush()
 
     def flush(self, messages_max: int | None = None) -> None:

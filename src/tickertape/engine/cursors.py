@@ -189,9 +189,9 @@ class Cursors:
         if self._patience:
             for cursor in self._patience.due(int(now.mono * _MICROS)):
                 conflating = cursor.subs[0].conflating
-                if conflating is not None:
-                    conflating.lose_patience(now.mono)
-                    self._run(cursor)
+                if conflating is not None and cursor.session.writable and not cursor.starved:
+                    conflating.lose_patience(now.mono, self._journal.log_time(now))
+                self._run(cursor)
         if self._paced:
             for cursor in self._paced.due(int(now.mono * _MICROS)):
                 self._run(cursor)
@@ -377,8 +377,9 @@ class Cursors:
                 self._run(cursor)
                 return
             at = conflating.next_time()
-            if at is not None and all_known:  # else the next commit wakes it
-                self._holding.put(cursor, at)
+            if at is not None:
+                if all_known:  # else the next commit wakes it
+                    self._holding.put(cursor, at)
                 self._patience.put(cursor, int(conflating.patience(now.mono) * _MICROS) + 1)
         self._at_tail[cursor] = None
 

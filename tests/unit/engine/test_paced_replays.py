@@ -442,27 +442,3 @@ def test_all_conflation_together_has_a_bound() -> None:
     assert any(peer.heard.values()), "some left early"
     world.broker.disconnected(peer.conn)
     assert memory.bytes == 0
-
-
-def test_a_wall_clock_that_is_put_back_holds_nothing_back() -> None:
-    """The clock of the log stands still then, for an hour here; twice the interval by the other clock is
-    enough, again and again."""
-    world = EngineWorld(1)
-    writer, reader = world.connect("writer"), world.connect("reader")
-    writer.publish("t", [b"before"])
-    reader.subscribe("s", "t", bookmark="0|1|", options="conflation=1s", credit=1 << 20)
-    world.settle()
-    world.wall -= 3_600_000_000
-    heard: list[bytes] = []
-    for number in range(3):
-        writer.publish("t", [b"%d" % number, b"%d newest" % number])
-        world.settle()
-        world.wake(1.9)
-        world.settle()
-        assert len(heard) == number, "not before it has to be"
-        deadline = world.broker.next_deadline(world.now())
-        assert deadline is not None
-        world.wake(deadline - world.mono)
-        world.settle()
-        heard = [one.body for one in reader.heard["s"]]
-        assert heard[number:] == [b"%d newest" % number]
