@@ -97,7 +97,13 @@ class LoggedBookmarkStore(FiledStore):
             salt = random_salt()
             content = records.snapshot(self._progress, salt, boot_id())
             size = _room_for(len(content))
-            self._file.replace(content, size)
+            before = getattr(self._file, "map", None)
+            try:
+                self._file.replace(content, size)
+            except BaseException:
+                if getattr(self._file, "map", None) is not before:
+                    self._behind = True  # the new file is there, and may go again: nothing is written to it
+                raise
             self._salt, self._at, self._size, self._pruned = salt, len(content), size, len(content)
             self._behind = False
 

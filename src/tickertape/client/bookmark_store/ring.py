@@ -7,7 +7,7 @@ turn. Only the discarded prefix is kept: what was discarded beyond it comes agai
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from crc32c import crc32c
@@ -171,17 +171,21 @@ class RingBookmarkStore(FiledStore):
         self._write_prefix(self._place_of(progress), progress)
 
     def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
-        places = [self._places.pop(sub_id) for sub_id in gone]
-        for place in places:
-            del self._numbered[place.number]
-        first, last = min(place.start for place in places), max(place.start for place in places)
+        places = [self._places[sub_id] for sub_id in gone]
         # Durable whatever `sync` is: who comes next under such an id may read something else. The names
         # first, so that no part of the rest is believed.
-        for low, high in ((0, NAME_BYTES), (NAME_BYTES, cells.place_bytes(self._publishers))):
-            for place in places:
-                self._file.map[place.start + low : place.start + high] = bytes(high - low)
-            self._file.sync(first + low, last + high)
-        self._free += [place.number for place in places]
+        self._clear(places, 0, NAME_BYTES)
+        for sub_id, place in zip(gone, places, strict=True):
+            del self._places[sub_id], self._numbered[place.number]
+            self._free.append(place.number)
+        self._file.sync(0, self.size_bytes)
+        if places:
+            self._clear(places, NAME_BYTES, cells.place_bytes(self._publishers))
+            self._file.sync(0, self.size_bytes)
+
+    def _clear(self, places: Iterable[Place], low: int, high: int) -> None:
+        for place in places:
+            self._file.map[place.start + low : place.start + high] = bytes(high - low)
 
     # -- inside -----------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ class ProgressStore:
         self._offer: Callable[..., None] | None = getattr(adapter, "offer", None)
         self._lock = threading.RLock()
         self._progress: dict[str, Progress] = {}
+        self._purging = False
+        """A purge is under way, or was interrupted: what it was to forget may come back with the power."""
         self._closed = False
         self._refusal: TickertapeError = Closed("this bookmark store is closed")
         forks.register(self)
@@ -136,8 +138,10 @@ class ProgressStore:
         with self._lock:
             self._check()
             names = list(self._progress) if sub_id is None else [sub_id] if sub_id in self._progress else []
-            if names:
+            if names or self._purging:
+                self._purging = True
                 self._keep_purge({name: self._progress.pop(name) for name in names})
+                self._purging = False
             if self._adapter is not None and self._offer is None:
                 self._adapter.purge(sub_id)
         if self._adapter is not None and self._offer is not None:
@@ -191,7 +195,8 @@ class ProgressStore:
         """What was behind the prefix is forgotten."""
 
     def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
-        """These subscriptions, at least one, are forgotten: durably, whatever else is."""
+        """These subscriptions are forgotten, and what an earlier purge that failed was to forget: durably,
+        whatever else is."""
 
     # -- inside -----------------------------------------------------------------------------------------
 

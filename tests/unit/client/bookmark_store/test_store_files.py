@@ -421,3 +421,67 @@ def test_a_ring_knows_after_a_restart_how_far_a_closed_gap_reached(tmp_path: Pat
             assert store.discard("s", 1, sequence)
     with tt.RingBookmarkStore(tmp_path / "ring") as store:
         assert store.most_recent("s") == [tt.Bookmark(1, 4)]
+
+
+def refusing(store: LoggedBookmarkStore | tt.RingBookmarkStore, name: str) -> Callable[..., None]:
+    def refuse(*_: int) -> None:
+        raise tt.StoreFailed(f"{name} of {store.path} was refused")
+
+    return refuse
+
+
+@pytest.mark.parametrize("sub_id", ["s1", None])
+@pytest.mark.parametrize("sync", ["never", "always"])
+@pytest.mark.parametrize("kind", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
+def test_a_purge_that_failed_is_done_when_it_is_asked_for_again(
+    kind: type[tt.LoggedBookmarkStore | tt.RingBookmarkStore],
+    tmp_path: Path,
+    sync: Literal["never", "always"],
+    sub_id: str | None,
+) -> None:
+    """Not said to be done because nothing of it is in memory any more; and its room is there again."""
+    full = 4
+    path = tmp_path / "store"
+    if kind is tt.RingBookmarkStore:
+        tt.RingBookmarkStore(path, subscriptions=full, sync=sync).close()
+    with kind(path, sync=sync) as store:
+        for number in range(full):
+            store.resumed(f"s{number}")
+        really: Callable[[int, int], None] = store._file.sync
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store._file, "sync", refusing(store, "sync"))
+            with pytest.raises(tt.StoreFailed):
+                store.purge(sub_id)
+        synced: list[tuple[int, int]] = []
+
+        def syncs(low: int, high: int) -> None:
+            synced.append((low, high))
+            really(low, high)
+
+        pruned = store._salt
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store._file, "sync", syncs)
+            store.purge(sub_id)
+        assert synced or store._salt != pruned, "neither synced nor written anew"
+        for number in range(1 if sub_id else full):
+            store.resumed(f"new {number}")
+    with kind(path, sync=sync) as store:
+        left = {"s0", "s2", "s3", "new 0"} if sub_id else {f"new {number}" for number in range(full)}
+        assert set(store.subscriptions()) == left
+
+
+def test_a_prune_whose_file_may_go_again_is_done_once_more(tmp_path: Path) -> None:
+    with tt.LoggedBookmarkStore(tmp_path / "store") as store:
+        story(store)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store._file, "_sync_directory", refusing(store, "sync of the directory"))
+            with pytest.raises(tt.StoreFailed):
+                store.prune()
+        store.discard("s", 7, 3)
+        recent = store.most_recent("s")
+        copied = tmp_path / "copy"
+        copied.write_bytes((tmp_path / "store").read_bytes())
+    with tt.LoggedBookmarkStore(copied) as store:
+        assert store.most_recent("s") == recent
+        store.resumed("s")
+        assert deliver(store, 1, 9) == [4, 6, 7, 8]
