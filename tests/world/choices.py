@@ -167,9 +167,9 @@ class Chooser:
         """One of each."""
         number = self._drawn[table]
         self._drawn[table] += 1
-        if number % 2:
+        if (self._seed + number) % 2:
             cover = covering(table)
-            drawn = cover[(self._seed + 17 * (number // 2)) % len(cover)]
+            drawn = cover[(self._seed // 2 + number // 2 * ((len(cover) + 1) // 2)) % len(cover)]
             if all(drawn[name] == value for name, value in fixed.items()):
                 return dict(drawn)
         options = _any(self._rng, table, fixed)

@@ -24,6 +24,7 @@ HAPPENED: Final = (
     "flush without an answer", "flushed", "replay cut short", "stream cut short", "comes again",
     "plain subscriptions judged", "worker interrupted", "given back", "publish stores opened",
     "bookmark stores opened", "queue browsed", "expired by a worker", "leases extended",
+    "ranges with a start", "ranges with an end",
 )  # fmt: skip
 """What came of it, and what applications met."""
 

@@ -65,6 +65,8 @@ def each_once(publishers: Iterable[Publisher], log: Sequence[Logged]) -> None:
         _transactions(publisher, place)
         assert not publisher.dropped & place.keys(), f"{publisher.name}: what it dropped is there"
         assert not publisher.refused & place.keys(), f"{publisher.name}: what was refused is there"
+        silent = publisher.refused - publisher.rejected - publisher.untold
+        assert not silent, f"{publisher.name} was not told that {list(silent)[:2]} are refused"
     known = {kept.body for p in publishers for kept in p.sent}
     known |= {kept.body for p in publishers for plan in p.transactions for kept in plan}
     assert set(place) <= known, "a message that nobody published"
@@ -108,6 +110,8 @@ def readings(
             expected = [Seen(m.topic, m.body, "", m.labels) for m in part if _passes(reading, m)]
             if reading.conflated:
                 _newest(reading, expected, label)
+                if reading.past:
+                    _newest_of_the_past(reading, part, log, label)
                 continue
             if reading.plain:
                 _in_order([one._replace(bookmark="") for one in reading.seen], expected, label)
@@ -175,7 +179,11 @@ def _by_publisher(seen: Sequence[Seen], label: str) -> None:
 def _passes(reading: Reading, message: Logged) -> bool:
     if message.topic != reading.topic and (reading.topic != PATTERN or message.topic not in TOPICS):
         return False
-    return reading.options["filter"] == "none" or bool(msgspec.json.decode(message.body)["even"])
+    return _wants(reading, message.body)
+
+
+def _wants(reading: Reading, body: bytes) -> bool:
+    return reading.options["filter"] == "none" or bool(msgspec.json.decode(body)["even"])
 
 
 def _in_order(seen: Sequence[Seen], expected: Sequence[Seen], label: str) -> None:
@@ -216,30 +224,61 @@ def _part(reading: Reading, log: Sequence[Logged]) -> Sequence[Logged]:
     return log[start : bodies.index(reading.until) + 1]
 
 
-def _by(body: bytes) -> str:
-    by: str = msgspec.json.decode(body)["by"]
-    return by
+def _key(one: Logged | Seen) -> tuple[str, str]:
+    """What newer messages take the place of: each topic is conflated by itself."""
+    return one.topic, msgspec.json.decode(one.body)["by"]
 
 
 def _lacks(reading: Reading, expected: Iterable[Logged | Seen]) -> list[bytes]:
     """The newest messages of their keys that a conflated reading has not."""
-    newest = {_by(one.body): one.body for one in expected}
+    newest = {_key(one): one.body for one in expected}
     seen = {one.body for one in reading.seen}
     return [body for body in newest.values() if body not in seen]
 
 
 def _newest_of(reading: Reading, messages: Sequence[Logged]) -> list[Logged]:
-    return list({_by(one.body): one for one in messages if _passes(reading, one)}.values())
+    return list({_key(one): one for one in messages if _passes(reading, one)}.values())
 
 
 def _newest(reading: Reading, expected: Sequence[Seen], label: str) -> None:
-    """What is conflated: nothing but what is there, and in the end the newest of each key. An interval may
-    come again when it was cut short."""
-    known = {one.body: one.labels for one in expected}
+    """What is conflated: nothing but what is there, of each key in its order as long as nothing cut it short
+    (then an interval may come again), and in the end the newest of each key."""
+    place = {one.body: at for at, one in enumerate(expected)}
     for one in reading.seen:
-        assert known.get(one.body) == one.labels, f"{label}: {one.body[:60]!r} with {one.labels}"
-    if not reading.plain and (not reading.past or reading.until is not None):
+        at = place.get(one.body)
+        assert at is not None, f"{label}: {one.body[:60]!r} is not there"
+        assert expected[at].labels == one.labels, f"{label}: {one.body[:60]!r} with {one.labels}"
+    if reading.options["taken by"] == "stream":
+        starts = [0] + [int(mark.split()[1]) for mark in reading.marks if mark.startswith("from ")]
+        for first, last in pairwise([*starts, len(reading.seen)]):
+            latest: dict[tuple[str, str], int] = {}
+            for one in reading.seen[first:last]:
+                key, at = _key(one), place[one.body]
+                assert at > latest.get(key, -1), f"{label}: {one.body[:60]!r} behind a newer one of its key"
+                latest[key] = at
+    if not reading.plain and not reading.past:
         assert not _lacks(reading, expected), f"{label}: the newest of each key"
+
+
+def _newest_of_the_past(reading: Reading, part: Sequence[Logged], log: Sequence[Logged], label: str) -> None:
+    """Of each key that was there when it was asked for, the newest, or a newer one."""
+    if "whole" not in reading.marks:
+        return
+    known = {message.body for message in _asked_for(reading, log)}
+    there = [message for message in part if message.body in known]
+    place = {message.body: at for at, message in enumerate(log)}
+    latest: dict[tuple[str, str], int] = {}
+    for one in reading.seen:
+        latest[_key(one)] = max(place[one.body], latest.get(_key(one), -1))
+    for message in _newest_of(reading, there):
+        at = latest.get(_key(message), -1)
+        assert at >= place[message.body], f"{label}: {message.body[:60]!r} is the newest of its key"
+
+
+def _asked_for(reading: Reading, log: Sequence[Logged]) -> Sequence[Logged]:
+    """What was in the log when it was asked for the last time."""
+    asked = [mark.split() for mark in reading.marks if mark.startswith("asked with ")]
+    return log[: int(asked[-1][2])]
 
 
 def _of_nowhere(reading: Reading, publishers: Sequence[Publisher], label: str) -> None:
@@ -251,6 +290,7 @@ def _of_nowhere(reading: Reading, publishers: Sequence[Publisher], label: str) -
         for one in seen:
             assert (one.topic, one.labels) == known[one.body][::2], f"{label}: not what was published"
             assert not one.bookmark, f"{label}: {one.bookmark} is in no log"
+            assert _wants(reading, one.body), f"{label}: {one.body[:60]!r} does not pass its filter"
         places = [sent.index(one.body) for one in seen]
         assert places == sorted(set(places)), f"{label}: not in the order of {publisher.name}, or twice"
     all_sent = {kept.body for publisher in publishers for kept in publisher.nowhere}
@@ -262,8 +302,7 @@ def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:
     asked = [mark.split() for mark in reading.marks if mark.startswith("asked with ")]
     if "whole" not in reading.marks:
         return
-    there = log[: int(asked[-1][2])]
-    known = {message.body for message in there}
+    known = {message.body for message in _asked_for(reading, log)}
     least = sum(_passes(reading, message) and message.body in known for message in _part(reading, log))
     assert len(reading.seen) >= least, f"{label}: {len(reading.seen)} of {least} that were there"
     if reading.options["pace"] == "rate" and reading.moments:
@@ -271,13 +310,19 @@ def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:
         assert taken >= (len(reading.seen) - 1) / RATE - RATE_SECONDS, f"{label}: in {taken} s"
 
 
-def plainly(reader: Reader, late: Sequence[Logged]) -> bool:
-    """Whether its plain subscriptions have seen what was published when they surely stood."""
+def plainly(reader: Reader, late: Sequence[Logged], nowhere: Sequence[bytes]) -> bool:
+    """Whether its plain subscriptions have seen what was published when they surely stood: in the log, and,
+    by one publisher, `nowhere`."""
     for reading in reader.plain:
         if reading.final is None:
             return False
         seen = [one.body for one in reading.seen[reading.final :]]
-        if reading.conflated:
+        if reading.topic == UNRECORDED:
+            wanted = [body for body in nowhere if _wants(reading, body)]
+            wanted = wanted[-1:] if reading.conflated else wanted
+            if not all(body in seen for body in wanted):
+                return False
+        elif reading.conflated:
             if any(message.body not in seen for message in _newest_of(reading, late)):
                 return False
         elif not all(message.body in seen for message in late if _passes(reading, message)):

@@ -189,8 +189,9 @@ class Life:
             await asyncio.sleep(0.1)
         before = [len(_log(server)) for server in self.servers]
         late = [
-            Publisher(self.world, [server.uri], f"late{n}", LATE, TOPICS, how="one")
+            Publisher(self.world, [server.uri], f"late{n} {how}", LATE, TOPICS, how=how)
             for n, server in enumerate(self.servers)
+            for how in ("one", "not recorded")
         ]
         for publisher in late:
             publisher.start()
@@ -201,11 +202,12 @@ class Life:
             if reader in plain:
                 at = number % len(self.servers)
                 new = _log(self.servers[at])[before[at] :]
-                await self._seen_plainly(reader, new)
+                nowhere = [one.body for one in late[2 * at + 1].nowhere]
+                await self._seen_plainly(reader, new, nowhere)
 
-    async def _seen_plainly(self, reader: Reader, new: Sequence[Logged]) -> None:
+    async def _seen_plainly(self, reader: Reader, new: Sequence[Logged], nowhere: Sequence[bytes]) -> None:
         deadline = self.world.loop.time() + NOTICED_SECONDS
-        while not judge.plainly(reader, new):
+        while not judge.plainly(reader, new, nowhere):
             assert self.world.loop.time() < deadline, f"{reader.name} lacks what came while it stood"
             await asyncio.sleep(0.1)
         self.world.counts["plain subscriptions judged"] += 1

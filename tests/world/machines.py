@@ -38,6 +38,8 @@ TOPIC: Final = "t"
 FILTER: Final = "/n % 2 = 0"
 SLICES: Final = (9, 400, 1 << 20, 1 << 20)
 """How many bytes arrive at once."""
+REST_SECONDS_MAX: Final = 30.0
+"""In these too, of virtual time."""
 ROUNDS_MAX: Final = 400
 """In which everything must come to its end once nothing goes wrong any more."""
 
@@ -408,8 +410,9 @@ class MachineLife:
 
     def _come_to_rest(self) -> None:
         """Nothing goes wrong any more: everything comes to its end in bounded time."""
-        quiet = 0
+        quiet, begun = 0, self.engine.mono
         for _ in range(ROUNDS_MAX):
+            assert self.engine.mono < begun + REST_SECONDS_MAX, "does not come to its end in its time"
             for client in self.clients:
                 if client.line is None:
                     client.connect()

@@ -60,6 +60,8 @@ class Publisher(App):
         """What is not what its topic says."""
         self.rejected: set[bytes] = set()
         """Of these the server said that it refuses them."""
+        self.untold: set[bytes] = set()
+        """What a process had sent to be refused when it ended."""
         self._returned = 0
         """So many of `sent` its client has taken."""
         self._made = 0
@@ -75,6 +77,7 @@ class Publisher(App):
         certain = self.promised if self._keeps == "memory" else self._returned
         self.perhaps.update(range(certain, len(self.sent)))
         self._returned = len(self.sent)
+        self.untold.update(self.refused)
 
     def _store(self) -> tt.PublishStore:
         if self._keeps == "memory":
@@ -94,7 +97,9 @@ class Publisher(App):
                 await self.again()
 
     def _lasting(self) -> int:
-        """How many messages are meant for the log."""
+        """How many messages are meant for the log; any, where none of them is."""
+        if self._fixed.get("how") == "not recorded":
+            return len(self.nowhere)
         return len(self.sent) + sum(map(len, self.transactions))
 
     async def _flush(self, client: tt.AsyncHAClient) -> bool:

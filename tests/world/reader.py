@@ -14,7 +14,7 @@ import msgspec
 import tickertape as tt
 from tests.world.apps import RETRIES, App, Labels, Seen
 from tests.world.choices import READ, Options
-from tests.world.reading import Reading, somewhere, topic_of
+from tests.world.reading import PATTERN, Reading, somewhere, topic_of
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -67,8 +67,6 @@ class Reader(App):
     def _begin(self) -> None:
         options = self.chooser.draw(READ)
         first = Reading(options, topic_of(options, self.rng), "r")
-        if options["command"] == "range":
-            somewhere(first, self.readings, self.rng)
         self._current = [first]
         if options["beside"] == "a twin":
             self._current.append(Reading(options, first.topic, "s"))
@@ -90,7 +88,8 @@ class Reader(App):
                 await self._handled(client)
             else:
                 await self._streamed(client, self._current[0])
-        self.chooser.done(options)
+        if options["command"] != "range" or self._current[0].behind is not None:
+            self.chooser.done(options)
 
     async def _until_done(self, call: Callable[[], Awaitable[object]], *over: type[Exception]) -> None:
         """Try again until it is answered; an error of `over` says that it was done before."""
@@ -120,6 +119,8 @@ class Reader(App):
             reading.begins_anew()
             reading.marks.append(f"asked with {self.length()} at {self.world.loop.time()}")
             try:
+                if reading.options["command"] == "range" and reading.behind is None:
+                    await self._look_for_a_start(client, reading)
                 if reading.options["command"] == "positions":
                     await self._positions(client, reading)
                 else:
@@ -130,6 +131,21 @@ class Reader(App):
                 continue
             reading.marks.append("whole")
             return
+
+    async def _look_for_a_start(self, client: tt.AsyncHAClient, reading: Reading) -> None:
+        """Wait until there is something, and choose of it."""
+        for _ in range(20):
+            stream = await self.ends(client.replay(PATTERN, sub_id="looks"))
+            known = [
+                Seen(message.topic, bytes(message.data), str(message.bookmark), Labels())
+                async for message in stream
+            ]
+            if known:
+                somewhere(reading, known, self.rng)
+                self.world.counts["ranges with a start"] += 1
+                self.world.counts["ranges with an end"] += reading.until is not None
+                return
+            await self.again()
 
     async def _replay(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         stream = await self.ends(
@@ -180,7 +196,8 @@ class Reader(App):
             self._discard_late(reading)
 
     async def _place(self, client: tt.AsyncHAClient, reading: Reading, *, replaced: bool = False) -> None:
-        slow = self.rng.random() < 0.5
+        # What is replaced keeps what it has: its handler would be at work beside the other's.
+        slow = reading.options["on the way"] != "replaced" and self.rng.random() < 0.5
 
         async def take(message: tt.Message) -> None:
             self._saw(reading, message)
@@ -199,15 +216,25 @@ class Reader(App):
         await self.pause()
         if what == "replaced":
             for reading in self._current:
-                # Where its answer is late, the one before is still on its way.
-                await self._until_done(
-                    lambda: self._place(client, reading, replaced=True),  # noqa: B023
-                    tt.SubscriptionExists,
-                )
+                await self._replaced(client, reading)
             return
         await self._until_done(lambda: client.pause(*self._ids()))
         await self.pause()
         await self._until_done(lambda: client.resume(*self._ids()))
+
+    async def _replaced(self, client: tt.AsyncHAClient, reading: Reading) -> None:
+        asked = False
+        while True:
+            try:
+                await self.ends(self._place(client, reading, replaced=True))
+            except tt.SubscriptionExists:
+                if asked:
+                    return  # its answer is late: the one before is still on its way
+            except RETRIES:
+                asked = True
+            else:
+                return
+            await self.again()
 
     # -- as a stream ------------------------------------------------------------------------------------
 

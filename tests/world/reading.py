@@ -128,20 +128,10 @@ def topic_of(options: Options, rng: Random) -> str:
     return rng.choice(TOPICS) if options["topic"] == "literal" else PATTERN
 
 
-def somewhere(reading: Reading, before: list[Reading], rng: Random) -> None:
-    """Let a range begin behind a message that is in the log for ever, and perhaps end with another."""
-    known = [
-        one
-        for other in before
-        if other.options["delivery"] != "live" and other.options["topic"] != "not recorded"
-        and not other.conflated
-        for one in other.seen
-        if one.bookmark
-    ]  # fmt: skip
-    if not known:
-        return
-    first = rng.choice(known)
-    reading.behind, reading.start = first.body, first.bookmark
+def somewhere(reading: Reading, known: list[Seen], rng: Random) -> None:
+    """Let a range begin behind one of these messages of the log, and perhaps end with another."""
+    first, last = sorted(rng.choices(range(len(known)), k=2), reverse=rng.random() < 0.1)
+    reading.behind, reading.start = known[first].body, known[first].bookmark
     if rng.random() < 0.5:
-        last = rng.choice(known)
-        reading.until, reading.start = last.body, f"[{first.bookmark}:{last.bookmark}]"
+        reading.until = known[last].body
+        reading.start = f"[{known[first].bookmark}:{known[last].bookmark}]"

@@ -25,6 +25,7 @@ FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, LARGE: 1_200}
 HAPPENED = (
     "given back", "lease ended", "commit without an answer", "publish stores opened",
     "bookmark stores opened", "silence noticed", "call timed out", "plain subscriptions judged",
+    "ranges with a start", "ranges with an end",
 )  # fmt: skip
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 TRACES = """

@@ -188,7 +188,8 @@ class Worker(App):
             message.ack()
 
     async def _browse(self, client: tt.AsyncHAClient, options: Options) -> None:
-        """Look at what is there: nothing that is done, and nobody has less for it."""
+        """Look at what is there: nothing that was done before, and nobody has less for it."""
+        done = set(self.world.done)
         async with await self.ends(
             client.subscribe(
                 WORK, sub_id="b", browse=True, filter=FILTER if options["filter"] == "field" else None
@@ -196,7 +197,7 @@ class Worker(App):
         ) as stream:
             async for message in stream:
                 body = bytes(message.data)
-                if body in self.world.done:
+                if body in done:
                     self.world.wrong.append(f"{self.name} sees {body!r}, which is done")
                 if message.lease_expires is not None:
                     self.world.wrong.append(f"{self.name} looks at {body!r} and holds it")

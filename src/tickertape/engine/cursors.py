@@ -380,7 +380,8 @@ class Cursors:
             if at is not None:
                 if all_known:  # else the next commit wakes it
                     self._holding.put(cursor, at)
-                self._patience.put(cursor, int(conflating.patience(now.mono) * _MICROS) + 1)
+                if self._journal.log_time(now) < at:  # else it does not wait for the clock
+                    self._patience.put(cursor, int(conflating.patience(now.mono) * _MICROS) + 1)
         self._at_tail[cursor] = None
 
 

@@ -75,6 +75,8 @@ def test_a_slow_disk_takes_nothing_apart_that_belongs_together() -> None:
         world.wake(0.01)
         while world.broker.has_work:
             world.work()
+    deadline = world.broker.next_deadline(world.now())
+    assert deadline is None or deadline > world.mono, "it is the disk that is waited for, not a moment"
     world.settle()
     world.wake(1.0)
     world.settle()
