@@ -162,9 +162,12 @@ class Chooser:
         self._rng = rng
         self._counts = counts
         self._drawn: Counter[Rows] = Counter()
+        self.fixed: Options = {}
+        """Options that everybody chooses."""
 
     def draw(self, table: Rows, **fixed: str) -> Options:
         """One of each."""
+        fixed = {**{name: self.fixed[name] for name, _ in table if name in self.fixed}, **fixed}
         number = self._drawn[table]
         self._drawn[table] += 1
         if (self._seed + number) % 2:

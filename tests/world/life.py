@@ -63,6 +63,8 @@ class Shape(NamedTuple):
     crashes: int = 0
     """So many more, each of which ends a server."""
     kinds: tuple[str, ...] = FAULTS
+    fixed: tuple[tuple[str, str], ...] = ()
+    """Options that everybody chooses."""
 
     def begin(self, seed: int, counts: Counter[str]) -> Life:
         """A world of this shape."""
@@ -86,6 +88,18 @@ SHAPES: Final[dict[str, Shape | MachineShape]] = {
 }  # fmt: skip
 
 
+def kept(line: str) -> tuple[int, Shape | MachineShape]:
+    """Seed and shape of a line such as `7 small; server stopped; how=transaction # why`: faults and options
+    that are named are the only ones."""
+    first, *rest = (part.strip() for part in line.split("#", maxsplit=1)[0].split(";"))
+    seed, name = first.split()
+    shape = SHAPES[name]
+    if isinstance(shape, Shape):
+        fixed = tuple((option, value) for option, _, value in (p.partition("=") for p in rest) if value)
+        shape = shape._replace(fixed=fixed, kinds=tuple(p for p in rest if "=" not in p) or shape.kinds)
+    return int(seed), shape
+
+
 class Life:
     """One world, lived to its end. `trace` says what happened, for equal seeds the same."""
 
@@ -93,6 +107,7 @@ class Life:
         self.world = World(
             seed, servers=shape.servers, config=TOPICS_OF + QUEUE * bool(shape.workers), counts=counts
         )
+        self.world.chooser.fixed = dict(shape.fixed)
         self.shape = shape
         self.servers: list[SimServer] = self.world.servers
         uris = [server.uri for server in self.servers]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers.processes import source_environment
 from tests.world.choices import missing
-from tests.world.life import LARGE, MACHINES, PAIR, SHAPES, SMALL, TRIO, Shape, live
+from tests.world.life import LARGE, MACHINES, PAIR, SMALL, TRIO, Shape, kept, live
 from tests.world.machines import MachineShape
 
 EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 60, PAIR: 40, LARGE: 40}
@@ -87,8 +87,8 @@ def test_readers_queues_and_transactions_beside_each_other(seeds: range) -> None
 
 @pytest.mark.parametrize("line", REGRESSIONS.read_text().splitlines())
 def test_what_once_was_a_defect_is_none_any_more(line: str) -> None:
-    seed, shape = line.split("#", maxsplit=1)[0].split()
-    live(int(seed), SHAPES[shape], Counter())
+    seed, shape = kept(line)
+    live(seed, shape, Counter())
 
 
 def test_equal_seeds_give_equal_worlds_in_every_process(full: bool) -> None:
