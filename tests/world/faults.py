@@ -62,10 +62,12 @@ class Faults:
         self._kinds = {name: self._kinds[name] for name in kinds}
 
     async def run(self, number: int, crashes: int = 0) -> None:
-        """So many faults, one after the other, and so many that end a server."""
-        for _ in range(number):
+        """So many faults, one after the other, and so many that end a server. The first is another one in
+        each world, so that some worlds in a row have them all."""
+        kinds = list(self._kinds)
+        for n in range(number):
             await asyncio.sleep(self.rng.expovariate(1 / self._each))
-            self._happens(self.rng.choice(list(self._kinds)))
+            self._happens(self.rng.choice(kinds) if n else kinds[self.world.seed % len(kinds)])
         for _ in range(crashes):
             await asyncio.sleep(self.rng.expovariate(1 / self._each))
             while not self._happens(self.rng.choice(CRASHES)):

@@ -103,7 +103,10 @@ class Reading:
             given["fully_durable"] = options["delivery"] == "fully durable"
             given["pause"] = options["pace"] == "paused"
         if options["command"] in ("epoch", "most recent"):
-            given["bookmark"] = tt.EPOCH if options["command"] == "epoch" else tt.MOST_RECENT
+            # Who conflates and asks for the beginning again is not given a newer message that took the place
+            # of one that is discarded.
+            again = self.conflated and options["store"] != "none" and self.seen
+            given["bookmark"] = tt.EPOCH if options["command"] == "epoch" and not again else tt.MOST_RECENT
             if options["delivery"] == "live":
                 given["live"] = True
                 if options["taken by"] == "stream":

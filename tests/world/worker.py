@@ -53,6 +53,8 @@ class Worker(App):
         """What its options say that comes sometimes, and came."""
         self._placed = 0.0
         """When its stream was asked for."""
+        self._on: Link | None = None
+        """The connection that its stream is on."""
         self._acked: dict[bytes, Held] = {}
         """Acknowledged, and nobody has said yet that the server has that."""
         self.enough = False
@@ -86,6 +88,7 @@ class Worker(App):
                     filter=FILTER if options["filter"] == "field" else None,
                 )
             )
+            self._on = self._link()
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5 if self.world.pace == 1.0 else 3.0):
                     async for message in stream:
@@ -130,13 +133,16 @@ class Worker(App):
         if body in world.done:
             world.wrong.append(f"{self.name} got {body!r}, which is done: {world.done[body]}")
         link = self._link()
-        if link is None:
-            return
+        if link is None or link is not self._on:
+            return  # it had come before its connection was lost
         other = world.held.get(body)
         if other is not None and other.surely() and other.link is not link:
             world.wrong.append(f"{self.name} and {other.worker.name} have {body!r} at once")
         world.held[body] = Held(self, link, self._placed)
-        mine = sum(held.worker is self and held.surely() for held in world.held.values())
+        # What it acknowledged on an earlier connection, and has again, it lets go of when that is said again.
+        mine = sum(
+            one.worker is self and one.surely() for had, one in world.held.items() if had not in self.settled
+        )
         if mine > int(options["backlog"]):
             world.wrong.append(f"{self.name} has {mine} messages, and asked for {options['backlog']}")
 
