@@ -131,9 +131,8 @@ class EngineWorld:
         )
 
     def now(self) -> Now:
-        random = self.rng.random
-        self.mono += random() * 0.001
-        self.wall += int(random() * 1_500)
+        self.mono += self.rng.random() * 0.001
+        self.wall += self.rng.randrange(0, 1_500)
         return Now(self.mono, self.wall)
 
     def connect(self, name: str, **logon: object) -> Peer:

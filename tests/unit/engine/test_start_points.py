@@ -178,7 +178,7 @@ def test_exact_06_the_end_bracket_decides_about_a_message_of_just_that_moment(
     moment = scene.world.wall + 5 * SECOND
     scene.ask("s", Row("", f"(b9:{format_timestamp(moment)}{end}", []))
     scene.world.wall = moment
-    scene.world.rng.random = lambda: 0.0  # type: ignore[method-assign]  # the clock stands still
+    scene.world.rng.randrange = lambda *_: 0  # type: ignore[method-assign]  # the clock stands still
     scene.publishers[0].publish("t", [b"10"])
     scene.world.settle()
     assert scene.heard("s") == covers
