@@ -103,4 +103,22 @@ QUEUE_MUTATIONS: Final = (
         promise="R11",
         tier="simulation",
     ),
+    Mutation(
+        "a look into a queue begins where the queue stands",
+        "engine/queue/browsing.py",
+        "        return self.queue.considered >= self._persisted\n",
+        "        return True\n",
+        ("unit/engine/queue/test_browsing.py",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "without a connection a thread settles beside the event loop",
+        "client/aio.py",
+        "        if loop is not None and not self._is_here(loop):",
+        "        if loop is not None and self._link is not None and not self._is_here(loop):",
+        ("unit/client/test_settling.py",),
+        promise="R11",
+        tier="unit",
+    ),
 )

@@ -1,4 +1,5 @@
-"""Owns one look into a queue by a client: what was ready when it asked, in the order of the log.
+"""Owns one look into a queue by a client: what is ready once all that was persisted when it asked has been
+considered, in the order of the log.
 
 Must never take a message, or send beyond its credit.
 """
@@ -40,14 +41,17 @@ class Browsing:
         allowance: Allowance,
         access: LogAccess,
         came: Callable[[Browsing], None],
+        persisted: int,
     ) -> None:
         self.session = session
         self.sub_id = sub_id
         self.queue = queue
         self.allowance = allowance
         self.content = content
-        self._left: BitMap64 = queue.state.ready.copy()
-        self.end = int(self._left.max()) + 1 if self._left else 0
+        self._persisted = persisted
+        """End of the log when it asked: who published and was told so finds it."""
+        self._left: BitMap64 | None = None
+        self.end = 0
         """Position after the last message that it reads."""
         self._waiting: MessageBatch | None = None
         """What passed and was not sent yet."""
@@ -65,9 +69,14 @@ class Browsing:
         return self._fetching.failure
 
     @property
+    def may_begin(self) -> bool:
+        """Whether its queue has considered all that was persisted when it asked."""
+        return self.queue.considered >= self._persisted
+
+    @property
     def over(self) -> bool:
         """Everything was sent."""
-        return not self._left and self._waiting is None
+        return self._left is not None and not self._left and self._waiting is None
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
@@ -75,13 +84,18 @@ class Browsing:
 
     def stop(self) -> None:
         """It is wanted no more."""
-        self._left.clear()
+        self._left = BitMap64()
         self._fetching.stop()
 
     def step(self) -> bool:
         """One bounded step; whether another one would do something now."""
         if self._waiting is not None:
             return self._send(self._waiting)
+        if self._left is None:
+            if not self.may_begin:
+                return False
+            self._left = self.queue.state.ready.copy()
+            self.end = int(self._left.max()) + 1 if self._left else 0
         if not self._left:
             return False
         # What has left the queue since then may have left the log, too.

@@ -67,6 +67,8 @@ class Queues:
         self._active: dict[Work | Browsing, None] = {}
         """Those that may have something to do, in turn."""
         self._browsing: dict[Browsing, None] = {}
+        self._early: dict[str, dict[Browsing, None]] = {}
+        """Those whose queue has not come so far, by its name, in the order in which they asked."""
         self._now = Now(0.0, 0)
         hands = Hands(access, self.ledger, self._due.append, self._stirred, self._failed)
         self._works: dict[str, Work] = {}
@@ -182,17 +184,20 @@ class Queues:
         self, session: Session, sub_id: str, work: Work, content: Content | None, allowance: Allowance
     ) -> Browsing:
         """Read what a queue has ready, and take nothing."""
-        browsing = Browsing(
-            session, sub_id, work.queue, content, allowance, self._access, self._stir_browsing
-        )
+        came, persisted = self._stir_browsing, self._journal.persisted_end
+        browsing = Browsing(session, sub_id, work.queue, content, allowance, self._access, came, persisted)
         self._browsing[browsing] = None
-        self._stir_browsing(browsing)
+        if browsing.may_begin:
+            self._stir_browsing(browsing)
+        else:
+            self._early.setdefault(browsing.topic, {})[browsing] = None
         return browsing
 
     def stop_browsing(self, browsing: Browsing) -> None:
         """Nobody wants it any more."""
         self._browsing.pop(browsing, None)
         self._active.pop(browsing, None)
+        self._early.get(browsing.topic, {}).pop(browsing, None)
         browsing.stop()
 
     def stir(self, sub: Consumer | Browsing) -> None:
@@ -285,6 +290,7 @@ class Queues:
                 self._browse_on(first)
             else:
                 first.step(now)
+                self._begin_browsing(first.queue.name)
                 if first.has_work:
                     self._active[first] = None
 
@@ -336,6 +342,15 @@ class Queues:
 
     # -- inside -----------------------------------------------------------------------------------------
 
+    def _begin_browsing(self, name: str) -> None:
+        early = self._early.get(name)
+        while early:
+            first = next(iter(early))
+            if not first.may_begin:
+                return
+            del early[first]
+            self._stir_browsing(first)
+
     def _stir_browsing(self, browsing: Browsing) -> None:
         self._active[browsing] = None
 
@@ -359,6 +374,7 @@ class Queues:
         """A queue cannot read what it needs: nobody is served by it any more."""
         fields: dict[str, str | int] = {"queue": work.queue.name, "code": error.code, "text": str(error)}
         self._access.effects.append(Happened("queue_stopped", True, fields))
-        for consumer in [*work.queue.consumers]:
-            self._answers.end_subscription(consumer.session.conn, consumer.sub_id, consumer.topic, error)
-            self._ended(consumer)
+        subs: list[Consumer | Browsing] = [*work.queue.consumers, *self._early.pop(work.queue.name, {})]
+        for sub in subs:
+            self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
+            self._ended(sub)
