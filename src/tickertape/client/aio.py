@@ -297,7 +297,7 @@ class AsyncClient(
     def _settle_now(self, step: Callable[[], None]) -> None:
         self._check_not_forked()
         loop = self._loop
-        if loop is not None and self._link is not None and not self._is_here(loop):
+        if loop is not None and not self._is_here(loop):  # without a connection too: it may be lost just now
             try:
                 loop.call_soon_threadsafe(self._settle_soon, step)
             except RuntimeError as error:

@@ -229,6 +229,49 @@ def test_acknowledgements_of_a_lost_connection_are_sent_on_the_next(
     assert acknowledged(server) == 3
 
 
+def test_a_thread_hands_what_it_says_to_the_event_loop_while_the_connection_is_being_lost(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = Front("asyncio")
+    losing, said = threading.Event(), threading.Event()
+    threads: list[int] = []
+    try:
+        client = make(front, server, "ha")
+        settler = client._core.settler
+        stream = client.subscribe(WORK, max_backlog=10)
+        produce(server, 2)
+        first, second = stream.get(timeout=10), stream.get(timeout=10)
+        client.ack_batch_size, client.ack_timeout = 2, 60
+        front.run(_here())  # what was chosen is sent: the first waits for the second, which is then too many
+        first.ack()
+        lose, acknowledge = settler.lost, settler.acknowledged
+
+        def lost() -> None:  # on the event loop, which has taken note of the loss already
+            losing.set()
+            said.wait(10)
+            lose()
+
+        def noted(*arguments: Any) -> None:
+            threads.append(threading.get_ident())
+            acknowledge(*arguments)
+
+        monkeypatch.setattr(settler, "lost", lost)
+        monkeypatch.setattr(settler, "acknowledged", noted)
+        server.drop()
+        assert losing.wait(10)
+        second.ack()
+        said.set()
+        wait_until(lambda: acknowledged(server) == 2)
+        assert threads == [front.run(_here())]
+    finally:
+        said.set()
+        front.close()
+
+
+async def _here() -> int:
+    return threading.get_ident()
+
+
 def test_without_a_connection_and_a_store_an_acknowledgement_raises(
     front: Front, server: SocketServer
 ) -> None:
