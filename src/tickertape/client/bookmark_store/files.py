@@ -49,6 +49,8 @@ class StoreFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._fd = self._lock = -1
+        self.replaced = 0
+        """So often another file took its place since."""
         forks.register(self)
         with self._errors("lock"):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -135,6 +137,7 @@ class StoreFile:
                 raise
             self._unmap()
             before, self._fd, self.map = self._fd, fd, fresh
+            self.replaced += 1
             if before >= 0:
                 os.close(before)
             self._sync_directory()

@@ -97,11 +97,11 @@ class LoggedBookmarkStore(FiledStore):
             salt = random_salt()
             content = records.snapshot(self._progress, salt, boot_id())
             size = _room_for(len(content))
-            before = getattr(self._file, "map", None)
+            before = self._file.replaced
             try:
                 self._file.replace(content, size)
             except BaseException:
-                if getattr(self._file, "map", None) is not before:
+                if self._file.replaced > before:
                     self._behind = True  # the new file is there, and may go again: nothing is written to it
                 raise
             self._salt, self._at, self._size, self._pruned = salt, len(content), size, len(content)
