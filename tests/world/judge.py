@@ -99,7 +99,7 @@ def readings(
     there = {logged.body for logged in log}
     for reader in readers:
         for reading in reader.readings:
-            label = f"{reader.name} {reading.options} {reading.marks} {reading.lives}"
+            label = f"{reader.name} {reading.options} streams {reading.streams} lives {reading.lives}"
             assert not reading.wrong, f"{label}: something else than it asked for: {reading.wrong[:3]}"
             if reading.topic == UNRECORDED:
                 _of_nowhere(reading, publishers, label)
@@ -135,7 +135,7 @@ def has_all(reading: Reading, log: Sequence[Logged]) -> bool:
         return _lacks(reading, [m for m in log if _passes(reading, m)]) == []
     start = reading.lives[-1] if reading.lives else 0
     if reading.options["taken by"] == "stream" and reading.options["store"] == "none":
-        start = max(int(mark.split()[1]) for mark in reading.marks if mark.startswith("from "))
+        start = max(reading.streams)
     seen = {one.body for one in reading.seen[start:]}
     return all(message.body in seen for message in log if _passes(reading, message))
 
@@ -198,8 +198,7 @@ def _begins_again(
 ) -> None:
     """Without a store each stream begins at the beginning; the last one of all has everything."""
     until = len(reading.seen) if end is None else end
-    starts = [int(mark.split()[1]) for mark in reading.marks if mark.startswith("from ")]
-    starts = [start for start in starts if begin <= start <= until]
+    starts = [start for start in reading.streams if begin <= start <= until]
     for first, last in pairwise([*starts, until]):
         with_bookmarks = reading.seen[first:last]
         seen = [one._replace(bookmark="") for one in with_bookmarks]
@@ -231,13 +230,13 @@ def _key(one: Logged | Seen) -> tuple[str, str]:
 
 def _lacks(reading: Reading, expected: Iterable[Logged | Seen]) -> list[bytes]:
     """The newest messages of their keys that a conflated reading has not."""
-    newest = {_key(one): one.body for one in expected}
     seen = {one.body for one in reading.seen}
-    return [body for body in newest.values() if body not in seen]
+    return [body for body in _newest_of(expected).values() if body not in seen]
 
 
-def _newest_of(reading: Reading, messages: Sequence[Logged]) -> list[Logged]:
-    return list({_key(one): one for one in messages if _passes(reading, one)}.values())
+def _newest_of(messages: Iterable[Logged | Seen]) -> dict[tuple[str, str], bytes]:
+    """The newest body of each key."""
+    return {_key(one): one.body for one in messages}
 
 
 def _newest(reading: Reading, expected: Sequence[Seen], label: str) -> None:
@@ -249,8 +248,7 @@ def _newest(reading: Reading, expected: Sequence[Seen], label: str) -> None:
         assert at is not None, f"{label}: {one.body[:60]!r} is not there"
         assert expected[at].labels == one.labels, f"{label}: {one.body[:60]!r} with {one.labels}"
     if reading.options["taken by"] == "stream":
-        starts = [0] + [int(mark.split()[1]) for mark in reading.marks if mark.startswith("from ")]
-        for first, last in pairwise([*starts, len(reading.seen)]):
+        for first, last in pairwise([0, *reading.streams, len(reading.seen)]):
             latest: dict[tuple[str, str], int] = {}
             for one in reading.seen[first:last]:
                 key, at = _key(one), place[one.body]
@@ -262,7 +260,7 @@ def _newest(reading: Reading, expected: Sequence[Seen], label: str) -> None:
 
 def _newest_of_the_past(reading: Reading, part: Sequence[Logged], log: Sequence[Logged], label: str) -> None:
     """Of each key that was there when it was asked for, the newest, or a newer one."""
-    if "whole" not in reading.marks:
+    if not reading.whole:
         return
     known = {message.body for message in _asked_for(reading, log)}
     there = [message for message in part if message.body in known]
@@ -270,15 +268,14 @@ def _newest_of_the_past(reading: Reading, part: Sequence[Logged], log: Sequence[
     latest: dict[tuple[str, str], int] = {}
     for one in reading.seen:
         latest[_key(one)] = max(place[one.body], latest.get(_key(one), -1))
-    for message in _newest_of(reading, there):
-        at = latest.get(_key(message), -1)
-        assert at >= place[message.body], f"{label}: {message.body[:60]!r} is the newest of its key"
+    for key, body in _newest_of(message for message in there if _passes(reading, message)).items():
+        assert latest.get(key, -1) >= place[body], f"{label}: {body[:60]!r} is the newest of its key"
 
 
 def _asked_for(reading: Reading, log: Sequence[Logged]) -> Sequence[Logged]:
     """What was in the log when it was asked for the last time."""
-    asked = [mark.split() for mark in reading.marks if mark.startswith("asked with ")]
-    return log[: int(asked[-1][2])]
+    assert reading.asked is not None
+    return log[: reading.asked.length]
 
 
 def _of_nowhere(reading: Reading, publishers: Sequence[Publisher], label: str) -> None:
@@ -299,14 +296,14 @@ def _of_nowhere(reading: Reading, publishers: Sequence[Publisher], label: str) -
 
 def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:
     """What was in the log when it was asked for; and not sooner than it may come."""
-    asked = [mark.split() for mark in reading.marks if mark.startswith("asked with ")]
-    if "whole" not in reading.marks:
+    assert reading.asked is not None
+    if not reading.whole:
         return
     known = {message.body for message in _asked_for(reading, log)}
     least = sum(_passes(reading, message) and message.body in known for message in _part(reading, log))
     assert len(reading.seen) >= least, f"{label}: {len(reading.seen)} of {least} that were there"
     if reading.options["pace"] == "rate" and reading.moments:
-        taken = reading.moments[-1] - float(asked[-1][4])
+        taken = reading.moments[-1] - reading.asked.at
         assert taken >= (len(reading.seen) - 1) / RATE - RATE_SECONDS, f"{label}: in {taken} s"
 
 
@@ -323,7 +320,8 @@ def plainly(reader: Reader, late: Sequence[Logged], nowhere: Sequence[bytes]) ->
             if not all(body in seen for body in wanted):
                 return False
         elif reading.conflated:
-            if any(message.body not in seen for message in _newest_of(reading, late)):
+            newest = _newest_of(message for message in late if _passes(reading, message))
+            if not all(body in seen for body in newest.values()):
                 return False
         elif not all(message.body in seen for message in late if _passes(reading, message)):
             return False

@@ -14,7 +14,7 @@ import msgspec
 import tickertape as tt
 from tests.world.apps import RETRIES, App, Labels, Seen
 from tests.world.choices import READ, Options
-from tests.world.reading import PATTERN, Reading, somewhere, topic_of
+from tests.world.reading import PATTERN, Asked, Reading, somewhere, topic_of
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -117,7 +117,7 @@ class Reader(App):
         """Until one comes to its end."""
         while True:
             reading.begins_anew()
-            reading.marks.append(f"asked with {self.length()} at {self.world.loop.time()}")
+            reading.asked = Asked(self.length(), self.world.loop.time())
             try:
                 if reading.options["command"] == "range" and reading.behind is None:
                     await self._look_for_a_start(client, reading)
@@ -129,7 +129,7 @@ class Reader(App):
                 self.world.counts["replay cut short"] += 1
                 await self.again()
                 continue
-            reading.marks.append("whole")
+            reading.whole = True
             return
 
     async def _look_for_a_start(self, client: tt.AsyncHAClient, reading: Reading) -> None:
@@ -184,8 +184,6 @@ class Reader(App):
             await self.pause()
             await self._until_done(lambda: client.resume(*self._ids()))  # perhaps it was not even asked
         await self._on_the_way(client)
-        for reading in self._current:
-            reading.marks.append("placed")
         if self.plain:
             await self.last_call.wait()
             for reading in self._current:
@@ -242,7 +240,7 @@ class Reader(App):
         """A stream ends with its connection; who wants the rest asks again, at last until all is there."""
         whole = False
         while not whole:
-            reading.marks.append(f"from {len(reading.seen)}")
+            reading.streams.append(len(reading.seen))
             enough = self.enough.is_set()
             last_call = self.last_call.is_set() and reading.plain
             try:

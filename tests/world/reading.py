@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tickertape as tt
 from tests.world.apps import TOPICS, UNRECORDED, Seen
@@ -16,6 +16,15 @@ from tests.world.choices import FILTER, PAST, SELECT, Options
 PATTERN: Final = "^[ab]$"
 RATE: Final = 200
 """Messages a second, of those who ask for a rate."""
+
+
+class Asked(NamedTuple):
+    """When a reading of the past was asked for."""
+
+    length: int
+    """So much was in the log."""
+    at: float
+    """Seconds of the loop."""
 
 
 @dataclass
@@ -32,8 +41,12 @@ class Reading:
     until: bytes | None = None
     """The body of its last message, where it is a range with an end; it then begins with `behind`."""
     seen: list[Seen] = field(default_factory=list)
-    marks: list[str] = field(default_factory=list)
-    """What happened to it: `placed`, `lost` and the like."""
+    streams: list[int] = field(default_factory=list)
+    """Where in `seen` each of its streams begins."""
+    asked: Asked | None = None
+    """Of a reading of the past: when it was asked for the last time."""
+    whole: bool = False
+    """Of a reading of the past: whether it came to its end."""
     wrong: list[bytes] = field(default_factory=list)
     """Bodies with something else than it asked for."""
     lives: list[int] = field(default_factory=list)
