@@ -79,11 +79,17 @@ class FullLog:
         except tt.TimedOut:
             # It was accepted before anybody knew that the disk is full, and waits: nobody refuses it then.
             self.counts["waited for room"] += 1
-            os.truncate(self._ballast, 0)
+            self._make_some_room()
             self._bare.publish_flush()
         (self.refused if refused else self.told).append(body)
         assert not refused or REFUSED in refused
         return not refused
+
+    def _make_some_room(self) -> None:
+        """Enough for a small segment or two. The rest stays with the others, who give it back in the end."""
+        left = self._ballast.stat().st_size - 2 * MIB
+        assert left > 2 * MIB
+        os.truncate(self._ballast, left)
 
     def keep(self, least: int = 0) -> None:
         """Have the keeper publish one more; it waits for nothing."""

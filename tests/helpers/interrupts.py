@@ -5,7 +5,11 @@ Must never look at what it interrupts.
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -33,6 +37,21 @@ class Interrupt(BaseException):
 def interrupt() -> None:
     """A signal handler that raises."""
     raise Interrupt
+
+
+def interrupt_until_gone(connection: socket.socket) -> None:
+    """Send the main thread SIGUSR1 as soon as something comes on `connection`, until the peer hangs up.
+
+    What comes between Python's last look at signals and a wait for a lock is only seen with the next one."""
+    with connection:
+        connection.recv(1)
+        connection.settimeout(1.0)
+        while True:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            with contextlib.suppress(TimeoutError):
+                while connection.recv(4096):
+                    pass
+                return
 
 
 def interrupted_at(

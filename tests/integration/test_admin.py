@@ -306,21 +306,22 @@ def test_an_address_that_is_taken_is_an_error_when_it_was_asked_for(server: Runn
     assert f" CRITICAL listen_failed address={server.admin_url} " in errors
 
 
-def test_a_flood_is_bounded_in_the_log(server: RunningServer) -> None:
-    before = server.errors().count(" connection_close ")
-    for n in range(200):
-        with connect_to_server(server) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\n\x1b[31m %d" % n)
-            stranger.recv(1000)
+def test_a_flood_is_bounded_in_the_log() -> None:
+    """On a server of its own: lines of other tests would be among those that are left out."""
+    with running_server() as server:
+        for n in range(200):
+            with connect_to_server(server) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\x1b[31m %d" % n)
+                stranger.recv(1000)
 
-    def ended() -> int:
-        return stats_of(server).totals.ended.get("not_tickertape", 0)
+        def ended() -> int:
+            return stats_of(server).totals.ended.get("not_tickertape", 0)
 
-    wait_until(lambda: ended() >= 200, SECONDS)
-    wait_until(lambda: " suppressed of=connection_open lines=" in server.errors(), SECONDS)
-    log = server.errors()
-    assert log.count(" connection_close ") - before < 200
-    assert "\x1b" not in log
+        wait_until(lambda: ended() >= 200, SECONDS)
+        wait_until(lambda: " suppressed of=connection_open lines=" in server.errors(), SECONDS)
+        log = server.errors()
+        assert 0 < log.count(" connection_close ") < 200
+        assert "\x1b" not in log
 
 
 def connect_to_server(server: RunningServer) -> socket.socket:
@@ -328,24 +329,43 @@ def connect_to_server(server: RunningServer) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=SECONDS)
 
 
-def test_the_default_address_is_done_without_when_it_is_taken() -> None:
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # somebody has it already
-            stack.enter_context(socket.create_server(("127.0.0.1", 9008)))
-        data = stack.enter_context(tempfile.TemporaryDirectory())
+@contextlib.contextmanager
+def serving_at_the_default_address() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The first line of a server that nobody told where its admin pages are to be, and its process."""
+    command = [sys.executable, "-m", "tickertape", "serve", "--listen", "tcp://127.0.0.1:0", "--data"]
+    with tempfile.TemporaryDirectory() as data:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tickertape", "serve", "--data", data, "--listen", "tcp://127.0.0.1:0"],
+            [*command, data],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=source_environment(),
             text=True,
         )
-        assert process.stdout is not None
-        assert re.fullmatch(r"ready tcp://127\.0\.0\.1:\d+\n", process.stdout.readline())
-        process.terminate()
-        _, log = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0
-    assert " WARNING admin_off address=http://127.0.0.1:9008 " in log
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline(), process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_the_default_address_is_done_without_when_it_is_taken() -> None:
+    for _ in range(3):
+        with contextlib.ExitStack() as stack:
+            held = True
+            try:
+                stack.enter_context(socket.create_server(("127.0.0.1", 9008)))
+            except OSError:  # somebody has it, who may let go of it before the server asks for it
+                held = False
+            ready, process = stack.enter_context(serving_at_the_default_address())
+            if held or " admin " not in ready:
+                assert re.fullmatch(r"ready tcp://127\.0\.0\.1:\d+\n", ready)
+                process.terminate()
+                _, log = process.communicate(timeout=SECONDS)
+                assert process.returncode == 0
+                assert " WARNING admin_off address=http://127.0.0.1:9008 " in log
+                return
+    pytest.fail("others take the default address and let go of it again all the time")
 
 
 def test_events_as_json() -> None:

@@ -30,6 +30,8 @@ SECONDS_MAX = 0.005
 OTHER_PROCESSORS = 1.3
 """Beside another process, and on another processor, `reference` and a filter do not slow down alike: 5.6 ms
 were measured so for what takes 3.4 ms by itself."""
+TRIES_MAX = 300
+"""Of a filter that seemed to be slow, before it is called slow."""
 REFERENCE_SECONDS = 0.00042
 """What `reference` takes on the machine that the figures are from, when it has nothing else to do."""
 STEPS_PER_BYTE = 4
@@ -113,6 +115,21 @@ def seconds_of(found: Filter, body: bytes) -> float:
     return best
 
 
+def least_seconds_of(found: Filter, body: bytes) -> float:
+    """The least of many tries against the least of the known loop, until that is short enough: what costs too
+    much does so each time, others who use the memory of the machine do not. One slow loop excuses nothing."""
+    spent, loop = 1e9, 1e9
+    for _ in range(TRIES_MAX):
+        loop = min(loop, reference())
+        begin = time.thread_time()
+        found.select([body])
+        spent = min(spent, time.thread_time() - begin)
+        loop = min(loop, reference())
+        if spent / max(1.0, loop / REFERENCE_SECONDS) <= SECONDS_MAX * OTHER_PROCESSORS:
+            break
+    return spent / max(1.0, loop / REFERENCE_SECONDS)
+
+
 def made_by_chance(rng: Random, texts: FilterTexts) -> Filter:
     """One that is accepted."""
     while True:
@@ -149,7 +166,7 @@ def test_no_accepted_filter_takes_longer_than_five_milliseconds_for_a_message(pa
         found.select([body])
         # Others use the machine too: what is slow is slow again.
         if time.thread_time() - begin > SECONDS_MAX and seconds_of(found, body) > SECONDS_MAX:
-            spent = min(seconds_of(found, body) for _ in range(3))
+            spent = least_seconds_of(found, body)
             if spent > SECONDS_MAX * OTHER_PROCESSORS:
                 slow.append((round(spent * 1e3, 1), found.text[:60], body[:20]))
     assert not slow, slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 import time
@@ -13,7 +12,7 @@ import pytest
 import tickertape as tt
 from tests.helpers.forking import exit_code_of_child
 from tests.helpers.ha_parts import silent_server
-from tests.helpers.interrupts import Interrupt
+from tests.helpers.interrupts import Interrupt, interrupt_until_gone
 from tests.unit.client.socket_server import socket_server
 from tickertape.client import session as machine
 from tickertape.client.counsel import as_failure
@@ -32,11 +31,7 @@ def test_an_interrupted_connect_and_logon_stops_connecting_and_may_be_repeated(i
 
         def interrupt() -> None:
             connection, _ = silent.accept()
-            with connection:
-                connection.recv(1)  # so it waits for the logon, or will in a moment
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-                while connection.recv(4096):
-                    pass  # until the client has hung up
+            interrupt_until_gone(connection)  # it waits for the logon, or will in a moment
 
         for _ in range(3):
             thread = threading.Thread(target=interrupt)
@@ -263,6 +258,7 @@ def test_close_in_a_handler_does_not_wait_for_the_thread_that_resubscribes() -> 
         server.deaf = True
         server.drop()
         wait_until(lambda: client._session.step is machine.Step.RESUBSCRIBING)
+        wait_until(lambda: server.sessions[1].subscribed)  # the first of the two, to which is delivered
         with tt.Client("other", server.uri, timeout=SECONDS) as other:
             other.publish("orders", b"1")
             assert closed.wait(SECONDS)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import signal
 import socket
 import threading
 
 import pytest
 
-from tests.helpers.interrupts import Interrupt, interrupted_at
+from tests.helpers.interrupts import Interrupt, interrupt_until_gone, interrupted_at
 from tests.helpers.threads import in_a_thread_of_its_own
 from tests.helpers.tiers import parts
 from tests.unit.client.socket_server import SocketServer, socket_server
@@ -53,26 +52,19 @@ def connect_again_and_publish(client: Client, server: SocketServer, body: bytes,
 def test_a_connect_interrupted_while_the_server_says_nothing_can_be_made_again(interrupts: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = Client("pricing-1", f"tcp://127.0.0.1:{silent.getsockname()[1]}", connect=False)
-        sessions = []
 
         def interrupt() -> None:
             connection, _ = silent.accept()
-            connection.recv(1)  # so it waits for the logon, or will in a moment
-            sessions.append(connection)
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            interrupt_until_gone(connection)  # it waits for the logon, or will in a moment
 
         for _ in range(3):
             thread = threading.Thread(target=interrupt)
             thread.start()
             with pytest.raises(Interrupt):
                 client.connect()
-            thread.join()
+            thread.join()  # the client has hung up
             assert not client.connected
             assert client._link is None
-        for connection in sessions:
-            with connection:
-                while connection.recv(4096):
-                    pass  # the client has hung up
         client.close()
 
 
