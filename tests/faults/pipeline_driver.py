@@ -26,6 +26,9 @@ def main() -> None:
         .config("spark.log.level", "OFF")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.task.maxFailures", "4")
+        # To compile these queries takes longer than to run them.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .getOrCreate()
     )
     print("session", flush=True)

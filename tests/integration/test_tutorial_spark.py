@@ -25,7 +25,12 @@ ADDRESS = "tcp://127.0.0.1:9007"
 LAST_LINE = " | tail -n 1"
 TUTORIAL_SECONDS_MAX = 400
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(TUTORIAL_SECONDS_MAX)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.full,
+    pytest.mark.timeout(TUTORIAL_SECONDS_MAX),
+]
 
 
 class Block(NamedTuple):

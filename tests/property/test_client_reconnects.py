@@ -37,8 +37,8 @@ from tickertape.wire.commands import (
 )
 from tickertape.wire.connection import Connection, Received
 
-RUNS = 400
-PARTS_FULL = 125
+RUNS = 250
+PARTS_FULL = 200
 """A full run has so many times as many: 50,000."""
 STEPS = 120
 

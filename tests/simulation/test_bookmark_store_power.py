@@ -21,7 +21,7 @@ from tests.simulation.bookmark_disk import Sheet, StrictFile
 from tests.simulation.store_disk import PowerLoss
 from tickertape.client.bookmark_store import filed, logged, ring
 
-WORLDS = 25
+WORLDS = 15
 WORLDS_FULL = 2_000
 LIVES = 6
 STEPS = 50

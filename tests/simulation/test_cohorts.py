@@ -17,7 +17,7 @@ from tickertape.base import limits
 from tickertape.engine import cohorts, delivery, dispatcher
 from tickertape.engine.subscription import Phase
 
-WORLDS: Final = 8
+WORLDS: Final = 5
 WORLDS_FULL: Final = 1000
 
 KINDS: Final = 4

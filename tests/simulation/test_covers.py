@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 
-WORLDS: Final = 30
+WORLDS: Final = 20
 WORLDS_FULL: Final = 1500
 
 _TOPICS: Final[dict[str, Callable[[str], bool]]] = {

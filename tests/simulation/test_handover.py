@@ -129,7 +129,7 @@ def _check_log(log: dict[int, Heard], publishers: list[Peer], sent: Sent, seed: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", parts(PARTS, 2))
+@pytest.mark.parametrize("part", parts(PARTS))
 def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(part * SCHEDULES // PARTS, (part + 1) * SCHEDULES // PARTS):

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.journal_world import World
 from tickertape.journal.persisted import SyncPolicy
 
-CRASHES = 1_200
+CRASHES = 600
 CRASHES_FULL = 20_000
 SHARE = {SyncPolicy.ALWAYS: 0.6, SyncPolicy.INTERVAL: 0.2, SyncPolicy.NEVER: 0.2}
 ALWAYS_HAPPENS = (

@@ -19,7 +19,7 @@ from tickertape.engine.queue.queue import Queue
 from tickertape.journal.queue_files import QUEUES_FILE, read_queues, write_queues
 
 SEEDS = 30
-SEEDS_EVERY_RUN = 6
+SEEDS_EVERY_RUN = 3
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "tries": {"max_deliveries": 4, "max_cancels": 3, "dead_letter": "dead"},

@@ -229,7 +229,7 @@ def _reopened(world: EngineWorld) -> None:
 @pytest.mark.parametrize("part", range(3))
 def test_lives_with_retention_lose_neither_names_nor_sequences(part: int, full: bool) -> None:
     counts: Counter[str] = Counter()
-    seeds = 600 if full else 45
+    seeds = 600 if full else 24
     for seed in range(part * seeds // 3, (part + 1) * seeds // 3):
         policies = FOUR_SEGMENTS, RetentionPolicy(age_seconds=30), RetentionPolicy(age_seconds=1)
         world = EngineWorld(

@@ -16,7 +16,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.stores import Store
 from tests.simulation.transactors import Planned, Transactor
 
-SEEDS_A_PART = 40
+SEEDS_A_PART = 20
 MUST_HAPPEN = (
     "committed",
     "committed before",
@@ -162,7 +162,7 @@ class World:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", parts(40))
+@pytest.mark.parametrize("part", parts(80))
 def test_a_transaction_is_there_as_a_whole_or_not_at_all(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART):

@@ -25,7 +25,6 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession.B
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark starts Python processes for each query: they must not compile this checkout each time.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", str(scratch / "bytecode"))
         for name, value in short_lived_java().items():
             patch.setenv(name, value)
         built = (

@@ -41,7 +41,7 @@ def flights() -> pd.DataFrame:
     return frame.sort_values(SCHEDULE, kind="stable").head(FLIGHTS)
 
 
-@pytest.fixture(params=["server", "files"])
+@pytest.fixture(params=["server", pytest.param("files", marks=pytest.mark.full)])
 def load(request: pytest.FixtureRequest, spark: SparkSession, log: RunningServer) -> Any:
     """`load(option=...)`: the columns above, over the wire and from files."""
 

@@ -138,6 +138,7 @@ def test_a_driver_that_dies_around_a_commit_neither_loses_nor_doubles(
     check_files(location)
 
 
+@pytest.mark.full
 def test_a_task_that_is_cut_off_leaves_nothing_in_the_archive(
     spark: SparkSession, log: RunningServer, location: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_task_that_is_cut_off_leaves_nothing_in_the_archive(
     assert archived(location) == log_rows(log.data)
 
 
+@pytest.mark.full
 def test_it_goes_on_until_it_is_stopped_and_merges_small_files(
     spark: SparkSession, log: RunningServer, location: Path
 ) -> None:
@@ -186,6 +188,7 @@ def ends(asked: Wish) -> list[int]:
     return [Archive(asked.place).coverage.end] if Archive.exists(asked.place) else []
 
 
+@pytest.mark.full
 def test_some_topics_can_be_archived_and_the_end_is_that_of_the_log(
     spark: SparkSession, log: RunningServer, location: Path
 ) -> None:

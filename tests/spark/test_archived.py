@@ -31,6 +31,7 @@ def test_a_batch_reads_archive_and_log(spark: SparkSession, tmp_path: Path) -> N
         assert sorted(tuple(row) for row in rows) == sorted(world.of("a"))
 
 
+@pytest.mark.full
 def test_bookmarks_with_the_upper_half_of_sequences_are_found(spark: SparkSession, tmp_path: Path) -> None:
     """The table has the bits of a number without sign, which Spark takes for one with a sign."""
     first = 2**63 - 5

@@ -84,6 +84,7 @@ def judged(rows: Sequence[Planted]) -> tuple[int, int, int, int, int]:
     return first, last, len(rows), missing, len(rows) - len(counts)
 
 
+@pytest.mark.full
 def test_random_faults_are_counted_as_by_hand(spark: SparkSession) -> None:
     log = planted_log(20261122, publishers=60)
     rows = publisher_table(number_runs(numbered(spark, log))).collect()
@@ -111,6 +112,7 @@ def test_findings_say_which_numbers(spark: SparkSession) -> None:
     }
 
 
+@pytest.mark.full
 def test_what_is_stored_twice_at_one_place_is_a_duplicate_and_no_broken_order(spark: SparkSession) -> None:
     log = [("7", sequence, sequence) for sequence in range(1, 6)]
     assert found(number_runs(numbered(spark, [*log, *log], 1))) == {
@@ -120,6 +122,7 @@ def test_what_is_stored_twice_at_one_place_is_a_duplicate_and_no_broken_order(sp
     assert found(file.union(file)) == {("7", "duplicate", 1, 5, 5)}
 
 
+@pytest.mark.full
 def test_the_order_is_seen_to_break_between_parts_that_are_in_order(spark: SparkSession) -> None:
     parts = ([("7", 5, 0), ("7", 6, 2)], [("7", 20, 1)])
     one, other = (number_runs(numbered(spark, part, 1)) for part in parts)
@@ -302,6 +305,7 @@ def archive(server: RunningServer, spark: SparkSession, place: Path, begin: int,
     return str(place)
 
 
+@pytest.mark.full
 def test_an_archive_is_audited_and_compared_with_what_its_server_has_in_common(
     spark: SparkSession, whole: RunningServer, tmp_path: Path
 ) -> None:

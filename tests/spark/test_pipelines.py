@@ -104,6 +104,7 @@ def last_by_pandas(flown: pd.DataFrame, count: int) -> set[tuple[Any, ...]]:
     return set(last[["tailnum", "carrier", "flight", "dest"]].itertuples(index=False, name=None))
 
 
+@pytest.mark.full
 def test_the_last_value_of_each_key_as_of_any_point_is_that_of_pandas(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path
 ) -> None:
@@ -170,6 +171,7 @@ def follow(spark: SparkSession, server: RunningServer, topic: str, columns: str,
     )
 
 
+@pytest.mark.full
 def test_delays_by_hour_are_those_of_pandas_and_a_stream_publishes_each_hour_once(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path, tmp_path: Path
 ) -> None:
@@ -194,13 +196,13 @@ def test_delays_by_hour_are_those_of_pandas_and_a_stream_publishes_each_hour_onc
     query = (
         delays.as_messages(delays.delays_by_hour(stream))
         .writeStream.format("tickertape")
-        .options(servers=server.uri, publisher="delays-1", topic="delays")
+        .options(servers=server.uri, publisher="delays-1", topic="hours")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
-    early = told(load(spark, server, "delays", "data binary, key string"))
+    early = told(load(spark, server, "hours", "data binary, key string"))
     assert early.items() <= expected.items()
     over = f"{flown['time_hour'].max() - pd.Timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"
     assert {key for key in expected if key < over} <= early.keys()
@@ -219,6 +221,7 @@ def weather_by_pandas(flown: pd.DataFrame) -> dict[tuple[str, str], tuple[int, f
     return by_origin_and_carrier(merged)
 
 
+@pytest.mark.full
 def test_flights_get_the_weather_of_their_hour_as_pandas_gives_it(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path, tmp_path: Path
 ) -> None:

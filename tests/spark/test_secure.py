@@ -69,6 +69,7 @@ def test_jobs_and_queries_reach_a_server_with_tls_and_tokens(
     assert copies.count() == 1_000
 
 
+@pytest.mark.full
 def test_an_audit_reaches_a_server_with_tls_and_tokens(spark: SparkSession, reached: dict[str, str]) -> None:
     register(spark)
     token = Path(reached["tokenFile"]).read_text()

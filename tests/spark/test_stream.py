@@ -79,6 +79,7 @@ def begin(spark: SparkSession, log: RunningServer, tmp_path: Path) -> Callable[.
     return made
 
 
+@pytest.mark.full
 def test_what_is_persisted_is_read_once_across_runs_and_another_log_is_refused(
     log: RunningServer, begin: Callable[..., Stream], tmp_path: Path
 ) -> None:
