@@ -99,7 +99,7 @@ def test_exact_26_a_range_under_an_id_that_is_known_keeps_to_its_begin(
         wait_until(lambda: not client.connected)
         client.connect_and_logon(SECONDS)
         client.resume("risk")
-        wait_until(lambda: stream.end_reason is not None and len(heard) >= 4)  # handlers may be behind its end
+        wait_until(lambda: stream.end_reason is not None and len(heard) >= 4)  # in this order
         assert (heard, stream.end_reason) == ([6, 7, 8, 9], "complete")
 
 

@@ -65,16 +65,13 @@ class SocketServer:
             return [body for batch in self.log for body in batch.bodies_list()]
 
     def drop(self) -> None:
-        """Break every connection."""
-        for session in tuple(self.sessions):
-            session.hang_up()
-
-    def drop_and_wait(self) -> None:
         """Break every connection; nothing that came on them is taken in afterwards."""
         threads = tuple(self._threads)
-        self.drop()
+        for session in tuple(self.sessions):
+            session.hang_up()
         for thread in threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
 
     def close(self) -> None:
         """Stop; every thread has ended afterwards."""
@@ -83,8 +80,6 @@ class SocketServer:
         self._listener.close()
         self._accepting.join()
         self.drop()
-        for thread in self._threads:
-            thread.join()
 
     def _accept(self) -> None:
         while True:
@@ -93,9 +88,9 @@ class SocketServer:
             except OSError:
                 return
             session = Session(self, connection)
-            self.sessions.append(session)
             thread = threading.Thread(target=session.run)
             self._threads.append(thread)
+            self.sessions.append(session)
             thread.start()
 
 

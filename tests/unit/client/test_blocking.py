@@ -255,7 +255,7 @@ def test_a_full_store_waits_through_a_lost_connection_when_somebody_may_connect_
             target=client.publish_batch, args=("orders", [b"%03d" % i + b"x" * 100 for i in range(100)])
         )
         publisher.start()
-        server.drop_and_wait()
+        server.drop()
         assert lost.wait(10)
         server.mute = False
         publisher.join(0.05)

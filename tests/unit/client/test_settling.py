@@ -220,7 +220,7 @@ def test_acknowledgements_of_a_lost_connection_are_sent_on_the_next(
     client.ack_batch_size = 10
     client.ack_timeout = 60
     messages[0].ack()
-    server.drop_and_wait()
+    server.drop()
     messages[1].ack()
     wait_until(lambda: acknowledged(server) == 2)
     wait_until(lambda: len(server.logons) >= 2)
