@@ -258,7 +258,11 @@ class Life:
             for logged in log:
                 self.world.note(number, logged)
             judge.each_once(self.publishers, log)
-            judge.readings(self.readers[number :: len(logs)], log, gone, self.publishers)
+            readers = self.readers[number :: len(logs)]
+            judge.readings(readers, log, gone, self.publishers)
+            self.world.counts["readings of the past judged as a whole"] += sum(
+                reading.past and reading.whole for reader in readers for reading in reader.readings
+            )
             self.world.counts["messages"] += len(log)
         judge.work(self.workers, [logged for log in logs for logged in log if logged.topic == JOBS])
         self.world.counts["worlds"] += 1

@@ -25,7 +25,7 @@ FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, LARGE: 1_200}
 HAPPENED = (
     "given back", "lease ended", "commit without an answer", "publish stores opened",
     "bookmark stores opened", "silence noticed", "call timed out", "plain subscriptions judged",
-    "ranges with a start", "ranges with an end",
+    "ranges with a start", "ranges with an end", "readings of the past judged as a whole",
 )  # fmt: skip
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 TRACES = """
@@ -65,7 +65,7 @@ def test_the_machines_alone_keep_their_promises(seeds: range) -> None:
 
 @pytest.mark.parametrize("seeds", _parts(SMALL), ids=str)
 def test_one_server_keeps_its_promises(seeds: range) -> None:
-    _lived(SMALL, seeds, "plain subscriptions judged")
+    _lived(SMALL, seeds, "plain subscriptions judged", "readings of the past judged as a whole")
 
 
 @pytest.mark.parametrize("seeds", _parts(TRIO), ids=str)
