@@ -57,7 +57,6 @@ class Life:
         """When it was killed, or told to end."""
         self._path = directory / f"{name}.life"
         self._run = run
-        self._over = threading.Event()
         self._said = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._pid = os.fork()
         if not self._pid:
@@ -71,11 +70,12 @@ class Life:
 
     def over(self, seconds: float) -> bool:
         """Wait so long; whether it is told to end."""
-        return self._over.wait(seconds)
+        return signal.sigtimedwait({signal.SIGTERM}, seconds) is not None
 
     def _live(self) -> NoReturn:
         try:
-            signal.signal(signal.SIGTERM, lambda _signal, _frame: self._over.set())
+            # It waits for `over`: a handler could strike while the lock is held that it needs.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             self._run(self)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - a forked child never returns

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -42,6 +42,13 @@ ALL_TOPICS: Final = ".*"
 _FILES: Final = msgspec.json.Decoder(list[Added])
 _LOOK_SECONDS: Final = 0.5
 """How often a query that goes on is looked at."""
+
+
+class Stop(Protocol):
+    """What says that archiving is to end: a `threading.Event`, for example."""
+
+    def is_set(self) -> bool:
+        """Whether it is."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,14 +165,14 @@ def archive_log(
     interval_seconds: float | None = None,
     compacting: bool = False,
     told: Told | None = None,
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
 ) -> Report:
     """Archive what the log has: up to its end as it stands now, or, with `interval_seconds`, again and again
     until `stop` is set.
 
     With `compacting` small files are merged on the way. Raises as `prepare`, and what ends the query."""
     if interval_seconds is not None and stop is None:
-        raise BadOption("archiving that goes on needs an event that stops it")
+        raise BadOption("archiving that goes on needs something that stops it")
     ready = prepare(wish)
     coverage = ready.archive.coverage
     report = Report(coverage.begin, coverage.end, coverage.end)
@@ -240,7 +247,7 @@ def _run(
     coverage: Coverage,
     commits: Commits,
     interval_seconds: float | None,
-    stop: threading.Event,
+    stop: Stop,
 ) -> None:
     from pyspark.errors import PySparkException
 

@@ -109,3 +109,18 @@ def test_signals_stop_it_and_then_mean_what_they_did(number: signal.Signals) -> 
         signal.raise_signal(number)
         assert stop.is_set()
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.timeout(20)
+def test_a_signal_may_come_while_another_one_is_noted() -> None:
+    def again(_frame: object, event: str, _what: object) -> None:
+        if event == "call":
+            signal.raise_signal(signal.SIGTERM)
+
+    with stopping() as stop:
+        sys.setprofile(again)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            sys.setprofile(None)
+        assert stop.is_set()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -181,11 +180,27 @@ def _told(report: Report) -> None:
     remark(f"archived to position {report.end:,}: {counted(report.rows, 'message')} by this run")
 
 
+class Signalled:
+    """Whether it was said that this is enough. An event would not do: a signal that comes while another one
+    is being noted would wait for the lock of that event, and for ever."""
+
+    def __init__(self) -> None:
+        self._signalled = False
+
+    def is_set(self) -> bool:
+        """Whether a signal has come."""
+        return self._signalled
+
+    def note(self, *_: object) -> None:
+        """One has come."""
+        self._signalled = True
+
+
 @contextlib.contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C or SIGTERM, instead of what they do otherwise."""
-    stop = threading.Event()
-    before = [signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS]
+def stopping() -> Iterator[Signalled]:
+    """Ctrl-C and SIGTERM are noted, instead of what they do otherwise."""
+    stop = Signalled()
+    before = [signal.signal(number, stop.note) for number in _SIGNALS]
     try:
         yield stop
     finally:
