@@ -72,15 +72,18 @@ class NotingAuthenticator:
 
 
 class NotingDelays(tt.FixedDelayStrategy):
-    """As a fixed delay."""
+    """As a fixed delay, but its time is that of its delays alone: how long attempts take does not count."""
 
     def __init__(self, trace: Trace, delay: float, **options: object) -> None:
         super().__init__(delay, **options)  # type: ignore[arg-type]
         self._trace = trace
+        self._now = 0.0
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
         self._trace.append("delay")
-        return super().next_delay(uri, mono, chance)
+        delay = super().next_delay(uri, self._now, chance)
+        self._now += delay or 0.0
+        return delay
 
     def reset(self) -> None:
         self._trace.append("reset")
