@@ -17,7 +17,7 @@ from tickertape.testing import FaultProxy
 from tickertape.testing.server import RunningServer, wait_until
 
 INTERVAL = 0.4
-SLACK = 1.0
+SLACK = 2.5
 NOTICED = 2 * INTERVAL + SLACK
 """Two intervals, and what a busy machine may add."""
 SECONDS = 20.0

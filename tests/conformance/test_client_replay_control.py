@@ -271,14 +271,14 @@ def test_a_rate_is_kept_in_any_form(client: tt.Client, topic: str, rate: float |
 def test_a_multiple_of_the_original_pace_with_a_bound_on_its_gaps(client: tt.Client, topic: str) -> None:
     client.publish(topic, b"1")
     client.publish_flush()
-    time.sleep(0.6)
+    time.sleep(1.5)
     client.publish(topic, b"2")
     begun = time.monotonic()
     assert texts(client.replay(topic, rate="1x", rate_max_gap="50ms")) == ["1", "2"]
-    assert time.monotonic() - begun < 0.55
+    assert time.monotonic() - begun < 1.4
     begun = time.monotonic()
     assert texts(client.replay(topic, options="rate=2X,rate_max_gap=10s,")) == ["1", "2"]
-    assert time.monotonic() - begun > 0.2
+    assert time.monotonic() - begun > 0.5
 
 
 # -- conflation and fields ----------------------------------------------------------------------------

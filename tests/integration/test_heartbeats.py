@@ -18,7 +18,7 @@ from tickertape.testing.server import RunningServer, running_server, wait_until
 
 SECONDS = 30.0
 INTERVAL = 0.4
-SLACK = 1.0
+SLACK = 2.5
 
 pytestmark = pytest.mark.slow
 
