@@ -129,6 +129,10 @@ class Publishing:
             return None if run.base is None else run.base + index
         return self.publish(run.topic, body, owner=run.owner)
 
+    def check_settles(self) -> None:
+        """Raise what `settle` would raise without a connection."""
+        self._find_lane(QUEUE_TOPIC, own=True)
+
     def settle(self, body: bytes) -> bool:
         """As `publish`, of a settlement: only here is `QUEUE_TOPIC` published to. Whether it is kept until
         there is an answer to what was sent before."""
@@ -427,11 +431,9 @@ class Publishing:
         self._frame += 1
         lane.idle = False
         batch = stored.batch
-        if lane.sequenced:
-            self._sent_sequence = max(self._sent_sequence, stored.last)
-            lane.in_flight[self._frame] = InFlight(stored.first, stored.last, batch.count, batch)
-        else:
-            lane.in_flight[self._frame] = InFlight(0, 0, batch.count, None)
+        self._sent_sequence = max(self._sent_sequence, stored.last)  # 0 of an unsequenced lane
+        kept = batch if lane.sequenced else None
+        lane.in_flight[self._frame] = InFlight(stored.first, stored.last, batch.count, kept)
         self._send_frame(Publish(frame=self._frame, sequenced=lane.sequenced), batch)
 
     def _resume(self, now: Now) -> None:
@@ -491,10 +493,7 @@ class Publishing:
 
     def _measure(self) -> None:
         lane, store = self._recorded, self._store
-        if store is None:
-            lane.limit = batch_bytes_target
-            return
-        lane.limit = min(batch_bytes_target, room_in(store))
-        if self.starved:
+        lane.limit = batch_bytes_target if store is None else min(batch_bytes_target, room_in(store))
+        if self.starved and store is not None:
             self.starved = False
             self._effects.append(Room())

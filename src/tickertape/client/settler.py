@@ -131,6 +131,8 @@ class Settler:
         if gathering.items and not gathering.timed:
             gathering.timed = True
             self._look_at(now.mono + self.timeout)
+        elif not self._connected and not gathering.items:
+            self._publishing.check_settles()  # the loss of the connection was quicker, and took it
 
     def _look_at(self, at: float) -> None:
         if self._deadline is None or at < self._deadline:

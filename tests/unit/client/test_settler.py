@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,7 @@ from tests.unit.client.peer import START
 from tests.unit.client.queue_peer import QueuePeer, read
 from tickertape.base.errors import BadCommand, BadOption, BadTopic, Disconnected, StoreFull, UsageError
 from tickertape.batch import batch_from_bodies
+from tickertape.client.acking import SettlingPort
 from tickertape.client.effects import Hangup
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.requests import make_request
@@ -345,6 +347,25 @@ def test_without_a_store_what_is_gathered_is_lost_with_the_connection() -> None:
     assert peer.settled() == []
     second.ack()
     assert peer.settled() == [("work", "ack", [(5, 2, 1)])]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_what_is_said_while_the_connection_is_being_lost_is_kept_or_refused(stored: bool) -> None:
+    peer = consumer(store=MemoryPublishStore() if stored else None)
+
+    def lost_first(step: Callable[[], None]) -> None:
+        peer.lose()
+        step()
+
+    settler = peer.core.settler
+    settler.settling = SettlingPort(settler, lost_first, lambda: peer.now)
+    (message,) = peer.deliver()
+    if not stored:
+        with pytest.raises(Disconnected):
+            message.ack()
+    else:
+        message.ack()
+        assert peer.core.publishing.unpersisted_count() == 1
 
 
 @pytest.mark.parametrize("end", ["lost", "unsubscribed", "closed"])
