@@ -289,7 +289,7 @@ def test_a_store_that_is_full_raises_or_waits(
 ) -> None:
     stores = (tt.MemoryPublishStore("64KB", when_full="raise"), tt.MemoryPublishStore("64KB"))
     raising, waiting = (
-        front.connect(f"{name}-{i}", shared_server.uri, publish_store=store, timeout=1.0)
+        front.connect(f"{name}-{i}", shared_server.uri, publish_store=store, timeout=2.0)
         for i, store in enumerate(stores)
     )
     body = bytes(20_000)
