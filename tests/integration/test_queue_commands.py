@@ -49,7 +49,7 @@ def test_what_was_printed_is_acknowledged_and_no_more(server: RunningServer) -> 
         ("read", "read", 3),
     ]
     assert run(server, "queue", "browse", "read", "--count", "5") == "4\n"
-    assert run(server, "subscribe", "read", "--ack", "--timeout", "500ms", code=3) == "4\n"
+    assert run(server, "subscribe", "read", "--ack", "--timeout", "2s", code=3) == "4\n"
     assert run(server, "queue", "browse", "read") == ""
 
 

@@ -29,7 +29,7 @@ CONFIG = "".join(
         queue("deep", target_queue_depth=3),
         queue("limited", max_backlog=4),
         queue("leased", lease_period="60s"),
-        queue("short", lease_period="150ms"),
+        queue("short", lease_period="800ms"),
         queue("by-client"),
         queue("filters"),
         queue("again"),
