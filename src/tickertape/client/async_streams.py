@@ -77,8 +77,8 @@ class AsyncMessageStream:
 
     @property
     def end_reason(self) -> str | None:
-        """None while it runs; then `complete`, `unsubscribed`, `replaced`, `closed`, or the code of
-        `end_error`."""
+        """None while more may come; then `complete`, `unsubscribed`, `replaced`, `closed`, or the code of
+        `end_error`. What came before is still to be taken, or on its way to the handler."""
         return self._inbox.end_reason
 
     @property
