@@ -48,7 +48,7 @@ def test_several_queues_over_one_topic_each_have_all_of_it(server: RunningServer
     for message in take(a.subscribe("copy 0", max_backlog=3), 8 - 5):
         message.ack()
     wait_state(server, "copy 0", acknowledged=3)
-    assert state(server, "copy 1").ready == 8, "what one queue is done with is nothing to another"
+    wait_state(server, "copy 1", ready=8)  # what one queue is done with is nothing to another
     assert left(server, "big") == [6, 7], "a filter decides what enters"
     found = state(server, "big")
     assert (found.entered, found.filtered) == (2, 6)
@@ -125,7 +125,7 @@ def test_beyond_the_target_depth_messages_wait_in_the_log(server: RunningServer,
     for message in held:
         message.ack()
     assert of(take(stream, 3)) == [3, 4, 5]
-    assert state(server, "deep").inactive == 1
+    wait_state(server, "deep", inactive=1)
 
 
 def test_the_backlog_of_all_consumers_is_limited(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
@@ -147,7 +147,7 @@ def test_who_filters_gets_only_that_and_holds_up_nobody(
     numbers(server, "filters", 6)
     odd = a.subscribe("filters", filter="/n = 1 OR /n = 3 OR /n = 5", max_backlog=10)
     assert of(take(odd, 3)) == [1, 3, 5]
-    assert state(server, "filters").ready == 3
+    wait_state(server, "filters", ready=3)
     rest = b.subscribe("filters", max_backlog=10)
     assert of(take(rest, 3)) == [0, 2, 4]
     numbers(server, "filters", 2, 10)
