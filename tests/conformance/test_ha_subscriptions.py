@@ -232,6 +232,7 @@ def test_a_file_backed_client_goes_on_in_the_next_process(front: Front, tmp_path
         client.connect_and_logon(SECONDS)
         client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="all", on_message=heard)
         client.publish("orders", b"1")
+        client.publish_flush(timeout=SECONDS)
         wait_until(lambda: heard.bodies == [b"1"])
         server.kill()
         client.publish("orders", b"2")
