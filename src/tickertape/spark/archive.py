@@ -172,7 +172,7 @@ def archive_log(
 
     With `compacting` small files are merged on the way. Raises as `prepare`, and what ends the query."""
     if interval_seconds is not None and stop is None:
-        raise BadOption("archiving that goes on needs something that stops it")
+        raise BadOption("archiving that goes on needs an event that stops it")
     ready = prepare(wish)
     coverage = ready.archive.coverage
     report = Report(coverage.begin, coverage.end, coverage.end)
