@@ -3,6 +3,7 @@ connection does."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from random import Random
 from typing import Any
@@ -137,6 +138,43 @@ def test_a_commit_that_timed_out_is_committed_again(
     with begin(client, "late") as again:
         again.publish(topic, b"1")
     assert again.result.repeated
+
+
+def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
+    front: Front, relay: Relay, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next frame is asked for when there is another connection, which knows nothing of the first."""
+    client = front.make_ha(name, servers=[relay.uri], reconnect_delay=0.01)
+    client.connect_and_logon(timeout=SECONDS)
+    transaction = begin(client, "two frames")
+    transaction.publish_batch(topic, [b"1", b"2"])
+    transaction.publish_batch(topic, [b"3"])
+    real: Any = client.target if isinstance(client, Driven) else client
+    ask, first = real._ask, real._core.logged_on
+    asked: list[object] = []
+
+    def cuts_once() -> bool:
+        asked.append(None)
+        if len(asked) == 1:
+            relay.cut()
+        return len(asked) == 1
+
+    def ask_and_cut(*arguments: Any) -> Any:
+        answer = ask(*arguments)
+        if cuts_once():
+            wait_until(lambda: real._core.logged_on is not first, SECONDS)
+        return answer
+
+    async def ask_and_cut_there(*arguments: Any) -> Any:
+        answer = await ask(*arguments)
+        if cuts_once():
+            await asyncio.to_thread(wait_until, lambda: real._core.logged_on is not first, SECONDS)
+        return answer
+
+    monkeypatch.setattr(real, "_ask", ask_and_cut if real is client else ask_and_cut_there)
+    assert transaction.commit(timeout=SECONDS).messages == 3
+    assert held(client, topic) == [b"1", b"2", b"3"]
+    assert len(asked) > 4, "it was begun again"
 
 
 def test_a_plain_client_commits_again_on_its_next_connection(

@@ -146,10 +146,9 @@ class Ends:
         before = {name: (len(self._lost[name]), len(self._server.closes(name))) for name in self._lost}
         self._link.set(end, "down")
         began = time.monotonic()
-        goal = (
-            self._published + 2
-        )  # one may be on its way to its answer, but not what is published from now on
-        wait_until(lambda: self._published >= goal, HEARTBEAT)  # else a flush asks nobody
+        # One may be on its way to its answer; what is published from now on has none, so that a flush asks.
+        goal = self._published + 2
+        wait_until(lambda: self._published >= goal, HEARTBEAT)
         with pytest.raises(tt.HeartbeatMissed):
             self._publisher.publish_flush(timeout=SECONDS)
         wait_until(lambda: all(len(self._lost[n]) > before[n][0] for n in before), SECONDS)

@@ -88,4 +88,13 @@ TRANSACTION_MUTATIONS: Final = (
         promise="invariant 11",
         tier="unit",
     ),
+    Mutation(
+        "what is staged of a transaction may go over several connections",
+        "client/transaction.py",
+        "        elif logged_on is not None and logged_on is not self._first:\n",
+        "        elif logged_on is not None and logged_on is None:\n",
+        ("conformance/test_transactions.py",),
+        promise="invariant 5",
+        tier="conformance",
+    ),
 )

@@ -14,7 +14,14 @@ from typing import Self
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch import MessageBatch
 from tickertape.client.thread_driver import ThreadDriver
-from tickertape.client.transaction import CommittedTransaction, Gathering, Make, before_retry, onward
+from tickertape.client.transaction import (
+    CommittedTransaction,
+    Gathering,
+    Make,
+    SameConnection,
+    before_retry,
+    onward,
+)
 from tickertape.client.waiting import DEFAULT, Timeout, left
 from tickertape.wire.commands import Committed
 
@@ -77,13 +84,13 @@ class Transacting(ThreadDriver):
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            steps = gathered.committing()
+            steps, same = gathered.committing(), SameConnection()
             answer: object = None
             try:
                 while True:
                     make, batch = onward(steps, answer)
                     try:
-                        answer = self._ask(make, batch, left(deadline))
+                        answer = self._ask(make, batch, left(deadline), same)
                     except TickertapeError as error:
                         answer = error
             except StopIteration as done:
@@ -94,6 +101,14 @@ class Transacting(ThreadDriver):
                     raise
                 time.sleep(before_retry(deadline, seconds, lost))
 
-    def _ask(self, make: Make, batch: MessageBatch | None, timeout: Timeout) -> object:
-        """Ask the server something, and wait for its answer."""
-        return self._call(lambda call: self._core.ask(call, make, batch), timeout, "a transaction")
+    def _ask(
+        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: SameConnection | None = None
+    ) -> object:
+        """Ask the server something, and wait for its answer; over the `same` connection as before."""
+
+        def begin(call: object) -> None:
+            if same is not None:
+                same.check(self._core.logged_on)
+            self._core.ask(call, make, batch)
+
+        return self._call(begin, timeout, "a transaction")

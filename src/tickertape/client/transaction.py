@@ -40,7 +40,7 @@ from tickertape.client.chunks import chunks_of_messages, chunks_of_table
 from tickertape.client.driver import extras
 from tickertape.client.waiting import left, no_answer
 from tickertape.payload.bodies import encode
-from tickertape.wire.commands import Abort, Command, Commit, Committed, Prepare, Stage, Transaction
+from tickertape.wire.commands import Abort, Command, Commit, Committed, LoggedOn, Prepare, Stage, Transaction
 
 _NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
 """What says that a transaction can be committed only when all of it is staged once more."""
@@ -50,6 +50,24 @@ Make: TypeAlias = Callable[[int], Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
 sent each answer, see `onward`."""
+
+
+class SameConnection:
+    """Sees to it that all that is asked for one attempt goes over one connection: what was staged and not
+    prepared is dropped with the connection, and what is staged behind that would be committed without it."""
+
+    def __init__(self) -> None:
+        self._first: LoggedOn | None = None
+
+    def check(self, logged_on: LoggedOn | None) -> None:
+        """`logged_on`: what the server said at the logon of the connection that there is now, if there is
+        one. Raises `Disconnected` when it is another one than the first time."""
+        if self._first is None:
+            self._first = logged_on
+        elif logged_on is not None and logged_on is not self._first:
+            raise Disconnected(
+                "the connection was lost, and another one made, while a transaction was staged"
+            )
 
 
 class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from tickertape.base.limits import publish_messages_max
 from tickertape.base.transaction_limits import stage_frame_bytes, transaction_parts_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.from_columns import OutColumns, batches_from_columns
-from tickertape.client.transaction import aborting, staging
+from tickertape.client.transaction import SameConnection, aborting, staging
 from tickertape.spark.reading import connect
 from tickertape.spark.sink_options import Outgoing
 from tickertape.wire.commands import Commit, Committed, Transaction
@@ -102,9 +102,10 @@ def _stage(outgoing: Outgoing, space: str, name: str, rows: Iterator[Any]) -> Wr
     if first is None:
         return Written(space, name, "")
     client, _ = connect(outgoing.servers, outgoing.timeout_seconds, outgoing.timeout_seconds)
+    same = SameConnection()
     with client:
         for make, batch in staging(key, part, chain((first,), frames)):
-            client._ask(make, batch, outgoing.timeout_seconds)
+            client._ask(make, batch, outgoing.timeout_seconds, same)
     return Written(space, name, part)
 
 
