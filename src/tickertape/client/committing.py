@@ -39,7 +39,8 @@ class ClientTransaction(Gathering):
 
         An `HAClient` asks again when its connection was lost. Raises `TimedOut` and `Disconnected` (whether
         it was committed is not known: call this again, or commit another one with the same name and the same
-        messages, and it is in the log once), `JournalFull`, `StagingFull`, `BadTopic`, `BadBody`,
+        messages, and it is in the log once), `TransactionUnknown` (what was staged was dropped meanwhile, and
+        nothing is published: call this again), `JournalFull`, `StagingFull`, `BadTopic`, `BadBody`,
         `TransactionTooLarge`, `UsageError` when it is over."""
         return self._commit(self, timeout)
 

@@ -40,7 +40,17 @@ from tickertape.client.chunks import chunks_of_messages, chunks_of_table
 from tickertape.client.driver import extras
 from tickertape.client.waiting import left, no_answer
 from tickertape.payload.bodies import encode
-from tickertape.wire.commands import Abort, Command, Commit, Committed, LoggedOn, Prepare, Stage, Transaction
+from tickertape.wire.commands import (
+    Abort,
+    Command,
+    Commit,
+    Committed,
+    LoggedOn,
+    Prepare,
+    Stage,
+    Staged,
+    Transaction,
+)
 
 _NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
 """What says that a transaction can be committed only when all of it is staged once more."""
@@ -235,10 +245,18 @@ class Gathering:
 def staging(
     key: Transaction, part: str, frames: Iterable[MessageBatch]
 ) -> Generator[tuple[Make, MessageBatch | None], object, None]:
-    """What is to be asked to have `frames` staged and durable as a part of a transaction."""
+    """What is to be asked to have `frames` staged and durable as a part of a transaction. Raises
+    `TransactionUnknown` when the server says that it has something else than all of them."""
+    messages = 0
     for frame in frames:
         yield (lambda number: Stage(id=number, transaction=key, part=part)), frame
-    yield (lambda number: Prepare(id=number, transaction=key, part=part)), None
+        messages += frame.count
+    answer = yield (lambda number: Prepare(id=number, transaction=key, part=part)), None
+    if isinstance(answer, Staged) and answer.messages != messages:
+        raise TransactionUnknown(
+            f"{answer.messages} of {messages} messages are staged for a part of {key.name}: it was dropped, "
+            "and begun again, meanwhile; nothing of it is published, commit it again"
+        )
 
 
 def onward(steps: Steps, answer: object) -> tuple[Make, MessageBatch | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -104,8 +105,12 @@ def _stage(outgoing: Outgoing, space: str, name: str, rows: Iterator[Any]) -> Wr
     client, _ = connect(outgoing.servers, outgoing.timeout_seconds, outgoing.timeout_seconds)
     same = SameConnection()
     with client:
-        for make, batch in staging(key, part, chain((first,), frames)):
-            client._ask(make, batch, outgoing.timeout_seconds, same)
+        steps = staging(key, part, chain((first,), frames))
+        answer: object = None
+        with suppress(StopIteration):
+            while True:
+                make, batch = steps.send(answer)
+                answer = client._ask(make, batch, outgoing.timeout_seconds, same)
     return Written(space, name, part)
 
 

@@ -53,6 +53,20 @@ def test_an_attempt_that_was_cut_short_stages_under_another_name() -> None:
     assert begun.part not in until_commit(second).parts
 
 
+def test_what_is_not_staged_as_a_whole_is_not_committed() -> None:
+    """Somebody dropped what was staged between two frames."""
+    made = gathered()
+    made.publish_batch("a", [b"1", b"2"])
+    made.publish_batch("a", [b"3"])
+    steps = made.committing()
+    assert isinstance(asked(steps), Stage)
+    assert isinstance(asked(steps, Ack(id=1)), Stage)
+    assert isinstance(asked(steps, Ack(id=1)), Prepare)
+    with pytest.raises(TransactionUnknown, match="1 of 3 messages"):
+        asked(steps, Staged(id=1, messages=1))
+    assert not made.uncertain
+
+
 def test_a_commit_that_was_asked_for_is_asked_for_again_before_anything_is_staged() -> None:
     made = gathered(b"1")
     commit = until_commit(made.committing())
