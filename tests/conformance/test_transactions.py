@@ -14,6 +14,7 @@ import pytest
 import tickertape as tt
 from tests.conformance.fronts import Driven, Front
 from tests.helpers.relay import Relay
+from tickertape.client.transaction import aborting
 from tickertape.testing import FaultProxy, RunningServer, wait_until
 from tickertape.testing.fault_proxy import Fault
 from tickertape.wire.commands import Commit
@@ -175,6 +176,29 @@ def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
     assert transaction.commit(timeout=SECONDS).messages == 3
     assert held(client, topic) == [b"1", b"2", b"3"]
     assert len(asked) > 4, "it was begun again"
+
+
+def test_what_somebody_drops_between_two_frames_is_not_committed_without_them(
+    uri: str, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tt.Client(name, uri) as client, tt.Client(f"{name}-2", uri) as other:
+        transaction = client.transaction("dropped")
+        transaction.publish_batch(topic, [b"1", b"2"])
+        transaction.publish_batch(topic, [b"3"])
+        ask = client._ask
+
+        def ask_and_drop(*arguments: Any) -> Any:
+            answer = ask(*arguments)
+            monkeypatch.undo()
+            other._ask(aborting(transaction.key), None, SECONDS)
+            return answer
+
+        monkeypatch.setattr(client, "_ask", ask_and_drop)
+        with pytest.raises(tt.TransactionUnknown, match="1 of 3 messages"):
+            transaction.commit(timeout=SECONDS)
+        assert held(client, topic) == []
+        assert transaction.commit(timeout=SECONDS).messages == 3
+        assert held(client, topic) == [b"1", b"2", b"3"]
 
 
 def test_a_plain_client_commits_again_on_its_next_connection(

@@ -19,6 +19,7 @@ from tickertape.client.transaction import (
     Gathering,
     Make,
     SameConnection,
+    asking,
     before_retry,
     onward,
 )
@@ -91,10 +92,4 @@ class AsyncTransacting(LoopDriver):
         self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: SameConnection | None = None
     ) -> object:
         """Ask the server something, and wait for its answer; over the `same` connection as before."""
-
-        def begin(call: object) -> None:
-            if same is not None:
-                same.check(self._core.logged_on)
-            self._core.ask(call, make, batch)
-
-        return await self._call(begin, timeout, "a transaction")
+        return await self._call(asking(self._core, make, batch, same), timeout, "a transaction")

@@ -19,6 +19,7 @@ from tickertape.client.transaction import (
     Gathering,
     Make,
     SameConnection,
+    asking,
     before_retry,
     onward,
 )
@@ -106,10 +107,4 @@ class Transacting(ThreadDriver):
         self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: SameConnection | None = None
     ) -> object:
         """Ask the server something, and wait for its answer; over the `same` connection as before."""
-
-        def begin(call: object) -> None:
-            if same is not None:
-                same.check(self._core.logged_on)
-            self._core.ask(call, make, batch)
-
-        return self._call(begin, timeout, "a transaction")
+        return self._call(asking(self._core, make, batch, same), timeout, "a transaction")

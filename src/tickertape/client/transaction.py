@@ -37,6 +37,7 @@ from tickertape.base.transaction_limits import (
 from tickertape.base.units import parse_size
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.client.chunks import chunks_of_messages, chunks_of_table
+from tickertape.client.core import ClientCore
 from tickertape.client.driver import extras
 from tickertape.client.waiting import left, no_answer
 from tickertape.payload.bodies import encode
@@ -78,6 +79,19 @@ class SameConnection:
             raise Disconnected(
                 "the connection was lost, and another one made, while a transaction was staged"
             )
+
+
+def asking(
+    core: ClientCore, make: Make, batch: MessageBatch | None, same: SameConnection | None
+) -> Callable[[object], None]:
+    """What begins a call for a transaction; over the `same` connection as before, if given."""
+
+    def begin(call: object) -> None:
+        if same is not None:
+            same.check(core.logged_on)
+        core.ask(call, make, batch)
+
+    return begin
 
 
 class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
