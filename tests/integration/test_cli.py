@@ -356,3 +356,33 @@ def test_what_the_server_refuses_is_one_line(
     assert (done.returncode, done.stdout) == (1, b"")
     assert says in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+def run_with(redirection: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command with a standard stream closed by the shell."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *COMMAND, *arguments],
+        input=b"",
+        capture_output=True,
+        timeout=STEP_SECONDS_MAX,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_stream_acts_as_the_null_device(server: RunningServer, redirection: str) -> None:
+    publish(server, "closed", b"one\n")
+    reading = ("--bookmark", "epoch", "--until-caught-up", "--output", "json")
+    for arguments in (("publish", "closed"), ("subscribe", "closed", *reading)):
+        done = run_with(redirection, *arguments, "--server", server.uri)
+        assert (done.returncode, done.stderr) == (0, b"")
+    done = run_with(redirection, "topics", "--admin", server.admin_url)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_topic_outside_the_encoding_of_the_output_is_printed_escaped(server: RunningServer) -> None:
+    publish(server, "x/\u2603", b"one\n")
+    done = run_with("", "topics", "--admin", server.admin_url, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"x/\\u2603" in done.stdout

@@ -5,9 +5,35 @@ Must never do the work itself: a command reads its options, calls the layer that
 
 from __future__ import annotations
 
+import io
+import os
+import sys
+
 
 def main() -> None:
     """Run the command line of this process and end it with its exit code."""
+    open_standard_streams()
     from tickertape.cli.group import cli
 
     cli(prog_name="tickertape")
+
+
+def open_standard_streams() -> None:
+    """Make the three standard streams usable, whatever the process was started with.
+
+    A closed stream becomes the null device: otherwise the next file that is opened, perhaps a segment of the
+    log, would take its descriptor. Text that the encoding of a stream lacks is written escaped.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != descriptor:
+                os.dup2(null, descriptor)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -13,6 +13,7 @@ import msgspec
 from tickertape.base.errors import ConfigurationError
 from tickertape.cli.tables import counted
 from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.config import ADMIN_DEFAULT, Config, JournalConfig, examine
 from tickertape.server.document import Place, Problem, Problems
 
@@ -94,8 +95,22 @@ def _document(config: str, settings: Config | None, problems: Problems) -> bytes
     document = {"file": printable(config), "in_order": settings is not None, "problems": rows}
     if settings is not None:
         admin = msgspec.structs.replace(settings.admin, listen=settings.admin.listen or ADMIN_DEFAULT)
-        document["configuration"] = msgspec.structs.replace(settings, admin=admin)
+        document["configuration"] = msgspec.structs.replace(
+            settings, admin=admin, archive=_without_secrets(settings.archive)
+        )
     return msgspec.json.encode(document)
+
+
+def _without_secrets(archive: ArchiveConfig | None) -> ArchiveConfig | None:
+    """The same with every storage option masked: any of them may be a credential."""
+    if archive is None:
+        return None
+    return msgspec.structs.replace(archive, storage_options=dict.fromkeys(archive.storage_options, "***"))
+
+
+def _archive(archive: ArchiveConfig) -> str:
+    needed = "" if archive.require else ", not required"
+    return f"{archive.location}{needed}, refreshed every {archive.refresh:g} s"
 
 
 def _kept(journal: JournalConfig) -> str:
@@ -139,6 +154,7 @@ def _summary(settings: Config) -> list[str]:
         f"  admin     {settings.admin.listen or ADMIN_DEFAULT}",
         f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
         *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
+        *([f"  archive   {_archive(settings.archive)}"] if settings.archive is not None else []),
         f"  slow      {_slow(settings)}",
         f"  stages    {_staged(settings)}",
         *([f"  validates {', '.join(validated)}"] if validated else []),

@@ -16,6 +16,7 @@ import click
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import message_bytes_max
 from tickertape.cli.group import EXIT_ERROR, Failure
+from tickertape.cli.printing import message_output
 from tickertape.cli.tables import counted
 from tickertape.filter import Filter, compile_filter
 from tickertape.filter.explain import explain as explain_filter
@@ -91,13 +92,13 @@ def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
     found = _compiled(text, kind)
     if found.needs:
         raise Failure(f"lines have no {', '.join(sorted(found.needs))}, which this filter asks for")
-    matched = 0
+    matched, out = 0, message_output()
     lines = _lines(file)
     while bodies := list(islice(lines, _LINES_AT_A_TIME)):
         hits = found.select(bodies)
         matched += len(hits)
         if not only_count:
-            sys.stdout.buffer.write(b"".join(bodies[i] + b"\n" for i in hits))
+            out.write(b"".join(bodies[i] + b"\n" for i in hits))
     if found.unreadable:
         lines_read = counted(found.unreadable, "line")
         click.echo(f"tickertape: {lines_read} could not be read as {found.type.name}", err=True)

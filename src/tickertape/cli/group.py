@@ -25,6 +25,10 @@ EXIT_INTERRUPTED: Final = 130
 """What shells expect of a command that Ctrl-C ended."""
 
 
+DEBUG_VARIABLE: Final = "TICKERTAPE_DEBUG"
+"""Environment variable: if it is set, an unexpected exception ends a command with its traceback."""
+
+
 class Failure(click.ClickException):
     """An error told in one line on standard error."""
 
@@ -82,6 +86,16 @@ class LazyGroup(click.Group):
             raise Failure(f"{where}{error.strerror or error}") from error
         except KeyboardInterrupt:
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            # the log of a server is where its traceback is looked for
+            if os.environ.get(DEBUG_VARIABLE) or ctx.invoked_subcommand == "serve":
+                raise
+            raise Failure(
+                f"unexpected {type(error).__name__}: {error}. This is a defect of tickertape: set "
+                f"{DEBUG_VARIABLE}=1 to see where it happened, and report it"
+            ) from error
         return result
 
 

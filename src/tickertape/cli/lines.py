@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,6 +16,9 @@ from tickertape.base.timestamps import format_timestamp, to_micros
 
 if TYPE_CHECKING:
     from tickertape.batch import MessageBatch
+
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Exceptions of `msgspec.json` for text that is not JSON, not UTF-8, or nested too deeply."""
 
 _json_text = msgspec.json.Encoder().encode
 
@@ -81,5 +84,5 @@ def _body(data: bytes) -> tuple[bytes, bytes]:
     try:
         # Numbers and the order of keys stay as they are; line ends between values go, it must be one line.
         return b"data", msgspec.json.format(data, indent=-1)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return b"text", _json_text(text)

@@ -25,6 +25,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import message_bytes_max
 from tickertape.base.names import check_topic
 from tickertape.cli.group import Failure
+from tickertape.cli.lines import NOT_JSON
 from tickertape.cli.options import answer_timeout_option, client_name
 from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.tables import counted
@@ -131,7 +132,7 @@ def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
         if json:
             try:
                 msgspec.json.decode(message)
-            except msgspec.DecodeError as error:
+            except NOT_JSON as error:
                 raise _BadLineError(f"line {number} is not JSON: {error}") from None
         yield message
 

@@ -17,7 +17,7 @@ import click
 from tickertape.base.errors import TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.cli.options import client_name, filter_option, interval, start
-from tickertape.cli.printing import Written, output_option, print_batches
+from tickertape.cli.printing import Written, message_output, output_option, print_batches
 from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.terminal import remark
 
@@ -167,7 +167,7 @@ def _print(
     stream: MessageStream, timeout: float | None, count: int | None, *, as_json: bool, written: Written | None
 ) -> None:
     batches = stream.batches(timeout)
-    whole = print_batches(batches, count, sys.stdout.buffer, as_json=as_json, written=written)
+    whole = print_batches(batches, count, message_output(), as_json=as_json, written=written)
     if not whole and stream.end_error is not None:
         raise stream.end_error
 

@@ -226,7 +226,8 @@ def _config(root: Section, file: str) -> Config:
     queues = read_queues(root.tables("queue") or [], journal.topics, types)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
     transactions = read_transactions(root.table("transactions"))
-    archive = read_archive(root.table("archive"), file) if root.has("archive") else None
+    archive_table = root.optional_table("archive")
+    archive = None if archive_table is None else read_archive(archive_table, file)
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]

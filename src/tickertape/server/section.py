@@ -66,6 +66,11 @@ class Section:
         self._asked[key] = None
         return Section(self._table.get(key, Node({}, self._place)), self._inner(key), self._problems)
 
+    def optional_table(self, key: str) -> Section | None:
+        """The table below `key`; None when it is absent."""
+        self._asked[key] = None
+        return self.table(key) if key in self._table else None
+
     def tables(self, key: str) -> list[Section] | None:
         """The tables of an array of tables; None when it is absent or something else."""
         self._asked[key] = None

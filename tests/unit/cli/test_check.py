@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from tickertape.base.limits import configuration_problems_max
@@ -128,3 +129,36 @@ def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
     assert json.loads(run("check", str(file), "--json").stdout)["in_order"] is False
     tokens.touch(mode=0o600)
     assert run("check", str(file)).exit_code == 0
+
+
+ARCHIVE = """
+[archive]
+location = "s3://bucket/log"
+storage_options = {AWS_ACCESS_KEY_ID = "id", AWS_SECRET_ACCESS_KEY = "${ARCHIVE_SECRET}"}
+"""
+
+
+def test_check_json_masks_every_storage_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHIVE_SECRET", "topsecret123")
+    file = tmp_path / "c.toml"
+    file.write_text(ARCHIVE)
+    result = run("check", str(file), "--json")
+    assert result.exit_code == 0
+    assert "topsecret123" not in result.stdout
+    options = json.loads(result.stdout)["configuration"]["archive"]["storage_options"]
+    assert options == {"AWS_ACCESS_KEY_ID": "***", "AWS_SECRET_ACCESS_KEY": "***"}
+
+
+def test_check_shows_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHIVE_SECRET", "topsecret123")
+    file = tmp_path / "c.toml"
+    file.write_text(ARCHIVE)
+    result = run("check", str(file))
+    assert "  archive   s3://bucket/log, refreshed every " in result.stdout
+    assert "topsecret123" not in result.stdout
+
+
+def test_check_suggests_archive_for_a_misspelt_section(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[archve]\nlocation = "a"\n')
+    assert "did you mean 'archive'?" in run("check", str(file)).stdout

@@ -66,7 +66,16 @@ def test_an_error_is_one_line_and_an_exit_code(error: BaseException, code: int, 
     assert (result.exit_code, result.stderr, result.stdout) == (code, line, "")
 
 
-def test_what_is_no_error_of_ours_is_a_bug_and_shows_itself() -> None:
+def test_unexpected_exception_is_one_line_that_names_the_debug_variable() -> None:
+    result = CliRunner().invoke(OneCommand(raising(ZeroDivisionError("by 0"))), ["fail"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tickertape: unexpected ZeroDivisionError: by 0. ")
+    assert "TICKERTAPE_DEBUG=1" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_unexpected_exception_is_raised_with_the_debug_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TICKERTAPE_DEBUG", "1")
     result = CliRunner().invoke(OneCommand(raising(ZeroDivisionError())), ["fail"])
     assert isinstance(result.exception, ZeroDivisionError)
 

@@ -87,3 +87,11 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
     assert (
         result.stderr == "tickertape: cannot connect to unix:///no/such/socket: No such file or directory\n"
     )
+
+
+@pytest.mark.parametrize("line", [b'{"a":"\xff"}', b"[" * 3_000])
+def test_json_line_that_is_not_utf8_or_too_deep_is_refused_with_its_number(line: bytes) -> None:
+    messages = _messages(BytesIO(b'{"a": 1}\n' + line + b"\n"), json=True)
+    assert next(messages) == b'{"a": 1}'
+    with pytest.raises(_BadLineError, match=r"line 2 is not JSON: "):
+        next(messages)

@@ -192,7 +192,19 @@ def test_an_empty_queue_is_not_even_consumed(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "plain", "5", "[]", '{"queue":"q"}', '{"topic":5}', '{"topic":"a*"}', '{"topic":""}']
+    "text",
+    [
+        None,
+        "",
+        "plain",
+        "5",
+        "[]",
+        '{"queue":"q"}',
+        '{"topic":5}',
+        '{"topic":"a*"}',
+        '{"topic":""}',
+        '{"x":' + "[" * 3_000,
+    ],
 )
 def test_what_is_no_label(text: str | None) -> None:
     assert label_of(text) is None

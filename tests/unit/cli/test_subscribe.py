@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.helpers.leases import out_of
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.cli.group import cli
-from tickertape.cli.printing import print_batches
+from tickertape.cli.printing import TerminalOutput, print_batches
 
 BODIES = [b'{"a": 1.50,\n "b": [ ]}', b"plain text", b"", b'"caf\xc3\xa9"', b"\xff\x00", b'"\xff"', b"[1] 2"]
 
@@ -138,3 +138,26 @@ def test_bad_usage(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(cli, ["subscribe", "orders", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     assert says in result.stderr
+
+
+def test_json_of_a_deeply_nested_body_is_shown_as_text() -> None:
+    nested = b"[" * 20_000 + b"]" * 20_000
+    first, second = printed([batch_from_bodies("t", [nested, b"{}"])], as_json=True).splitlines()
+    assert json.loads(first)["text"] == nested.decode()
+    assert json.loads(second)["data"] == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b"\x1b]0;title\x07plain", rb"\x1b]0;title\x07plain"),
+        ("caf\u00e9\t{}".encode(), "caf\u00e9\t{}".encode()),
+        ("a\u009bb".encode(), rb"a\u009bb"),
+        (b"\xff\x00", rb"\xff\x00"),
+        (b"two\nlines\r", rb"two" + b"\n" + rb"lines\x0d"),
+    ],
+)
+def test_bodies_for_a_terminal_have_control_characters_escaped(body: bytes, shown: bytes) -> None:
+    out = BytesIO()
+    print_batches([batch_from_bodies("t", [body])], None, TerminalOutput(out), as_json=False)
+    assert out.getvalue() == shown + b"\n"

@@ -5,9 +5,8 @@ Must never print a message that does not match its checksum.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -16,6 +15,7 @@ from tickertape.base.bookmarks import Range, StartPoint
 from tickertape.base.timestamps import format_timestamp
 from tickertape.cli.journal.extent import LogExtent, directory_argument, extent_options
 from tickertape.cli.lines import json_lines
+from tickertape.cli.printing import Output, message_output
 
 if TYPE_CHECKING:
     from tickertape.journal.format import CommitHeader
@@ -61,13 +61,13 @@ def dump(
             raise click.UsageError("--commits shows every valid commit: leave the other options out")
         if output != "json":
             raise click.UsageError("--commits prints headers as JSON: leave --output out")
-        _dump_commits(directory, count, sys.stdout.buffer)
+        _dump_commits(directory, count, message_output())
         return
     extent = LogExtent(directory, first, last, topic, unsynced)
-    _dump(extent.selected("dump"), count, sys.stdout.buffer, as_json=output == "json")
+    _dump(extent.selected("dump"), count, message_output(), as_json=output == "json")
 
 
-def _dump(parts: Iterator[Selected], count: int | None, out: BinaryIO, *, as_json: bool) -> None:
+def _dump(parts: Iterator[Selected], count: int | None, out: Output, *, as_json: bool) -> None:
     left = count
     for positions, batch in parts:
         lines = _numbered(positions.tolist(), json_lines(batch)) if as_json else batch.bodies_list()
@@ -83,7 +83,7 @@ def _numbered(positions: list[int], lines: Iterator[bytes]) -> list[bytes]:
     return [b'{"position":%d,%b' % (at, line[1:]) for at, line in zip(positions, lines, strict=True)]
 
 
-def _dump_commits(directory: str, count: int | None, out: BinaryIO) -> None:
+def _dump_commits(directory: str, count: int | None, out: Output) -> None:
     from tickertape.journal.disk import SystemDisk
     from tickertape.journal.headers import commit_headers
 

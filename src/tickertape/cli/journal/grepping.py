@@ -6,7 +6,6 @@ Must never take longer than linear time for any expression: RE2 sees to that.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ import click
 from tickertape.base.bookmarks import Range, StartPoint
 from tickertape.cli.group import EXIT_ERROR, Failure
 from tickertape.cli.journal.extent import LogExtent, directory_argument, extent_options
+from tickertape.cli.printing import message_output
 
 if TYPE_CHECKING:
     from tickertape.journal.snapshot import Selected
@@ -62,7 +62,7 @@ def grep(
     """
     search = Search(_compiled(pattern, ignore_case), pattern, where)
     matched = 0
-    out = sys.stdout.buffer
+    out = message_output()
     for selected in LogExtent(directory, first, last, topic, unsynced).selected("grep"):
         hits = search.hits(selected)
         if max_count is not None:

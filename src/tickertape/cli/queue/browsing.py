@@ -5,8 +5,6 @@ Must never take a lease: whoever consumes the queue does not notice.
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from tickertape.cli.options import (
@@ -15,7 +13,7 @@ from tickertape.cli.options import (
     filter_option,
     queue_name,
 )
-from tickertape.cli.printing import output_option, print_batches
+from tickertape.cli.printing import message_output, output_option, print_batches
 from tickertape.cli.reaching import Server, server_options
 
 
@@ -41,6 +39,6 @@ def browse(
     with server.client(client_name("browse"), timeout=timeout) as client:
         stream = client.subscribe(name, filter=filter, browse=True, options="timestamp")
         batches = stream.batches(timeout)
-        whole = print_batches(batches, count, sys.stdout.buffer, as_json=output == "json")
+        whole = print_batches(batches, count, message_output(), as_json=output == "json")
         if not whole and stream.end_error is not None:
             raise stream.end_error

@@ -15,6 +15,7 @@ from tickertape.base.errors import BadTopic, TimedOut
 from tickertape.base.names import check_topic
 from tickertape.base.texts import shown
 from tickertape.cli.group import Failure
+from tickertape.cli.lines import NOT_JSON
 from tickertape.cli.options import answer_timeout_option, client_name, interval, queue_name
 from tickertape.cli.reaching import Server, server_options
 from tickertape.cli.tables import counted
@@ -150,10 +151,10 @@ def _publish(client: Client, message: Message, to: str | None) -> bool:
 
 
 def label_of(correlation_id: str | None) -> Label | None:
-    """The label of a dead letter; None for what is none."""
+    """Return the label of a dead letter, None for any other text."""
     try:
         label = msgspec.json.decode(correlation_id or "", type=Label)
         check_topic(label.topic)
-    except (msgspec.DecodeError, BadTopic):
+    except (*NOT_JSON, BadTopic):
         return None
     return label
