@@ -386,3 +386,61 @@ def test_topic_outside_the_encoding_of_the_output_is_printed_escaped(server: Run
     done = run_with("", "topics", "--admin", server.admin_url, PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"x/\\u2603" in done.stdout
+
+
+def test_doctor_measures_beside_a_running_server_and_leaves_nothing_behind(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f'[instance]\ndata = "{server.data}"\n')
+    before = sorted(os.listdir(server.data))
+    done = run("doctor", str(config), "--seconds", "50ms", "--json")
+    assert done.stderr == b""
+    document = json.loads(done.stdout)
+    assert done.returncode == int(document["failed"])
+    findings = {finding["check"]: finding for finding in document["findings"]}
+    assert findings["synced write"]["figures"]["writes"] >= 1
+    assert {"free space", "open files", "clock", "versions"} <= findings.keys()
+    assert sorted(os.listdir(server.data)) == before
+    lines = run("doctor", str(config), "--seconds", "0").stdout.decode().splitlines()
+    assert any(line.split()[0] in {"ok", "warn"} and "synced write" in line for line in lines)
+
+
+def test_doctor_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = begin("doctor", "--data", str(tmp_path), "--seconds", "60s")
+
+    def measuring() -> bool:
+        with contextlib.suppress(OSError):
+            names = os.listdir(f"/proc/{process.pid}/fd")
+            return any(
+                os.path.realpath(f"/proc/{process.pid}/fd/{name}").startswith(str(tmp_path)) for name in names
+            )
+        return False
+
+    wait_until(measuring)
+    process.send_signal(signal.SIGINT)
+    assert end(process) == (130, b"", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_of_a_broken_configuration_is_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("[jornal]\n")
+    done = run("doctor", str(config))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"did you mean 'journal'" in done.stderr
+
+
+def test_health_is_ready_while_the_server_runs(server: RunningServer) -> None:
+    done = run("health", "--admin", server.admin_url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"ready\n", b"")
+    document = json.loads(run("health", "--admin", server.admin_url, "--json").stdout)
+    assert document["status"] == "ready"
+
+
+def test_health_without_a_server_is_exit_code_1() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        done = run("health", "--admin", f"http://127.0.0.1:{free.getsockname()[1]}")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.count(b"\n") == 1

@@ -5,6 +5,7 @@ Must never wait for ever, or take an answer of any size: whoever listens there m
 
 from __future__ import annotations
 
+from collections.abc import Container
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 
@@ -49,13 +50,24 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead
 
 
 def stats_of(url: str) -> tuple[bytes, Stats]:
-    """What the server at `url` tells about itself: as it came, and decoded.
+    """Return what the server at `url` reports about itself: as it arrived, and decoded.
 
-    Raises `Failure` when nobody of ours answers there, `TimedOutFailure` when not in time."""
+    Raises `Failure` when no server of this version answers there, `TimedOutFailure` when not in time."""
+    _, body = asked(url, "/stats", {200})
+    try:
+        return body, msgspec.json.decode(body, type=Stats)
+    except msgspec.MsgspecError as error:
+        raise Failure(f"what answers at {url} is no tickertape server of this version: {error}") from None
+
+
+def asked(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
+    """Return status and body of a page of the admin address `url`.
+
+    Raises `Failure` when nothing answers there with one of `statuses`, `TimedOutFailure` when not in time."""
     address = parse_admin(url)
     connection = HTTPConnection(address.host, address.port, timeout=_SECONDS_MAX)
     try:
-        connection.request("GET", "/stats")
+        connection.request("GET", path)
         answer = connection.getresponse()
         body = answer.read(_ANSWER_BYTES_MAX)
     except TimeoutError:
@@ -69,9 +81,6 @@ def stats_of(url: str) -> tuple[bytes, Stats]:
         raise Failure(f"what answers at {url} does not speak HTTP: {type(error).__name__}") from None
     finally:
         connection.close()
-    if answer.status != 200:
+    if answer.status not in statuses:
         raise Failure(f"{url} answered {answer.status}: {body[:200].decode('utf-8', 'replace')}")
-    try:
-        return body, msgspec.json.decode(body, type=Stats)
-    except msgspec.MsgspecError as error:
-        raise Failure(f"what answers at {url} is no tickertape server of this version: {error}") from None
+    return answer.status, body

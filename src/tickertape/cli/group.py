@@ -68,6 +68,18 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begin with, or suggest one with a name like it."""
+        if args and args[0] not in self._modules and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0].lower(), self.list_commands(ctx), n=1)
+            if near:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what goes wrong is told in one line and an exit code."""
         try:
@@ -116,6 +128,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     modules={
         "serve": "tickertape.cli.serve",
         "check": "tickertape.cli.check",
+        "doctor": "tickertape.cli.doctor",
         "publish": "tickertape.cli.publish",
         "subscribe": "tickertape.cli.subscribe",
         "ack": "tickertape.cli.ack",
@@ -123,9 +136,12 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "journal": "tickertape.cli.journal",
         "pipeline": "tickertape.cli.pipeline",
         "token": "tickertape.cli.token",
+        "health": "tickertape.cli.health",
         "stats": "tickertape.cli.stats",
         "topics": "tickertape.cli.topics",
         "filter": "tickertape.cli.filter",
+        "error": "tickertape.cli.error",
+        "completion": "tickertape.cli.completion",
     },
     context_settings={"help_option_names": ["-h", "--help"]},
 )

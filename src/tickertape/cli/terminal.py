@@ -60,6 +60,31 @@ def progress(what: str, total_bytes: int | None) -> Iterator[Advance]:
         bar.update(task, completed=done)
 
 
+@contextlib.contextmanager
+def timed_progress(what: str, total_seconds: float) -> Iterator[Callable[[float], object]]:
+    """Show how much of `total_seconds` is over. Yields a function to call with the seconds that passed."""
+    if not sys.stderr.isatty():
+        yield _nothing
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total_seconds)
+        done, shown_at = 0.0, 0.0
+
+        def advance(more: float) -> None:
+            nonlocal done, shown_at
+            done += more
+            now = time.monotonic()
+            if now >= shown_at + _SHOW_SECONDS:
+                shown_at = now
+                bar.update(task, completed=done)
+
+        yield advance
+
+
 def remark(text: str) -> None:
     """Tell a person at the terminal something that a script need not know."""
     if sys.stderr.isatty():
@@ -73,5 +98,5 @@ def confirmed(question: str) -> bool | None:
     return click.confirm(question, err=True)
 
 
-def _nothing(more: int) -> None:
+def _nothing(more: float) -> None:
     """Progress that nobody sees."""

@@ -50,6 +50,10 @@ class Tokens:
     def __contains__(self, name: str) -> bool:
         return name in self._known
 
+    def expirations(self) -> dict[str, int]:
+        """The tokens that expire, by name: microseconds since 1970 UTC."""
+        return {name: known.expires for name, known in self._known.items() if known.expires is not None}
+
     def user_of(self, logon: Logon, now: Now) -> str:
         """The name of the token that `logon` shows, which is its user. Raises `AuthenticationFailed`."""
         if logon.password is None:

@@ -16,9 +16,8 @@ from tickertape.base.version import __version__
 from tickertape.cli.group import LazyGroup, cli
 
 COMMANDS = [
-    "serve", "check", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token", "stats",
-    "topics",
-    "filter",
+    "serve", "check", "doctor", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token",
+    "health", "stats", "topics", "filter", "error", "completion",
 ]  # fmt: skip
 
 
@@ -142,3 +141,12 @@ def test_a_command_does_not_import_another() -> None:
         "from tickertape.cli.group import cli; import click; cli.get_command(click.Context(cli), 'journal')"
     )
     assert modules & {"tickertape.server", "tickertape.client", "numpy", "rich"} == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"), [(["publsh", "t"], "publish"), (["journal", "verfy"], "verify")]
+)
+def test_unknown_command_suggests_a_near_name(arguments: list[str], near: str) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert f"Did you mean '{near}'?" in result.stderr
