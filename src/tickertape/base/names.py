@@ -1,4 +1,4 @@
-"""Owns names: what a topic and a client may be called, and the publisher id that a client name gives.
+"""Owns names: what topics, clients and transactions may be called, and the publisher id that a name gives.
 
 Must never depend on a run, a machine or an instance for a client's publisher id: the same name gives the same
 id everywhere, for ever. A topic name is a pattern only if it has one of `* + ? [ ] ( ) { } ^ $ \\ |`.
@@ -10,14 +10,16 @@ import re
 from hashlib import blake2b
 from typing import Final
 
-from tickertape.base.errors import BadName, BadTopic
+from tickertape.base.errors import BadName, BadOption, BadTopic
 from tickertape.base.limits import client_name_bytes_max, topic_bytes_max
 from tickertape.base.texts import shown
+from tickertape.base.transaction_limits import transaction_name_bytes_max
 
 PATTERN_CHARACTERS: Final = "*+?[](){}^$\\|"
 """A topic with one of these is a regular expression; without, a literal. A lone dot is literal."""
 
 _PATTERN: Final = re.compile(r"[*+?\[\](){}^$\\|]")
+_NUMBER_DIGITS_MAX: Final = 18
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -61,6 +63,29 @@ def check_client_name(name: str) -> None:
     problem = _problem(name, client_name_bytes_max)
     if problem:
         raise BadName(f"a client name {problem}")
+
+
+def check_transaction(space: str, name: str) -> None:
+    """Raise `BadOption` unless `space` and `name` can name a transaction: at most
+    `transaction_name_bytes_max` bytes of UTF-8 each, and in a space a number."""
+    for what, text in (("space", space), ("name", name)):
+        if not isinstance(text, str):
+            raise BadOption(f"the {what} of a transaction is text, not {type(text).__name__}")
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise BadOption(
+                f"the {what} of a transaction must be text that UTF-8 can write; {shown(text)} is not"
+            ) from None
+        if size > transaction_name_bytes_max:
+            raise BadOption(f"the {what} of a transaction has at most {transaction_name_bytes_max} bytes")
+    if not name:
+        raise BadOption("a transaction without a name")
+    if space and (not (name.isascii() and name.isdecimal()) or len(name) > _NUMBER_DIGITS_MAX):
+        raise BadOption(
+            f"transactions of a space are named by numbers of up to {_NUMBER_DIGITS_MAX} digits, and "
+            f"{shown(name)} is none"
+        )
 
 
 def _problem(name: str, bytes_max: int) -> str:

@@ -15,7 +15,6 @@ import msgspec
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
-    BadOption,
     Closed,
     Disconnected,
     LimitReached,
@@ -28,7 +27,7 @@ from tickertape.base.errors import (
     UsageError,
 )
 from tickertape.base.limits import publish_messages_max
-from tickertape.base.names import check_topic
+from tickertape.base.names import check_client_name, check_topic, check_transaction
 from tickertape.base.transaction_limits import (
     client_transaction_bytes_max,
     commit_retry_seconds,
@@ -110,14 +109,15 @@ class Gathering:
     """The messages of a transaction, in frames as they are staged, at most `bytes_max` bytes of them.
 
     Which transaction it is, is said by `publisher` (the name under whose id its messages come), `space` and
-    `name`; see `Client.transaction`. Raises `BadOption`."""
+    `name`; see `Client.transaction`. Raises `BadOption`, `BadName` for `publisher`."""
 
     def __init__(
         self, publisher: str, name: str | None, space: str = "", bytes_max: int | str | None = None
     ) -> None:
-        if name is not None and not isinstance(name, str):
-            raise BadOption(f"the name of a transaction is text, not {type(name).__name__}")
-        self.key = Transaction(publisher=publisher, space=space, name=uuid4().hex if name is None else name)
+        name = uuid4().hex if name is None else name
+        check_client_name(publisher)
+        check_transaction(space, name)
+        self.key = Transaction(publisher=publisher, space=space, name=name)
         self.bytes_max = client_transaction_bytes_max if bytes_max is None else parse_size(bytes_max)
         self.result: CommittedTransaction | None = None
         self.aborted = False

@@ -10,18 +10,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tickertape.base.errors import BadOption, LimitReached
-from tickertape.base.texts import shown
+from tickertape.base.errors import LimitReached
 from tickertape.base.transaction_limits import (
-    transaction_name_bytes_max,
     transaction_spaces_max,
 )
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.registry import CONTROL_TOPIC
 from tickertape.engine.transaction_names import KnownNames
 from tickertape.wire.commands import Transaction
-
-_NUMBER_DIGITS_MAX = 18
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
@@ -37,27 +33,6 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="transact
 
 class _Kind(msgspec.Struct):
     type: str
-
-
-def check_transaction(transaction: Transaction) -> None:
-    """Raise `BadOption` for texts that name no transaction."""
-    for what, text in (("space", transaction.space), ("name", transaction.name)):
-        if len(text.encode()) > transaction_name_bytes_max:
-            raise BadOption(f"the {what} of a transaction has at most {transaction_name_bytes_max} bytes")
-    if not transaction.name:
-        raise BadOption("a transaction without a name")
-    if transaction.space:
-        _number(transaction)
-
-
-def _number(transaction: Transaction) -> int:
-    name = transaction.name
-    if not (name.isascii() and name.isdecimal()) or len(name) > _NUMBER_DIGITS_MAX:
-        raise BadOption(
-            f"transactions of a space are named by numbers of up to {_NUMBER_DIGITS_MAX} digits, and "
-            f"{shown(name)} is none"
-        )
-    return int(name)
 
 
 class CommittedTransactions:
@@ -82,7 +57,7 @@ class CommittedTransactions:
     def __contains__(self, transaction: Transaction) -> bool:
         """Whether it was committed."""
         if transaction.space:
-            return _number(transaction) <= self._numbers.get((transaction.publisher, transaction.space), -1)
+            return int(transaction.name) <= self._numbers.get((transaction.publisher, transaction.space), -1)
         return self._names.knows(transaction.publisher, transaction.name)
 
     def check_room(self, transaction: Transaction) -> None:

@@ -26,7 +26,7 @@ from tickertape.base.errors import (
     TransactionUnknown,
 )
 from tickertape.base.limits import binding_bytes_max
-from tickertape.base.names import check_client_name, derived_publisher_id
+from tickertape.base.names import check_client_name, check_transaction, derived_publisher_id
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
 from tickertape.base.transaction_limits import (
@@ -47,7 +47,6 @@ from tickertape.engine.subscribing import Subscribing
 from tickertape.engine.transaction_records import (
     CommittedTransactions,
     TransactionRecord,
-    check_transaction,
     record_batch,
 )
 from tickertape.engine.validation import Validation
@@ -166,7 +165,7 @@ class Transactions:
         check_client_name(transaction.publisher)
         if transaction.publisher != session.name:
             self._rights.check_name(session.user, transaction.publisher)
-        check_transaction(transaction)
+        check_transaction(transaction.space, transaction.name)
         derived = derived_publisher_id(transaction.publisher, self._instance)
         if self._registry.collides(derived, transaction.publisher, derived=True):
             raise PublisherCollision(

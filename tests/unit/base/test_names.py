@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from tests.helpers.processes import source_environment
-from tickertape.base.errors import BadName, BadTopic
+from tickertape.base.errors import BadName, BadOption, BadTopic
 from tickertape.base.limits import client_name_bytes_max, topic_bytes_max
 from tickertape.base.names import (
     PATTERN_CHARACTERS,
     check_client_name,
     check_topic,
+    check_transaction,
     derived_publisher_id,
     is_pattern,
     publisher_id,
@@ -114,3 +116,26 @@ def test_bad_client_names(name: str, match: str) -> None:
 @pytest.mark.parametrize("name", ["pricing-1", "a", "*", "ü (1)", "a|b"])
 def test_client_names_may_be_anything_printable(name: str) -> None:
     check_client_name(name)
+
+
+@pytest.mark.parametrize(
+    ("space", "name", "what"),
+    [
+        ("", "", "without a name"),
+        ("", "ä" * 128, "the name of a transaction has at most 255 bytes"),
+        ("ä" * 128, "1", "the space of a transaction has at most"),
+        ("", "\ud800", "the name of a transaction must be text that UTF-8 can write"),
+        ("\udcff", "1", "the space of a transaction must be text that UTF-8 can write"),
+        ("", 5, "the name of a transaction is text, not int"),
+        (b"s", "1", "the space of a transaction is text, not bytes"),
+        *[("s", name, "are named by numbers") for name in ("x", "-1", "1.0", "+1", " 1", "²", "1" * 19)],
+    ],
+)
+def test_texts_that_name_no_transaction(space: Any, name: Any, what: str) -> None:
+    with pytest.raises(BadOption, match=what):
+        check_transaction(space, name)
+
+
+@pytest.mark.parametrize("name", ["0", "007", "9" * 18])
+def test_numbers_of_a_space(name: str) -> None:
+    check_transaction("s", name)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tickertape.base.errors import BadOption, LimitReached
+from tickertape.base.errors import LimitReached
 from tickertape.engine import transaction_names, transaction_records
 from tickertape.engine.registry import Registry
 from tickertape.engine.transaction_records import (
     CommittedTransactions,
-    check_transaction,
     record_batch,
 )
 from tickertape.journal.retired import with_records
@@ -195,25 +194,3 @@ def test_spaces_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyPatch
 def test_other_records_are_passed_over() -> None:
     body = msgspec.msgpack.encode({"type": "later", "latest_of": "x", "name": 5})
     assert named("x") not in CommittedTransactions([body])
-
-
-@pytest.mark.parametrize(
-    ("transaction", "what"),
-    [
-        (named(""), "without a name"),
-        (named("ä" * 128), "the name of a transaction has at most 255 bytes"),
-        (Transaction(publisher="p", space="ä" * 128, name="1"), "the space of a transaction has at most"),
-        *[
-            (Transaction(publisher="p", space="s", name=name), "are named by numbers")
-            for name in ("x", "-1", "1.0", "+1", " 1", "²", "1" * 19)
-        ],
-    ],
-)
-def test_texts_that_name_no_transaction(transaction: Transaction, what: str) -> None:
-    with pytest.raises(BadOption, match=what):
-        check_transaction(transaction)
-
-
-@pytest.mark.parametrize("name", ["0", "007", "9" * 18])
-def test_numbers_of_a_space(name: str) -> None:
-    check_transaction(Transaction(publisher="p", space="s", name=name))
