@@ -131,6 +131,15 @@ class BatchBuilder:
         """Bytes that the encoded batch would have at most: the real size is at most 128 bytes less."""
         return self.body_bytes + self._width * len(self._bodies) + self._fixed_bytes
 
+    @property
+    def topic_count(self) -> int:
+        """Topics gathered."""
+        return len(self._topics)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether a message to this topic was gathered."""
+        return topic in self._topics
+
     def add(
         self,
         topic: str,

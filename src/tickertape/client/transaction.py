@@ -26,7 +26,7 @@ from tickertape.base.errors import (
     TransactionUnknown,
     UsageError,
 )
-from tickertape.base.limits import publish_messages_max
+from tickertape.base.limits import publish_messages_max, publish_topics_max
 from tickertape.base.names import check_client_name, check_topic, check_transaction
 from tickertape.base.transaction_limits import (
     client_transaction_bytes_max,
@@ -52,6 +52,8 @@ from tickertape.wire.commands import (
     Transaction,
 )
 
+_TEXT_BYTES: Final = 4
+"""Of a character in UTF-8, at most."""
 _NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
 """What says that a transaction can be committed only when all of it is staged once more."""
 _NOTHING_SAID: Final = (Closed, Disconnected, TimedOut, TransactionBusy, LimitReached)
@@ -146,9 +148,10 @@ class Gathering:
         body = encode(data)
         self._check_room(len(body))
         life, correlation, key = extras(expiration, correlation_id, sow_key)
-        self._builder.add(topic, body, expiration_ms=life, correlation_id=correlation, key=key)
-        if self._builder.size_bytes >= stage_frame_bytes or self._builder.count >= publish_messages_max:
+        texts = _TEXT_BYTES * (len(topic) + len(correlation) + len(key))
+        if not self._has_room(topic, len(body) + texts):
             self._close_frame()
+        self._builder.add(topic, body, expiration_ms=life, correlation_id=correlation, key=key)
 
     def publish_batch(self, topic: str, messages: Iterable[object]) -> None:
         """Add many messages. Raises as `publish`; those before the one that raised are added."""
@@ -181,6 +184,15 @@ class Gathering:
             self._builder = BatchBuilder()
             self._frames.append(frame)
             self._bytes += frame.nbytes
+
+    def _has_room(self, topic: str, cost: int) -> bool:
+        """Whether a message fits into the frame that is open: the server takes no larger one."""
+        builder = self._builder
+        return (
+            builder.size_bytes + cost <= stage_frame_bytes
+            and builder.count < publish_messages_max
+            and (builder.topic_count < publish_topics_max or builder.has_topic(topic))
+        )
 
     def _check_adding(self) -> None:
         self._check_open()
