@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 import tickertape as tt
 from tests.conformance.fronts import Driven, Front
 from tests.helpers.relay import Relay
+from tickertape.base.limits import publish_topics_max
 from tickertape.client.transaction import aborting
 from tickertape.testing import FaultProxy, RunningServer, wait_until
 from tickertape.testing.fault_proxy import Fault
-from tickertape.wire.commands import Commit
+from tickertape.wire.commands import Abort, Commit, Stage
 
 SECONDS = 30.0
 CYCLES = 12
@@ -141,6 +143,47 @@ def test_a_commit_that_timed_out_is_committed_again(
     assert again.result.repeated
 
 
+def test_an_abort_drops_at_the_server_what_an_attempt_staged(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
+    client = front.connect(name, relay.uri)
+    transaction = begin(client, "left")
+    transaction.publish(topic, b"1")
+    transaction.abort()
+    assert not any(isinstance(command, Abort) for command in relay.asked), "nothing was staged"
+    transaction = begin(client, "left")
+    transaction.publish(topic, b"1")
+    relay.hold()
+    with pytest.raises(tt.TimedOut):
+        transaction.commit(timeout=0.3)
+    relay.release()
+    with pytest.raises(ZeroDivisionError), transaction:
+        raise ZeroDivisionError
+    assert isinstance(relay.asked[-1], Abort)
+    assert transaction.aborted
+    assert held(client, topic) == []
+
+
+def test_callers_of_one_commit_share_its_result(front: Front, relay: Relay, name: str, topic: str) -> None:
+    client = front.connect(name, relay.uri)
+    transaction = begin(client, "shared")
+    transaction.publish(topic, b"1")
+    relay.hold()
+    with ThreadPoolExecutor(4) as pool:
+        commits = [pool.submit(transaction.commit, timeout=SECONDS) for _ in range(3)]
+        wait_until(lambda: any(isinstance(command, Stage) for command in relay.asked), SECONDS)
+        late = pool.submit(transaction.commit, timeout=0.05)
+        with pytest.raises(tt.TimedOut):
+            late.result(SECONDS)
+        relay.release()
+        results = [commit.result(SECONDS) for commit in commits]
+    assert results == [transaction.result] * 3
+    assert transaction.result.messages == 1
+    assert [type(command).__name__ for command in relay.asked].count("Commit") == 1
+    assert transaction.commit() == transaction.result
+    assert held(client, topic) == [b"1"]
+
+
 def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
     front: Front, relay: Relay, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +299,21 @@ def test_connections_lost_at_any_byte_commit_each_transaction_once(
     with tt.Client("auditor", server.uri) as auditor:
         assert [message.data for message in auditor.replay("orders")] == expected
     assert struck >= CYCLES // 3
+
+
+def test_what_no_client_may_send_is_not_sent_again_over_another_connection(
+    front: Front, relay: Relay, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends the connection, with all that others do on it."""
+    monkeypatch.setattr("tickertape.client.transaction.publish_topics_max", 10 * publish_topics_max)
+    client = front.make_ha(name, servers=[relay.uri], reconnect_delay=0.01)
+    client.connect_and_logon(timeout=SECONDS)
+    transaction = begin(client, "too many topics")
+    for number in range(publish_topics_max + 1):
+        transaction.publish(f"{topic}-{number}", b"1")
+    with pytest.raises(tt.Disconnected, match=r"\(bad_batch\)"):
+        transaction.commit(timeout=SECONDS / 3)
+    assert [type(command).__name__ for command in relay.asked].count("Stage") == 1
 
 
 def test_what_is_asked_on_the_wire(front: Front, relay: Relay, name: str, topic: str) -> None:

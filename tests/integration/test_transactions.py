@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -12,13 +14,14 @@ from click.testing import CliRunner
 
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of
+from tests.helpers.relay import Relay
 from tests.unit.journal.test_chains import unfinished
 from tickertape.base.limits import MIB
 from tickertape.batch import batch_from_bodies
 from tickertape.cli.group import cli
-from tickertape.client.transaction import staging
-from tickertape.testing import running_server, wait_until
-from tickertape.wire.commands import Commit, Committed, Transaction
+from tickertape.client.transaction import onward, staging
+from tickertape.testing import RunningServer, running_server, wait_until
+from tickertape.wire.commands import Commit, Committed, Staged, Transaction
 
 SECONDS = 60.0
 LARGE_BYTES = 300 * MIB
@@ -114,20 +117,98 @@ def test_stats_and_metrics_count_transactions() -> None:
         assert stats.staged_parts + stats.expired == 1
         wait_until(lambda: stats_of(server).transactions.expired == 1, SECONDS)
         after = stats_of(server).transactions
-        assert (after.staged_parts, after.staged_bytes, after.aborted) == (0, 0, 0)
+        # Before it was refused for good, the client had dropped what earlier attempts might have left.
+        assert (after.staged_parts, after.staged_bytes, after.aborted) == (0, 0, 1)
         shown = ask(server, "/metrics")[2].decode()
         for line in (
             "tickertape_transactions_committed_total 1.0",
             "tickertape_transactions_repeated_total 1.0",
             "tickertape_transactions_expired_total 1.0",
-            "tickertape_transactions_aborted_total 0.0",
+            "tickertape_transactions_aborted_total 1.0",
             "tickertape_transactions_staged_parts 0.0",
             "tickertape_transactions_staged_bytes 0.0",
             "tickertape_transactions_waiting 0.0",
         ):
             assert line in shown
         said = CliRunner().invoke(cli, ["stats", "--admin", str(server.admin_url)]).stdout
-        assert "1 committed, 0 aborted, 1 expired; 0 parts staged, 0 bytes, 0 waiting" in said
+        assert "1 committed, 1 aborted, 1 expired; 0 parts staged, 0 bytes, 0 waiting" in said
+
+
+SMALL = '[transactions]\nbytes_max = "2MB"\n'
+"""Room for one attempt, not for two."""
+
+
+def invoice(client: tt.Client, size: int = 1_500_000) -> tt.ClientTransaction:
+    transaction = client.transaction("invoice")
+    for number in range(3):
+        transaction.publish("t", b"%d" % number + bytes(size // 3))
+    return transaction
+
+
+@contextmanager
+def held_back() -> Iterator[tuple[RunningServer, Relay, tt.Client, tt.ClientTransaction]]:
+    """A transaction whose first attempt timed out after the server had staged a part of it."""
+    with (
+        running_server(config=SMALL) as server,
+        Relay(server.uri) as relay,
+        tt.Client("c", relay.uri, timeout=SECONDS) as client,
+    ):
+        transaction = invoice(client)
+        relay.hold()
+        with pytest.raises(tt.TimedOut):
+            transaction.commit(timeout=0.2)
+        wait_until(lambda: stats_of(server).transactions.staged_bytes > 0, SECONDS)
+        relay.release()
+        yield server, relay, client, transaction
+
+
+def test_what_an_attempt_left_staged_does_not_count_against_the_next() -> None:
+    with held_back() as (server, _, client, transaction):
+        assert not transaction.uncertain
+        assert transaction.commit().messages == 3
+        assert stats_of(server).transactions.staged_bytes == 0
+        assert len(list(client.replay("t"))) == 3
+
+
+def test_an_abort_drops_what_an_attempt_left_staged() -> None:
+    with held_back() as (server, _, client, transaction):
+        transaction.abort()
+        stats = stats_of(server).transactions
+        assert (stats.staged_parts, stats.staged_bytes, stats.aborted) == (0, 0, 1)
+        assert invoice(client).commit().messages == 3
+
+
+def test_an_abort_that_the_server_does_not_hear_is_one_all_the_same() -> None:
+    with held_back() as (server, relay, client, transaction):
+        relay.cut()
+        transaction.abort()
+        assert transaction.aborted
+        with pytest.raises(tt.UsageError, match="is over"):
+            transaction.commit()
+        wait_until(lambda: stats_of(server).transactions.staged_bytes == 0, SECONDS)
+        client.connect()
+        assert invoice(client).commit().messages == 3
+
+
+def test_parts_of_a_process_that_ended_do_not_count_against_its_successor(tmp_path: Path) -> None:
+    """It had them prepared, so they outlive its connection, and the server."""
+    with running_server(tmp_path, config=SMALL) as server:
+        with tt.Client("c", server.uri, timeout=SECONDS) as client:
+            transaction = invoice(client)
+            steps = transaction.committing()
+            answer: object = None
+            while not isinstance(answer, Staged):
+                answer = client._ask(*onward(steps, answer), SECONDS)
+        assert stats_of(server).transactions.staged_parts == 1
+        server.stop()
+    with (
+        running_server(tmp_path, config=SMALL) as server,
+        tt.Client("c", server.uri, timeout=SECONDS) as client,
+    ):
+        assert stats_of(server).transactions.staged_parts == 1
+        assert invoice(client).commit().messages == 3
+        assert stats_of(server).transactions.staged_parts == 0
+        assert len(list(client.replay("t"))) == 3
 
 
 def test_the_tools_show_no_transaction_without_its_end(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _CHAINS = "unit/journal/test_chains.py"
 _ENGINE = "unit/engine/test_transactions.py"
+_GATHERED = "unit/client/test_transaction.py"
 _KNOWN = "unit/engine/test_transaction_records.py"
 _LIVES = "simulation/test_transactions.py"
 _STAGED = "unit/journal/test_staging.py"
@@ -95,6 +96,51 @@ TRANSACTION_MUTATIONS: Final = (
         "        elif logged_on is not None and logged_on is None:\n",
         ("conformance/test_transactions.py",),
         promise="invariant 5",
+        tier="conformance",
+    ),
+    Mutation(
+        "what an earlier attempt staged stays beside the next one",
+        "client/transaction.py",
+        "        if left:\n            yield aborting(self.key), None\n",
+        "        if left and not part:\n            yield aborting(self.key), None\n",
+        (_GATHERED,),
+        promise="invariant 20",
+        tier="unit",
+    ),
+    Mutation(
+        "an abort is not told to the server",
+        "client/committing.py",
+        "            if make is not None:\n",
+        "            if make is None:\n",
+        ("conformance/test_transactions.py",),
+        promise="invariant 20",
+        tier="conformance",
+    ),
+    Mutation(
+        "a staged frame has any number of topics",
+        "client/transaction.py",
+        "            and (builder.topic_count < publish_topics_max or builder.has_topic(topic))\n",
+        "",
+        (_GATHERED,),
+        promise="invariant 20",
+        tier="unit",
+    ),
+    Mutation(
+        "a frame is closed behind a message that does not fit into it",
+        "client/transaction.py",
+        "            builder.size_bytes + cost <= stage_frame_bytes\n",
+        "            builder.size_bytes <= stage_frame_bytes\n",
+        (_GATHERED,),
+        promise="invariant 20",
+        tier="unit",
+    ),
+    Mutation(
+        "a commit is sent again though the server ends each connection for it",
+        "client/committing.py",
+        "                if refused_for_good(lost) or not",
+        "                if not",
+        ("conformance/test_transactions.py",),
+        promise="R22",
         tier="conformance",
     ),
 )

@@ -50,6 +50,8 @@ transaction_publishers_max: Final = 16_384
 """Publishers of which such names are known."""
 transaction_spaces_max: Final = 65_536
 """Spaces of which the highest committed number is known."""
+block_abort_seconds_max: Final = 1.0
+"""How long a block that raised waits until the server has dropped what was staged."""
 client_transaction_bytes_max: Final = 64 * MIB
 """What a transaction of a client gathers in memory before its commit, unless it is told another bound."""
 stage_frame_bytes: Final = 1 * MIB

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from asyncio import Lock
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self
 
 from tickertape.base.errors import Disconnected, TickertapeError
+from tickertape.base.transaction_limits import block_abort_seconds_max
 from tickertape.batch import MessageBatch
 from tickertape.client.loop_driver import LoopDriver
 from tickertape.client.transaction import (
@@ -22,19 +25,40 @@ from tickertape.client.transaction import (
     asking,
     before_retry,
     onward,
+    refused_for_good,
 )
-from tickertape.client.waiting import DEFAULT, Timeout, left
+from tickertape.client.waiting import DEFAULT, Timeout, left, no_answer
 from tickertape.wire.commands import Committed
+
+
+@asynccontextmanager
+async def _alone(lock: Lock, seconds: float | None) -> AsyncIterator[None]:
+    """Hold the lock; raises `TimedOut` when another task holds it for longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            await lock.acquire()
+    except TimeoutError:
+        raise no_answer("a transaction", seconds) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class AsyncClientTransaction(Gathering):
     """As `ClientTransaction`, on an event loop: an `async with` block, and `commit` is awaited."""
 
-    _commit: Callable[[Gathering, Timeout], Awaitable[CommittedTransaction]]
+    _front: AsyncTransacting
+    _one_call: Lock
+    """Held by the task that commits or aborts it."""
 
     async def commit(self, *, timeout: Timeout = DEFAULT) -> CommittedTransaction:
-        """As `ClientTransaction.commit`."""
-        return await self._commit(self, timeout)
+        """As `ClientTransaction.commit`, with tasks instead of threads."""
+        return await self._front._commit_gathered(self, timeout)
+
+    async def abort(self, *, timeout: Timeout = DEFAULT) -> None:
+        """As `ClientTransaction.abort`."""
+        await self._front._abort_gathered(self, timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -47,7 +71,7 @@ class AsyncClientTransaction(Gathering):
         if kind is None:
             await self.commit()
         elif not self.uncertain:
-            self.abort()
+            await self.abort(timeout=block_abort_seconds_max)
 
 
 class AsyncTransacting(LoopDriver):
@@ -63,12 +87,29 @@ class AsyncTransacting(LoopDriver):
     ) -> AsyncClientTransaction:
         """As `Client.transaction`."""
         made = AsyncClientTransaction(self.name if publisher is None else publisher, name, space, bytes_max)
-        made._commit = self._commit_gathered
+        made._front, made._one_call = self, Lock()
         return made
 
-    async def _commit_gathered(self, gathered: Gathering, timeout: Timeout) -> CommittedTransaction:
+    async def _commit_gathered(
+        self, gathered: AsyncClientTransaction, timeout: Timeout
+    ) -> CommittedTransaction:
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
+        async with _alone(gathered._one_call, seconds):
+            return gathered.result or await self._commit_alone(gathered, seconds, deadline)
+
+    async def _abort_gathered(self, gathered: AsyncClientTransaction, timeout: Timeout) -> None:
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        async with _alone(gathered._one_call, seconds):
+            make = gathered.aborting()
+            if make is not None:
+                with suppress(TickertapeError):  # it is over in any case
+                    await self._ask(make, None, left(deadline))
+
+    async def _commit_alone(
+        self, gathered: Gathering, seconds: float | None, deadline: float | None
+    ) -> CommittedTransaction:
         while True:
             steps, same = gathered.committing(), SameConnection()
             answer: object = None
@@ -83,7 +124,7 @@ class AsyncTransacting(LoopDriver):
                 committed: Committed = done.value
                 return gathered.committed(committed)
             except Disconnected as lost:
-                if not self._reconnects(seconds):
+                if refused_for_good(lost) or not self._reconnects(seconds):
                     raise
                 # The loss itself may not be told yet: who asked again at once would keep it from being told.
                 await asyncio.sleep(before_retry(deadline, seconds, lost))

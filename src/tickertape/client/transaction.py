@@ -15,10 +15,14 @@ import msgspec
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
+    BadBatch,
+    BadCommand,
     Closed,
     Disconnected,
+    FrameTooLarge,
     LimitReached,
     StagingFailed,
+    StagingFull,
     TickertapeError,
     TimedOut,
     TransactionBusy,
@@ -58,6 +62,10 @@ _NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
 """What says that a transaction can be committed only when all of it is staged once more."""
 _NOTHING_SAID: Final = (Closed, Disconnected, TimedOut, TransactionBusy, LimitReached)
 """What leaves open whether it is on its way into the log."""
+_NO_ROOM: Final = (TransactionTooLarge, StagingFull, LimitReached)
+"""Refusals of a stage in which parts of earlier attempts count."""
+_WRONG: Final = (BadBatch, BadCommand, FrameTooLarge)
+"""With what a server ends a connection on which it was sent something that no client may send."""
 Make: TypeAlias = Callable[[int], Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
@@ -127,6 +135,8 @@ class Gathering:
         """A commit was asked for, and what came of it is not known: it may be in the log."""
         self._asked: tuple[str, ...] | None = None
         """The parts of which the server was asked to commit it, when it was."""
+        self._left = False
+        """An earlier attempt staged something: the server may still have it."""
         self._builder = BatchBuilder()
         self._frames: list[MessageBatch] = []
         self._bytes = 0
@@ -228,8 +238,27 @@ class Gathering:
         if self._frames:
             # Of a name of its own: what an earlier attempt staged on this connection must not be added to.
             parts = (uuid4().hex,)
-            yield from staging(self.key, parts[0], self._frames)
+            yield from self._stage(parts[0])
         return (yield from self._commit_parts(parts))
+
+    def _stage(self, part: str) -> Generator[tuple[Make, MessageBatch | None], object, None]:
+        """Stage all of it, and drop what earlier attempts staged, which counts against the same limits.
+
+        That is safe: the server knows of no commit of this name (it answers `TransactionBusy` if there is
+        one), and a commit drops every part but its own anyway."""
+        left, self._left = self._left, True
+        if left:
+            yield aborting(self.key), None
+        try:
+            yield from staging(self.key, part, self._frames)
+        except _NO_ROOM:
+            if left:
+                raise
+        else:
+            return
+        # A process that ended may have left parts under this name; nobody else can know theirs.
+        yield aborting(self.key), None
+        yield from staging(self.key, part, self._frames)
 
     def _commit_parts(self, parts: tuple[str, ...]) -> Steps:
         self._asked, self.uncertain = parts, True
@@ -252,11 +281,12 @@ class Gathering:
             messages=answer.messages,
             bookmark=str(last) if answer.sequence else None,
         )
-        self._frames, self.uncertain = [], False
+        self._frames, self.uncertain, self._left = [], False, False
         return self.result
 
-    def abort(self) -> None:
-        """Nothing of it is published. Raises `UsageError` once it was committed, or may have been."""
+    def aborting(self) -> Make | None:
+        """Forget all of it; the command that drops what the server may have of it, if there is something.
+        Raises `UsageError` once it was committed, or may have been."""
         if self.result is not None:
             raise UsageError("this transaction was committed")
         if self.uncertain:
@@ -266,6 +296,8 @@ class Gathering:
         self.aborted = True
         self._frames = []
         self._builder = BatchBuilder()
+        left, self._left = self._left, False
+        return aborting(self.key) if left else None
 
 
 def staging(
@@ -289,6 +321,14 @@ def onward(steps: Steps, answer: object) -> tuple[Make, MessageBatch | None]:
     """Tell the steps what the last one came to, an answer or an error; the next one. Raises `StopIteration`
     with the outcome, and errors after which there is none."""
     return steps.throw(answer) if isinstance(answer, TickertapeError) else steps.send(answer)
+
+
+def refused_for_good(lost: Disconnected) -> bool:
+    """Whether the server ended the connection because of what it was sent: it would end the next one too."""
+    cause: BaseException | None = lost
+    while cause is not None and not isinstance(cause, _WRONG):
+        cause = cause.__cause__
+    return cause is not None
 
 
 def before_retry(deadline: float | None, seconds: float | None, lost: Disconnected) -> float:
