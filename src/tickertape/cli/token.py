@@ -6,8 +6,9 @@ Must never write a token anywhere but to where the user says, nor to a file that
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
@@ -19,6 +20,7 @@ from tickertape.security.tokens import new_token
 from tickertape.server.tokens import read_tokens
 
 _OWNER_ONLY = 0o600
+_MINUTE = timedelta(minutes=1)
 
 
 @click.group(short_help="Make tokens that clients log on with.")
@@ -77,7 +79,7 @@ def new(name: str, file: str | None, path: str | None, clients: str | None, expi
     if expires is not None:
         lines.append(f"expires = {_moment(expires)}")
     table = "\n".join([*lines, ""])
-    with nullcontext(None) if path is None else _new_file(path) as out:
+    with _output(path) as out:
         if file is None:
             click.echo(f"# put this into the tokens_file of the server:\n{table}", err=True, nl=False)
         else:
@@ -96,7 +98,8 @@ def _moment(text: str) -> str:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None:
+    offset = None if moment is None else moment.utcoffset()
+    if moment is None or offset is None or offset % _MINUTE:  # TOML knows no zones with seconds
         raise click.BadParameter(f"{text!r} is no moment with its zone, such as 2027-01-31T00:00:00Z")
     return moment.isoformat()
 
@@ -123,9 +126,20 @@ def _add(file: Path, name: str, table: str) -> None:
     beside.replace(file)
 
 
-def _new_file(path: str) -> TextIO:
-    """A file for a token, which only its owner can read."""
+@contextmanager
+def _output(path: str | None) -> Iterator[TextIO | None]:
+    """Where the token goes: None for standard output, or a new file that only its owner can read. The file
+    is removed when no token was made."""
+    if path is None:
+        yield None
+        return
     try:
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY), "w")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     except FileExistsError:
         raise Failure(f"{path} is there already, and is left as it is") from None
+    try:
+        with open(descriptor, "w") as out:
+            yield out
+    except BaseException:
+        os.unlink(path)
+        raise

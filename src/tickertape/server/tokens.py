@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
@@ -100,8 +100,8 @@ def tokens_in(data: bytes, path: str) -> Tokens:
     """The tokens in what a file `path` holds. Raises `ConfigurationError`."""
     try:
         tables = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
-        # The library's text may show what stands there.
+    except (ValueError, OverflowError, RecursionError):
+        # Not only its own errors: a number of too many digits is a plain one. The text may show a token.
         raise ConfigurationError(f"tokens_file {path} is not TOML") from None
     if len(tables) > tokens_max:
         raise ConfigurationError(f"tokens_file {path} has {len(tables)} tokens; at most {tokens_max}")
@@ -153,7 +153,7 @@ def _expires(where: str, table: dict[str, Any]) -> int | None:
         return None
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise ConfigurationError(f"{where} expires is a moment with its zone, such as 2027-01-31T00:00:00Z")
-    return to_micros(moment.astimezone(UTC))
+    return to_micros(moment)  # not by way of UTC: there its year may be 10000
 
 
 def _clients(where: str, table: dict[str, Any]) -> Pattern | None:

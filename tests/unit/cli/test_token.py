@@ -61,12 +61,28 @@ def test_tokens_are_put_behind_those_that_are_there(file: Path) -> None:
     assert sorted(path.name for path in file.parent.iterdir()) == ["tokens.toml"]
 
 
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-05:00", "9999-12-31T23:59:59-14:00"])
+def test_a_token_for_good_may_be_made_in_any_zone(file: Path, tmp_path: Path, moment: str) -> None:
+    out = tmp_path / "a.token"
+    result = new("a", "--add", str(file), "--out", str(out), "--expires", moment)
+    assert (result.exit_code, result.output) == (0, "")
+    assert read_tokens(str(file)).still_good("a", "any", NOW)
+
+
+def test_a_token_that_was_not_made_leaves_no_file(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.token"
+    assert new("a", "--add", str(file), "--out", str(out), "--clients", "(").exit_code == 1
+    assert list(tmp_path.rglob("*.token*")) == list(tmp_path.rglob("*.new")) == []
+    assert new("a", "--add", str(file), "--out", str(out)).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["A b"], "the name of a token is 1 to 64"),
         (["a", "--expires", "tomorrow"], "'tomorrow' is no moment with its zone"),
         (["a", "--expires", "2099-01-01"], "is no moment with its zone"),
+        (["a", "--expires", "2099-01-01T00:00:00+01:00:30"], "is no moment with its zone"),
         (["a", "--clients", "it's"], "is to be written by hand"),
     ],
 )

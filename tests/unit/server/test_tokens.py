@@ -85,6 +85,29 @@ def test_a_token_counts_until_it_expires(tmp_path: Path, token: Token) -> None:
     assert not tokens.still_good("spark", "any", NOW)
 
 
+@pytest.mark.parametrize(
+    ("moment", "good"),
+    [
+        ("9999-12-31T23:59:59-05:00", True),
+        ("9999-12-31T23:59:59.999999-23:59", True),
+        ("0001-01-01T00:00:00+14:00", False),
+    ],
+)
+def test_a_token_may_expire_in_a_year_that_utc_does_not_have(
+    tmp_path: Path, token: Token, moment: str, good: bool
+) -> None:
+    tokens = known(tmp_path, token, f"expires = {moment}")
+    assert tokens.still_good("spark", "any", NOW) is good
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "[" * 5_000, "9999-99-99T00:00:00Z"])
+def test_what_the_library_cannot_read_is_an_error_of_the_file(
+    tmp_path: Path, token: Token, text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"tokens\.toml is not TOML$"):
+        known(tmp_path, token, f"expires = {text}")
+
+
 def test_who_is_not_known_any_more_may_not_stay(tokens: Tokens) -> None:
     assert tokens.still_good("other", "any", NOW)
     assert not tokens.still_good("gone", "any", NOW)
