@@ -188,6 +188,9 @@ def test_who_loses_the_token_loses_the_session(site: Site) -> None:
         site.file.write_text("[kept]\n")
         os.kill(site.server.pid, signal.SIGHUP)
         wait_until(lambda: "ERROR reload_failed" in site.server.errors())
+        site.file.write_text(table("kept", kept, f"expires = {'9' * 5_000}"))
+        os.kill(site.server.pid, signal.SIGHUP)
+        wait_until(lambda: site.server.errors().count("ERROR reload_failed") == 2)
         stays.publish_flush()
         assert stays.connected
     site.file.write_text(before)

@@ -102,4 +102,13 @@ BOUND_MUTATIONS: Final = (
         promise="R21",
         tier="simulation",
     ),
+    Mutation(
+        "an exception of a reload ends the server",
+        "server/signals.py",
+        "    except Exception as error:",
+        "    except KeyError as error:",
+        ("unit/server/test_signals.py",),
+        promise="R12",
+        tier="unit",
+    ),
 )

@@ -111,7 +111,7 @@ TRANSACTION_MUTATIONS: Final = (
         "an abort is not told to the server",
         "client/committing.py",
         "            if make is not None:\n",
-        "            if make is None:\n",
+        "            if make is not None and gathered.uncertain:\n",
         ("conformance/test_transactions.py",),
         promise="invariant 20",
         tier="conformance",

@@ -93,7 +93,7 @@ class Transacting(ThreadDriver):
         `publisher`: the client name under whose derived publisher id the messages come, this client's by
         default; names are its own. `space`: with one, names are numbers that rise, such as the batches of a
         query, and a number at or below the highest one committed is known for good. `bytes_max`: what it
-        gathers in memory, bytes or text, 64 MB by default. Raises `BadOption`."""
+        gathers in memory, bytes or text, 64 MB by default. Raises `BadOption`, `BadName`."""
         made = ClientTransaction(self.name if publisher is None else publisher, name, space, bytes_max)
         made._front, made._one_call = self, Lock()
         return made

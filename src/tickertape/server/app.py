@@ -22,7 +22,6 @@ from typing import Final, NoReturn
 import uvloop
 
 from tickertape.base.errors import (
-    ConfigurationError,
     JournalError,
     JournalFailed,
     TickertapeError,
@@ -41,6 +40,7 @@ from tickertape.server.instance import Instance
 from tickertape.server.listener import Peer, listen
 from tickertape.server.opening import Opened, open_instance, record_end
 from tickertape.server.secure_peer import SecurePeer
+from tickertape.server.signals import reload_on_signal, stacks_on_signal
 from tickertape.server.user_watch import UserWatch
 
 EXIT_STOPPED: Final = 0
@@ -68,10 +68,11 @@ def run_server(config: Config, ready: Ready) -> int:
 
     0 after a clean stop, 1 when an address cannot be listened on, 4 when the disk failed, during the start
     too, 5 when the start was refused because of the data directory. A second signal ends the process at once.
-    SIGHUP has the files of certificates and tokens read again. Raises `ConfigurationError` when those cannot
-    be used, and `OSError` when the path of the data directory cannot."""
+    SIGHUP reads certificates and tokens again, SIGUSR1 prints the stacks of all threads. Raises
+    `ConfigurationError` when certificates or tokens cannot be used, and `OSError` when the path of the data
+    directory cannot."""
     admission = Admission(config)
-    with logging_to(None, config.logging.format, config.logging.level):
+    with stacks_on_signal(), logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
             opened = open_instance(config, admission)
@@ -158,8 +159,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, stop, instance, signal.Signals(number).name)
     watch = UserWatch(instance, admission)
-    if admission.has_files:  # without any, a terminal that is closed ends its server
-        loop.add_signal_handler(signal.SIGHUP, _reload, admission, watch)
+    reload_on_signal(loop, admission, watch)
     watch.start()
     instance.flush()
     _tell_start(config, connections)
@@ -193,17 +193,6 @@ def _peer(instance: Instance, admission: Admission, number: int) -> Peer:
     """What takes a connection to the transport with this number."""
     context = admission.context_of(number)
     return Peer(instance) if context is None else SecurePeer(instance, context)
-
-
-def _reload(admission: Admission, watch: UserWatch) -> None:
-    """Read certificates and tokens again; connections that there are keep their certificates."""
-    try:
-        replaced = admission.reload()
-    except ConfigurationError as error:
-        event("reload_failed", logging.ERROR, code=error.code, text=f"{error}; what was read before goes on")
-        return
-    event("reloaded")
-    watch.look(replaced)
 
 
 def _tell_start(config: Config, connections: int) -> None:

@@ -1,0 +1,107 @@
+"""What SIGHUP does: reload what can be read, and end nothing when something cannot."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pty
+import sys
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from tickertape.base.errors import ConfigurationError
+from tickertape.server import signals
+
+
+class Admission:
+    """Stands for the files."""
+
+    def __init__(self, outcome: frozenset[str] | Exception, *, has_files: bool = True) -> None:
+        self._outcome = outcome
+        self.has_files = has_files
+
+    def reload(self) -> frozenset[str]:
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+class Watch:
+    """Stands for the sessions."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.looks: list[Collection[str]] = []
+        self._error = error
+
+    def look(self, replaced: Collection[str]) -> None:
+        self.looks.append(replaced)
+        if self._error is not None:
+            raise self._error
+
+
+class Loop:
+    """Notes which signals are handled."""
+
+    def __init__(self) -> None:
+        self.handled: list[int] = []
+
+    def add_signal_handler(self, number: int, *_: object) -> None:
+        self.handled.append(number)
+
+
+def reload(admission: Any, watch: Any) -> None:
+    signals.reload(admission, watch)
+
+
+def test_sessions_are_looked_at_once_the_files_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watch = Watch()
+    reload(Admission(frozenset({"spark"})), watch)
+    assert watch.looks == [{"spark"}]
+    assert [record.message for record in caplog.records] == ["reloaded"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigurationError("not TOML"), "bad_configuration"),
+        (ValueError("secret"), "unexpected"),
+        (OverflowError("secret"), "unexpected"),
+    ],
+)
+@pytest.mark.parametrize("where", ["files", "sessions"])
+def test_no_exception_ends_the_server(
+    caplog: pytest.LogCaptureFixture, error: Exception, code: str, where: str
+) -> None:
+    in_files = where == "files"
+    watch = Watch(None if in_files else error)
+    reload(Admission(error if in_files else frozenset()), watch)
+    assert len(watch.looks) == (not in_files)
+    (failed,) = [record for record in caplog.records if record.message == "reload_failed"]
+    fields = failed.__dict__["fields"]
+    assert fields["code"] == code
+    assert "what was read before goes on" in fields["text"]
+    assert "secret" not in fields["text"]
+
+
+def handled(*, has_files: bool) -> bool:
+    loop: Any = Loop()
+    admission: Any = Admission(frozenset(), has_files=has_files)
+    watch: Any = Watch()
+    signals.reload_on_signal(loop, admission, watch)
+    return bool(loop.handled)
+
+
+def test_only_at_a_terminal_and_without_files_a_hang_up_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours), os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert not handled(has_files=False)
+        assert handled(has_files=True)
+    assert handled(has_files=False), "standard input is closed"
+    for stdin in (None, io.StringIO()):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert handled(has_files=False)
