@@ -111,4 +111,13 @@ BOUND_MUTATIONS: Final = (
         promise="R12",
         tier="unit",
     ),
+    Mutation(
+        "alerts that a client provokes wait until something else is sent",
+        "server/secure_peer.py",
+        "                if self._channel.answers:",
+        "                if self._channel.closed:",
+        ("unit/server/test_secure_peer.py",),
+        promise="R15",
+        tier="unit",
+    ),
 )

@@ -59,6 +59,11 @@ class Channel:
             return self._outgoing.read()
 
     @property
+    def answers(self) -> bool:
+        """Whether reading left something to `take`: the other side may provoke any number of alerts."""
+        return self._outgoing.pending > 0
+
+    @property
     def drained(self) -> bool:
         """Whether everything that came was read, as far as it can be."""
         return not self._incoming.pending and not self._tls.pending()

@@ -110,6 +110,8 @@ class SecurePeer(Peer):
         try:
             while not self._parting and not self._unread_for:
                 count = self._channel.read_into(self._wire.buffer())
+                if self._channel.answers:  # sent at once, so that it counts as outbox and stops the reading
+                    self._write_out(self._channel.take())
                 if count:
                     self._took(count)
                 if self._channel.closed and self._transport is not None:  # perhaps with the same bytes

@@ -15,6 +15,7 @@ import uvloop
 
 import tickertape as tt
 from tests.helpers.certificates import Authority
+from tests.helpers.renegotiation import LIBRARY, RenegotiatingClient
 from tickertape.base.errors import LogonTimeout
 from tickertape.security.contexts import server_context
 from tickertape.server import instance as instance_module
@@ -167,3 +168,17 @@ def test_a_pause_in_the_middle_of_what_one_read_brought(running: Running) -> Non
         assert len(pauses) > 3
         assert min(pauses) > 0  # nothing was handed on in a pause
         assert [message.data for message in client.replay("orders")] == bodies
+
+
+def test_the_answer_to_a_second_handshake_is_sent_and_does_not_wait_in_memory(running: Running) -> None:
+    """OpenSSL answers each attempt with an alert, which counts in no other bound."""
+    connection = running.connect()
+    try:
+        client = RenegotiatingClient(connection)
+    except OSError:
+        pytest.skip(f"no {LIBRARY}")
+    with client:
+        until(lambda: bool(running.peers) and running.peers[0]._channel.established)
+        client.renegotiate()
+        assert client.hears_alert()
+        assert not running.instance.broker.statistics.ended, "sent only with the goodbye"
