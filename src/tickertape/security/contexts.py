@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
 from tickertape.base.errors import BadOption, ConfigurationError, UsageError
+from tickertape.base.texts import shown
 from tickertape.security.private_files import check_private
+
+_NOT_PEM: Final = (None, "NO_START_LINE", "NO_CERTIFICATE_OR_CRL_FOUND")
+"""Reasons for which the library could not read a file at all."""
+_CURES: Final = {
+    "EE_KEY_TOO_SMALL": "its key is too small; use RSA with at least 2048 bits, or an elliptic curve",
+    "CA_KEY_TOO_SMALL": "the key of its CA is too small; use RSA with at least 2048 bits",
+    "CA_MD_TOO_WEAK": "it is signed with a weak digest; sign it with SHA-256",
+}
 
 
 class TLS(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,10 +81,14 @@ def _hardened(context: ssl.SSLContext) -> ssl.SSLContext:
 def _trust(context: ssl.SSLContext, path: str | Path, what: str, refuse: type[UsageError]) -> None:
     try:
         context.load_verify_locations(cafile=path)
-    except ssl.SSLError:
-        raise refuse(f"{what} {path} has no certificate in PEM") from None
+    except ssl.SSLError as error:
+        if error.reason in _NOT_PEM:
+            raise refuse(f"{what} {path} has no certificate in PEM") from None
+        raise refuse(f"{what} {path} cannot be used: {_in_words(error)}") from None
     except OSError as error:
         raise refuse(f"{what} {path} cannot be read: {error.strerror or error}") from None
+    except ValueError:  # a NUL, or a surrogate
+        raise refuse(f"{what}: {shown(str(path))} is not a file name") from None
 
 
 def _identify(
@@ -93,6 +106,16 @@ def _identify(
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise refuse(f"certificate {certificate} and key {key} do not belong together") from None
-        raise refuse(f"certificate {certificate} or key {key} is not in PEM") from None
+        if error.reason in _NOT_PEM:
+            raise refuse(f"certificate {certificate} or key {key} is not in PEM") from None
+        raise refuse(f"certificate {certificate} with key {key} cannot be used: {_in_words(error)}") from None
     except OSError as error:
         raise refuse(f"certificate {certificate} cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise refuse(f"certificate: {shown(str(certificate))} is not a file name") from None
+
+
+def _in_words(error: ssl.SSLError) -> str:
+    """What the library says of a certificate or key."""
+    reason = error.reason or str(error)
+    return _CURES.get(reason, reason.replace("_", " ").lower())

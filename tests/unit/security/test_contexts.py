@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 from tests.helpers.certificates import Authority, Identity
 from tickertape.base.errors import BadOption, ConfigurationError
@@ -87,3 +91,43 @@ def test_a_locked_key_asks_nobody(identity: Identity) -> None:
     Path(identity.key).write_bytes(locked)
     with pytest.raises(ConfigurationError, match="is locked with a password"):
         server_context(*identity, None)
+
+
+def test_a_key_that_is_too_small_is_told_from_a_file_that_is_not_pem(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = tmp_path / "small.pem", tmp_path / "small.key"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.touch(mode=0o600)
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    with pytest.raises(ConfigurationError, match="its key is too small; use RSA with at least 2048 bits"):
+        server_context(str(certificate), str(secret), None)
+
+
+@pytest.mark.parametrize("path", ["a\0b.pem", "\ud800.pem"])
+def test_a_path_that_cannot_be_one_is_refused(identity: Identity, path: str) -> None:
+    with pytest.raises(BadOption, match=r"^ca: .* is not a file name"):
+        client_context(TLS(ca=path))
+    with pytest.raises(BadOption, match=r"^certificate: .* is not a file name"):
+        client_context(TLS(certificate=path, key=identity.key))
+    with pytest.raises(BadOption, match=r"^key: that is no file name"):
+        client_context(TLS(certificate=identity.certificate, key=path))
+    with pytest.raises(ConfigurationError, match=r"^client_ca: .* is not a file name"):
+        server_context(*identity, path)
