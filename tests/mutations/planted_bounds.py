@@ -120,4 +120,13 @@ BOUND_MUTATIONS: Final = (
         promise="R15",
         tier="unit",
     ),
+    Mutation(
+        "the socket of a running server is taken for one that was left behind",
+        "server/listener.py",
+        "            probe.connect(path)\n",
+        "            raise ConnectionRefusedError\n",
+        ("unit/server/test_listener.py",),
+        promise="invariant 19",
+        tier="unit",
+    ),
 )

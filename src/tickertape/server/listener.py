@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
+import socket
 import stat
 import sys
 import termios
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from tickertape.server.instance import Instance
 
 _BACKLOG: Final = 1024
+_TAKEN: Final = (errno.EAGAIN, errno.EPROTOTYPE)
+"""How a socket answers that somebody has: its queue is full, or it is of another type."""
 
 
 class Peer(asyncio.BufferedProtocol):
@@ -209,7 +213,21 @@ async def listen(uri: str, make_peer: Callable[[], Peer]) -> tuple[asyncio.Serve
 
 
 def _remove_stale(path: str) -> None:
-    """A socket file left behind by a killed server is in the way; any other file is somebody's."""
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.stat(path).st_mode):
+    """Remove the socket file that a killed server left behind. Any other file is somebody's, and so is a
+    socket that is answered: raises `OSError` as for a TCP port that is taken."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)  # a server that is too busy to accept is one
+            probe.connect(path)
+    except FileNotFoundError:
+        return
+    except ConnectionRefusedError:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+        return
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+    raise OSError(errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: a process listens at this path")

@@ -1,16 +1,22 @@
-"""How a connection ends: its goodbye arrives, unless it was one too many."""
+"""How a connection ends: its goodbye arrives, unless it was one too many. Which paths are listened at."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from tickertape.server.instance import Instance
-from tickertape.server.listener import Peer
+from tickertape.server.listener import Peer, listen
 
 
 def instance(ended: asyncio.Event) -> Instance:
@@ -46,3 +52,57 @@ def test_what_was_said_last_arrives_though_bytes_are_on_their_way(linger: bool) 
         return said, took
 
     assert asyncio.run(run()) == (b"goodbye", linger)
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    """Of a socket; short, as the system wants it."""
+    with tempfile.TemporaryDirectory(prefix="tt-") as directory:
+        yield f"{directory}/s.sock"
+
+
+def listens(path: str) -> None:
+    """Listen at a path, and stop."""
+
+    async def run() -> None:
+        server, uri = await listen(f"unix://{path}", lambda: Peer(instance(asyncio.Event())))
+        assert uri == f"unix://{path}"
+        server.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 3])
+def test_the_path_of_a_running_server_is_not_taken_away(path: str, waiting: int) -> None:
+    with socket.socket(socket.AF_UNIX) as running, contextlib.ExitStack() as clients:
+        running.bind(path)
+        running.listen(0)
+        for _ in range(waiting):
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(path)
+        with pytest.raises(OSError, match="Address already in use: a process listens at this path"):
+            listens(path)
+        assert stat.S_ISSOCK(os.stat(path).st_mode), "it is there for the next client"
+
+
+def test_a_socket_of_another_type_is_somebodys(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(path)
+        with pytest.raises(OSError, match="Address already in use"):
+            listens(path)
+
+
+def test_a_socket_that_a_killed_server_left_is_replaced(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(path)
+        killed.listen()
+    listens(path)
+
+
+def test_any_other_file_stays(path: str) -> None:
+    Path(path).write_text("precious")
+    with pytest.raises(OSError, match="in use"):
+        listens(path)
+    assert Path(path).read_text() == "precious"
