@@ -223,12 +223,15 @@ def connect(server: RunningServer) -> socket.socket:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"GET /stats HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 2 * admin_request_bytes_max, b"431"),
+        (b"GET /stats HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 2 * admin_request_bytes_max, b"431"),
         (b"GET /" + b"x" * 2 * admin_request_bytes_max + b" HTTP/1.1\r\n", b"431"),
         (b"tktape/0" + bytes(100) + b"\r\n\r\n", b"400"),
         (b"GET /stats HTTP/1.1\r\n\r\n", b"400"),  # no host
-        (b"GET /stats HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabcde", b"413"),
-        (b"GET /stats HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n", b"413"),
+        (b"GET /stats HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabcde", b"413"),
+        (
+            b"GET /stats HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n",
+            b"413",
+        ),
         (b"GET /health HTTP/1.0\r\n\r\n", b"200"),
     ],
     ids=["header", "target", "garbage", "no host", "body", "chunked", "http 1.0"],
@@ -241,8 +244,8 @@ def test_hostile_and_old_requests_are_answered_and_closed(
 
 
 def test_one_connection_asks_more_than_once(server: RunningServer) -> None:
-    request = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
-    last = b"GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert talk(server, request * 20 + last).count(b"HTTP/1.1 200") == 21
 
 
@@ -381,3 +384,19 @@ def test_events_as_json() -> None:
     assert (logon["level"], logon["client"]) == ("info", "pricing")
     close = told[names.index("connection_close")]
     assert (close["client"], close["reason"]) == ("pricing", "closed_by_peer")
+
+
+@pytest.mark.parametrize("path", ["/stats", "/metrics", "/health"])
+def test_a_name_that_a_stranger_may_own_is_not_answered(path: str, server: RunningServer) -> None:
+    """Else a web page could have a browser on this machine read the names of clients (DNS rebinding)."""
+    for method in ("GET", "HEAD"):
+        status, _, body = ask(server, path, method, {"Host": "evil.example"})
+        assert status == 421
+        assert (b"hosts of [admin]" in body) is (method == "GET")
+    assert ask(server, path, headers={"Host": "localhost:1"})[0] == 200
+
+
+def test_a_name_that_the_configuration_lists_is_answered() -> None:
+    with running_server(config='[admin]\nhosts = ["db1.example.com"]\n') as server:
+        assert ask(server, "/stats", headers={"Host": "db1.example.com:9008"})[0] == 200
+        assert ask(server, "/stats", headers={"Host": "db2.example.com:9008"})[0] == 421

@@ -129,4 +129,13 @@ BOUND_MUTATIONS: Final = (
         promise="invariant 19",
         tier="unit",
     ),
+    Mutation(
+        "the admin address answers to any host name",
+        "server/admin/http.py",
+        "        elif not answers_to(",
+        "        elif len(self._hosts) > 9 and not answers_to(",
+        ("integration/test_admin.py",),
+        promise="R15",
+        tier="integration",
+    ),
 )

@@ -63,6 +63,17 @@ def parse_admin(text: str) -> ListenAddress:
     return _host_and_port(text, rest.removesuffix("/"), ADMIN_FORMS)
 
 
+def parse_host_name(text: str) -> str:
+    """Read a host name that stands alone, without a port. Raises `ConfigurationError`."""
+    if not text or not _is_host(text):
+        raise ConfigurationError(f"{shown(text)} is not a host name without a port, such as db1.example.com")
+    return text
+
+
+def _is_host(host: str) -> bool:
+    return len(host) <= _HOST_BYTES_MAX and host.isprintable() and not any(c in host for c in ":/@[] \t")
+
+
 def _host_and_port(text: str, rest: str, forms: str) -> ListenAddress:
     host, colon, port = rest.rpartition(":")
     if not colon or not host:
@@ -71,7 +82,7 @@ def _host_and_port(text: str, rest: str, forms: str) -> ListenAddress:
         host = host[1:-1]
         if not _is_address(socket.AF_INET6, host):
             raise ConfigurationError(f"{shown(host)} in {shown(text)} is no IPv6 address")
-    elif len(host) > _HOST_BYTES_MAX or not host.isprintable() or any(c in host for c in ":/@[] \t"):
+    elif not _is_host(host):
         raise ConfigurationError(f"{shown(host)} in {shown(text)} is no host; use {forms}")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ConfigurationError(f"{shown(port)} in {shown(text)} is no port: 0 to 65535")

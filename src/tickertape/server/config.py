@@ -28,7 +28,7 @@ from tickertape.base.texts import shown
 from tickertape.base.units import parse_size
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
-from tickertape.server.address import parse_admin
+from tickertape.server.address import parse_admin, parse_host_name
 from tickertape.server.archive_config import ArchiveConfig, read_archive
 from tickertape.server.document import Node, Place, Problem, Problems, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
@@ -118,6 +118,8 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     """`http://host:port`; None: nothing was said, so the default is tried; `off`: nowhere."""
     insecure: bool = False
     """As for a transport."""
+    hosts: tuple[str, ...] = ()
+    """Host names that requests may be for, beside addresses, the local host and that of `listen`."""
 
 
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,10 +304,11 @@ def _journal(section: Section) -> JournalConfig:
 def _admin(section: Section) -> Admin:
     listen = section.value("listen", _admin_listen, None)
     insecure = section.value("insecure", flag_of, section.has("insecure"))
+    hosts = section.value("hosts", _host_names, Admin().hosts)
     section.finish()
     if listen not in (None, ADMIN_OFF) and not insecure and not parse_admin(listen).loopback:
         section.problem("listen", f"{listen} {BEYOND_LOOPBACK}{_WAYS}")
-    return Admin(listen=listen, insecure=insecure)
+    return Admin(listen=listen, insecure=insecure, hosts=hosts)
 
 
 def _logging(section: Section) -> LoggingConfig:
@@ -350,6 +353,11 @@ def _admin_listen(value: Any) -> str | None:
     if value != ADMIN_OFF:
         parse_admin(text_of(value))
     return cast("str", value)
+
+
+def _host_names(value: Any) -> tuple[str, ...]:
+    names = [member.value for member in value] if isinstance(value, list) else [value]
+    return tuple(parse_host_name(text_of(name)) for name in names)
 
 
 def _sync(value: Any) -> SyncName:

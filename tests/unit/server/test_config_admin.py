@@ -20,14 +20,15 @@ def test_defaults() -> None:
 def test_everything_a_file_can_say_and_what_wins_over_it(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
-        '[admin]\nlisten = "http://0.0.0.0:80"\ninsecure = true\n'
+        '[admin]\nlisten = "http://0.0.0.0:80"\ninsecure = true\nhosts = ["db1.example.com", "tickertape"]\n'
         '[logging]\nformat = "json"\nlevel = "error"\n[instance]\ndrain_timeout = "1m"\n'
     )
     config = load_config(file)
-    assert config.admin == Admin(listen="http://0.0.0.0:80", insecure=True)
+    hosts = ("db1.example.com", "tickertape")
+    assert config.admin == Admin(listen="http://0.0.0.0:80", insecure=True, hosts=hosts)
     assert config.logging == LoggingConfig(format="json", level="error")
     assert config.instance.drain_seconds == 60.0
-    assert load_config(file, admin="off").admin == Admin(listen="off", insecure=True)
+    assert load_config(file, admin="off").admin == Admin(listen="off", insecure=True, hosts=hosts)
     assert load_config(admin="http://[::1]:0").admin == Admin(listen="http://[::1]:0")
 
 
@@ -41,7 +42,11 @@ def test_everything_a_file_can_say_and_what_wins_over_it(tmp_path: Path) -> None
         ('[admin]\nlisten = "tcp://127.0.0.1:9008"', "2: admin.listen: 'tcp://127.0.0.1:9008' is no address"),
         ('[admin]\nlisten = "https://127.0.0.1:9008"', "2: admin.listen: https:// is not built yet"),
         ("[admin]\nlisten = 9008", "2: admin.listen: is text in quotes, not 9008"),
-        ("[admin]\nport = 9008", "2: admin.port: unknown; [admin] takes listen, insecure"),
+        ("[admin]\nport = 9008", "2: admin.port: unknown; [admin] takes listen, insecure, hosts"),
+        ('[admin]\nhosts = ["a:80"]', "2: admin.hosts: 'a:80' is not a host name without a port"),
+        ("[admin]\nhosts = [1]", "2: admin.hosts: is text in quotes, not 1"),
+        ("[admin]\nhosts = ''", "2: admin.hosts: '' is not a host name without a port"),
+        ("[admin]\nhosts = {}", "2: admin.hosts: is text in quotes, not a table"),
         ('[logging]\nformat = "xml"', '2: logging.format: is one of "text", "json", not xml'),
         (
             "[logging]\nlevel = []",

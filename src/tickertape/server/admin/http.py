@@ -7,14 +7,23 @@ or keep a connection whose request or answer does not get on within `admin_reque
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, NamedTuple, cast
 
 import h11
 
 from tickertape.base.limits import admin_connections_max, admin_request_bytes_max, admin_request_seconds_max
+from tickertape.server.admin.hosts import answers_to
 
 _METHODS: Final = (b"GET", b"HEAD")
+
+
+_NO_HOST: Final = b"localhost"
+"""Of a request without the header: only HTTP/1.0 allows it, which no browser speaks."""
+_MISDIRECTED: Final = (
+    b"this server does not answer to that host name: ask for its address, or add the name to hosts of "
+    b"[admin] in its configuration\n"
+)
 
 
 class Answer(NamedTuple):
@@ -30,17 +39,20 @@ Answering = Callable[[str, str], Awaitable[Answer]]
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection; `peers` are all of the same server, this one included while it is open."""
+    """One connection; `peers` are all of the same server, this one included while it is open. `hosts`: names
+    that it answers to, beside addresses and the local host."""
 
     def __init__(
         self,
         answering: Answering,
         peers: set[HttpConnection],
         *,
+        hosts: Collection[str] = (),
         seconds_max: float = admin_request_seconds_max,
     ) -> None:
         self._answering = answering
         self._peers = peers
+        self._hosts = hosts
         self._seconds_max = seconds_max
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=admin_request_bytes_max)
         self._transport: asyncio.Transport | None = None
@@ -115,10 +127,11 @@ class HttpConnection(asyncio.Protocol):
     async def _answer(self, request: h11.Request) -> None:
         if request.method not in _METHODS:
             answer = Answer(405, b"only GET and HEAD\n")
+        elif not answers_to(_header(request, b"host", _NO_HOST), self._hosts):
+            answer = Answer(421, _MISDIRECTED)
         else:
-            accept = next((value for name, value in request.headers if name == b"accept"), b"")
             target = request.target.decode("ascii", "replace")
-            answer = await self._answering(target, accept.decode("latin-1"))
+            answer = await self._answering(target, _header(request, b"accept"))
         self._task = None
         self._set_timer()
         self._send(answer, head_only=request.method == b"HEAD")
@@ -197,3 +210,8 @@ class HttpConnection(asyncio.Protocol):
         """Close now; what can be written without waiting was."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _header(request: h11.Request, name: bytes, default: bytes = b"") -> str:
+    """The first header of that name."""
+    return next((value for found, value in request.headers if found == name), default).decode("latin-1")

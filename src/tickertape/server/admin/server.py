@@ -13,6 +13,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tickertape.base.limits import admin_connections_max, snapshot_interval_seconds
@@ -45,7 +46,8 @@ def admin_server(config: Config, instance: Instance, loop: asyncio.AbstractEvent
         text = f"{error.strerror or error}; give --admin an address, or off"
         event("admin_off", logging.WARNING, address=ADMIN_DEFAULT, text=text)
         return None
-    return AdminServer(listening, config.instance.name, instance, loop)
+    hosts = (parse_admin(wanted or ADMIN_DEFAULT).host, *config.admin.hosts)
+    return AdminServer(listening, config.instance.name, instance, loop, hosts)
 
 
 def _open(uri: str) -> socket.socket:
@@ -69,7 +71,12 @@ class AdminServer:
     """Serves one instance's admin address from a thread."""
 
     def __init__(
-        self, listening: socket.socket, name: str, instance: Instance, server: asyncio.AbstractEventLoop
+        self,
+        listening: socket.socket,
+        name: str,
+        instance: Instance,
+        server: asyncio.AbstractEventLoop,
+        hosts: Sequence[str] = (),
     ) -> None:
         host, port = listening.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -78,6 +85,7 @@ class AdminServer:
         self._name = name
         self._instance = instance
         self._server = server
+        self._hosts = hosts
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done: asyncio.Event | None = None
         self._started = threading.Event()
@@ -122,7 +130,9 @@ class AdminServer:
         pages = Pages(look, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
         peers: set[HttpConnection] = set()
         serving = await self._loop.create_server(
-            lambda: HttpConnection(pages.answer, peers), sock=self._listening, backlog=admin_connections_max
+            lambda: HttpConnection(pages.answer, peers, hosts=self._hosts),
+            sock=self._listening,
+            backlog=admin_connections_max,
         )
         sampling = asyncio.create_task(_sample(pages))
         await self._done.wait()

@@ -36,7 +36,7 @@ def talk(with_server: Talk, seconds_max: float = SECONDS_MAX) -> set[HttpConnect
     async def run() -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: HttpConnection(answer, peers, seconds_max=seconds_max), "127.0.0.1", 0
+            lambda: HttpConnection(answer, peers, hosts=("h",), seconds_max=seconds_max), "127.0.0.1", 0
         )
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         await asyncio.wait_for(with_server(reader, writer), 20)
