@@ -17,9 +17,7 @@ from tickertape.testing import FaultProxy
 from tickertape.testing.server import RunningServer, wait_until
 
 INTERVAL = 0.4
-SLACK = 2.5
-NOTICED = 2 * INTERVAL + SLACK
-"""Two intervals, and what a busy machine may add."""
+"""How soon a silence is noticed is judged in time that is simulated: `simulation/test_silence.py`."""
 SECONDS = 20.0
 
 pytestmark = pytest.mark.slow
@@ -54,18 +52,13 @@ def test_exact_30_a_half_open_connection_is_noticed_by_both_within_two_intervals
     waiting.start()
     time.sleep(1.2 * INTERVAL)
     proxy.half_open()
-    silent = time.monotonic()
     assert lost.wait(SECONDS)
-    noticed = time.monotonic() - silent
     waiting.join(SECONDS)
     assert stream.end_reason == "heartbeat"
     assert isinstance(stream.end_error, tt.HeartbeatMissed)
     with pytest.raises(tt.Disconnected, match=r"nothing came from the server for 0\.8 seconds"):
         client.publish(topic, b"1")
     wait_until(removed(shared_server, name), SECONDS)
-    both = time.monotonic() - silent
-    assert 0.5 * INTERVAL < noticed < NOTICED
-    assert both < NOTICED
     client.connect()
     client.publish(topic, b"1")
     client.publish_flush()
@@ -141,10 +134,8 @@ def test_exact_30_a_server_that_accepts_and_says_nothing_is_noticed_at_the_logon
     with socket.create_server(("127.0.0.1", 0)) as mute:
         client = front.make(name, f"tcp://127.0.0.1:{mute.getsockname()[1]}")
         client.set_heartbeat(0.2)
-        begun = time.monotonic()
-        with pytest.raises(tt.HeartbeatMissed):
-            client.connect(timeout=SECONDS)
-        assert time.monotonic() - begun < 0.4 + SLACK
+        with pytest.raises(tt.HeartbeatMissed, match=r"for 0\.4 seconds"):
+            client.connect(timeout=None)
 
 
 def test_a_large_message_under_way_is_a_sign_of_life(
@@ -243,10 +234,8 @@ def test_a_dead_server_is_noticed_while_a_handler_blocks(uri: str, name: str, to
         assert begun.wait(SECONDS)
         proxy.half_open()
         for _ in range(2):
-            silent = time.monotonic()
             with pytest.raises(tt.Disconnected):
                 client.publish_flush(timeout=None, level="processed")
-            assert time.monotonic() - silent < 3 * 0.2 + SLACK
         assert not lost.is_set()
         assert not client.connected
         with pytest.raises(tt.TimedOut, match="did not let go of the connection"):
@@ -273,10 +262,8 @@ def test_exact_30_an_ha_client_leaves_a_dead_connection_for_a_new_one(
     client.publish(topic, b"1")
     client.publish_flush()
     proxy.half_open()
-    silent = time.monotonic()
     client.publish(topic, b"2")
     wait_until(lambda: proxy.accepted == 2, SECONDS)
-    assert time.monotonic() - silent < 2 * 0.2 + SLACK
     client.publish_flush(timeout=SECONDS)
     assert client.unpersisted_count() == 0
     assert [message.data for message in client.replay(topic)] == [b"1", b"2"]
@@ -302,7 +289,7 @@ def test_an_ha_client_goes_past_a_server_that_says_nothing(front: Front, uri: st
     with socket.create_server(("127.0.0.1", 0)) as mute:
         servers = [f"tcp://127.0.0.1:{mute.getsockname()[1]}", uri]
         client = make_ha(front, name, uri, servers=servers, heartbeat=0.2)
-        begun = time.monotonic()
         client.connect_and_logon(timeout=SECONDS)
-        assert 0.3 < time.monotonic() - begun < 4.0
         assert client.connected
+        with mute.accept()[0] as tried:
+            assert tried.recv(1), "it logged on at the first one"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -222,12 +221,10 @@ def test_exact_24_without_a_timeout_it_tries_until_the_strategy_gives_up(front: 
 def test_a_timeout_of_connect_and_logon_ends_the_attempts(front: Front, name: str, topic: str) -> None:
     with silent_server() as silent:
         client = front.make_ha(name, servers=[nowhere(), silent], reconnect_delay=SOON)
-        begun = time.monotonic()
         with pytest.raises(
             tt.TimedOut, match=r"no connection within 0.3 s; the last attempt: cannot connect"
         ):
             client.connect_and_logon(timeout="300ms")
-        assert time.monotonic() - begun < 5
         with pytest.raises(tt.Disconnected, match="given up: no connection"):
             client.subscribe(topic, timeout=None)
 

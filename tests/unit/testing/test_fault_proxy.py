@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -214,14 +215,21 @@ def test_a_half_open_connection_tells_nobody_of_anything(proxy: FaultProxy, echo
     assert sorted(echo.ends.get(timeout=SECONDS) for _ in range(2)) == ["eof", "reset"]
 
 
-def test_it_delays_and_slices(proxy: FaultProxy, echo: Echo) -> None:
+def test_it_delays_and_slices(proxy: FaultProxy, echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noting(seconds: float) -> None:
+        delays.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", noting)
     proxy.to_client.delay = 0.02
     proxy.to_client.slice_bytes = 2
     with dial(proxy) as client:
-        begun = time.monotonic()
         client.sendall(b"012345")
         assert [client.recv(100) for _ in range(3)] == [b"01", b"23", b"45"]
-        assert time.monotonic() - begun > 0.05
+        assert delays.count(0.02) == 3
 
 
 def test_it_refuses_and_accepts_again(proxy: FaultProxy) -> None:

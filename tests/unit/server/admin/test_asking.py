@@ -38,17 +38,27 @@ class Look:
         return self.looks
 
 
-def test_many_share_one_look_on_the_loop_of_the_server(server: asyncio.AbstractEventLoop) -> None:
+def test_many_share_one_look_on_the_loop_of_the_server(
+    server: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look = Look()
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noting(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", noting)
 
     async def ask() -> list[int]:
-        ask_it = Asking(server, look, 0.05)
+        ask_it = Asking(server, look, 3600)
         first = await asyncio.gather(*(ask_it() for _ in range(100)))
         return [*set(first), *set(await asyncio.gather(*(ask_it() for _ in range(100))))]
 
-    began = time.monotonic()
     assert asyncio.run(ask()) == [1, 2]
-    assert time.monotonic() - began >= 0.05
+    first, second = waits
+    assert first < 0 < second <= 3600, "the next look waits for the rest of the interval"
     assert threading.get_ident() not in look.threads
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -59,12 +58,10 @@ def test_a_request_that_is_not_complete_in_time_is_told_so() -> None:
 
 def test_a_request_a_byte_at_a_time_has_no_more_time_than_another() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        began = time.monotonic()
         reading = asyncio.create_task(reader.read())
         while not reading.done():
             writer.write(b"G")
-            await asyncio.sleep(SECONDS_MAX / 10)
-            assert time.monotonic() - began < 50 * SECONDS_MAX
+            await asyncio.sleep(SECONDS_MAX / 10)  # for ever, if each byte gave it more time
         with contextlib.suppress(ConnectionResetError):  # bytes of ours were on their way
             assert (await reading).startswith(b"HTTP/1.1 408 ")
 
@@ -128,16 +125,12 @@ def test_the_next_answer_is_made_only_when_the_last_one_was_taken() -> None:
     made.clear()
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        began = time.monotonic()
         writer.write(GET.replace(b"/a", b"/large") * 100)
         with contextlib.suppress(ConnectionError):
             while True:
-                await asyncio.sleep(SECONDS_MAX / 10)
+                await asyncio.sleep(SECONDS_MAX / 10)  # for ever, if each request gave it more time
                 writer.write(GET)
                 await writer.drain()
-                assert time.monotonic() - began < 50 * SECONDS_MAX, (
-                    "it gets no more time than the first needs"
-                )
         assert made == ["/large"]
 
     assert talk(deaf) == set()
