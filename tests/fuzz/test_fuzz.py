@@ -32,6 +32,7 @@ from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target, taken
 from tests.fuzz.targets import TARGETS
 from tests.helpers.processes import source_environment
+from tests.helpers.steps import steps_of
 from tickertape.base.errors import BadFilter, BadTopic, TickertapeError
 from tickertape.base.limits import frame_bytes_max
 
@@ -43,7 +44,10 @@ NAMED = ("frame_reader", "wire_server", "batch", "filter_text", "segment", "conf
 NAMED_CASES_FULL = 300_000
 COVERAGE_SECONDS = 30
 SECONDS_MAX = 0.05
-"""Time of the processor that one input may take."""
+"""Time of the processor that one input may take; judged with --full only."""
+STEPS_MAX = 1_000_000
+"""Instructions of Python that one input may take, counted for one in `STEPPED`."""
+STEPPED = 32
 BYTES_MAX = frame_bytes_max + (1 << 20)
 """Memory that one input may take, the room that the largest frame asks for with its first bytes included;
 measured for one in `MEASURED`, because measuring slows everything."""
@@ -86,13 +90,22 @@ def test_nothing_but_what_is_allowed_comes_of_bad_input(name: str, full: bool) -
         try:
             outcomes[target.outcome(data)] += 1
             # The first of all makes what the others use; what is slow by itself is slow again.
-            if time.thread_time() - begin > SECONDS_MAX:
+            if full and time.thread_time() - begin > SECONDS_MAX:
                 assert min(seconds_of(target.outcome, data) for _ in range(3)) <= SECONDS_MAX
         except BaseException:
             print(f"case {number} of {name}: bytes.fromhex({data.hex()!r})")
             raise
     assert len(outcomes) > 1, "what it makes is neither all good nor all hopeless"
     assert max(outcomes.values()) < 0.98 * outcomes.total()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_no_input_takes_many_steps(name: str, full: bool) -> None:
+    run = TARGETS[name].outcome
+    run(next(inputs(name, 3, 1)))  # makes what the others use
+    for data in inputs(name, 3, max(cases(name, full=full) // STEPPED, 10)):
+        assert steps_of(lambda: run(data)) <= STEPS_MAX, data.hex()  # noqa: B023 -- called at once
 
 
 @pytest.mark.slow
