@@ -146,4 +146,14 @@ WORLD_MUTATIONS: Final = (
         promise="R1",
         tier="world",
     ),
+    # -- transactions of several frames -----------------------------------------------------------------
+    Mutation(
+        "a transaction whose connection is lost between two frames goes on with the next frame",
+        "client/transaction.py",
+        "            same.check(core.logged_on)\n",
+        "            vars(same).update(_first=core.logged_on) if batch else same.check(core.logged_on)\n",
+        (_SMALL,),
+        promise="invariant 5",
+        tier="world",
+    ),
 )

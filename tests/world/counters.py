@@ -24,7 +24,8 @@ HAPPENED: Final = (
     "flush without an answer", "flushed", "replay cut short", "stream cut short", "comes again",
     "plain subscriptions judged", "worker interrupted", "given back", "publish stores opened",
     "bookmark stores opened", "queue browsed", "expired by a worker", "leases extended",
-    "ranges with a start", "ranges with an end",
+    "ranges with a start", "ranges with an end", "frames behind the first of a transaction",
+    "connection lost between two frames",
 )  # fmt: skip
 """What came of it, and what applications met."""
 

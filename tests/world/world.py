@@ -26,9 +26,13 @@ from tests.world.network import Factory, Network
 from tests.world.process import Process, make_task
 from tests.world.servers import SimServer
 from tests.world.shelf import SEGMENT_BYTES, Shelf
+from tickertape.base.errors import Disconnected
 from tickertape.base.limits import republish_bytes_max
+from tickertape.batch import MessageBatch
 from tickertape.client import backlog, transaction
+from tickertape.client.aio_committing import AsyncTransacting
 from tickertape.client.publish_store import file
+from tickertape.client.waiting import Timeout
 from tickertape.testing.clock import VirtualClock, VirtualLoop
 from tickertape.wire.connection import Connection, Event, Received
 
@@ -37,7 +41,12 @@ if TYPE_CHECKING:
     from tests.world.worker import Held
 
 Receive = Callable[[Connection, int], list[Event]]
+Ask = Callable[..., Coroutine[Any, Any, object]]
 PORT: Final = 9001
+STAGE_FRAME_BYTES: Final = 400
+"""Of a transaction, in one frame: one large message, or a few small ones."""
+DAWDLING_SECONDS: Final = (0.0, 0.0, 0.01, 0.3)
+"""Between two commands of a transaction, one of these."""
 MEMORY: Final = Path("/dev/shm")
 """Where files cost no disk, if there is such a place."""
 
@@ -76,6 +85,7 @@ class World:
         self.chooser = Chooser(seed, self.rng, self.counts)
         self._republished = self.rng.choice((1, 2_000, republish_bytes_max))
         """What a client sends of its store at a time, bytes."""
+        self._between = Random(f"between two frames {seed}")
         self.clock = VirtualClock()
         self.loop = WorldLoop(self.clock)
         self._own = contextvars.copy_context()
@@ -134,6 +144,8 @@ class World:
                 patch.object(file, "publish_segment_bytes", SEGMENT_BYTES),
                 patch.object(backlog, "republish_bytes_max", self._republished),
                 patch.object(transaction, "uuid4", self._uuid4),
+                patch.object(transaction, "stage_frame_bytes", STAGE_FRAME_BYTES),
+                patch.object(AsyncTransacting, "_ask", self._dawdling(AsyncTransacting._ask)),
                 patch.object(Connection, "received", self._counting(Connection.received)),
             ):
                 yield
@@ -153,6 +165,29 @@ class World:
             return events
 
         return received
+
+    def _dawdling(self, ask: Ask) -> Ask:
+        """The same, and time passes between two commands of a transaction, as it does in a process that has
+        other work: the connection may be lost there, and another one made."""
+
+        async def asked(
+            client: AsyncTransacting,
+            make: transaction.Make,
+            batch: MessageBatch | None,
+            timeout: Timeout,
+            same: transaction.SameConnection | None = None,
+        ) -> object:
+            later = same is not None and same._first is not None
+            if later:
+                await asyncio.sleep(self._between.choice(DAWDLING_SECONDS))
+            self.counts["frames behind the first of a transaction"] += later and batch is not None
+            try:
+                return await ask(client, make, batch, timeout, same)
+            except Disconnected:
+                self.counts["connection lost between two frames"] += later and batch is not None
+                raise
+
+        return asked
 
     def _uuid4(self) -> UUID:
         return UUID(int=self.rng.getrandbits(128), version=4)
