@@ -18,7 +18,7 @@ from tests.world.choices import missing
 from tests.world.life import LARGE, MACHINES, PAIR, SMALL, TRIO, Shape, kept, live
 from tests.world.machines import MachineShape
 
-EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 150, PAIR: 40, LARGE: 40}
+EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, LARGE: 40}
 """In so many worlds each fault strikes, and, where there are clients of each kind, each command is sent and
 each pair of options chosen."""
 FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, LARGE: 1_200}
@@ -69,6 +69,7 @@ def test_one_server_keeps_its_promises(seeds: range) -> None:
     _lived(SMALL, seeds, "plain subscriptions judged", "readings of the past judged as a whole", *FRAMES)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", _parts(TRIO), ids=str)
 def test_a_publisher_a_reader_and_a_worker(seeds: range) -> None:
     _lived(TRIO, seeds, "given back", "lease ended", *FRAMES)

@@ -85,7 +85,7 @@ class World:
         self.chooser = Chooser(seed, self.rng, self.counts)
         self._republished = self.rng.choice((1, 2_000, republish_bytes_max))
         """What a client sends of its store at a time, bytes."""
-        self._between = Random(f"between two frames {seed}")
+        self._between = Random(f"behind the first {seed}")
         self.clock = VirtualClock()
         self.loop = WorldLoop(self.clock)
         self._own = contextvars.copy_context()
