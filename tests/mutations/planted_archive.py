@@ -15,6 +15,33 @@ _READS = "unit/server/test_archive_reads.py"
 
 ARCHIVE_MUTATIONS: Final = (
     Mutation(
+        "a commit names files without a look whether they exist",
+        "archive/committing.py",
+        "        check_files(self.place, {file.path: file.bytes for file in files})\n",
+        "",
+        ("unit/archive/test_committing.py", "unit/archive/test_compacting.py"),
+        promise="invariant 14",
+        tier="unit",
+    ),
+    Mutation(
+        "vacuum removes the files of a batch that takes longer than an hour",
+        "archive/compacting.py",
+        "max(keep_seconds, unknown_seconds_min), full=True",
+        "keep_seconds, full=True",
+        ("unit/archive/test_compacting.py",),
+        promise="invariant 14",
+        tier="unit",
+    ),
+    Mutation(
+        "segments go although a file of the archive is missing",
+        "engine/retaining.py",
+        '        if isinstance(answer, TickertapeError):\n            self._failed(f"Cannot',
+        '        if False:\n            self._failed(f"Cannot',
+        (_ENGINE,),
+        promise="invariant 14",
+        tier="unit",
+    ),
+    Mutation(
         "who reads from the archive goes together with those who read the log",
         "engine/cohorts.py",
         "        if not may_join(sub) or self._is_older(sub):\n",

@@ -17,7 +17,6 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import slice_batch
-from tickertape.engine.retaining import Pin
 from tickertape.journal.older import ArchiveAnswer, ArchiveRequest, Covered, Older, ReadArchive
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.server.archive_config import ArchiveConfig
@@ -38,7 +37,7 @@ class ArchiveWorld(EngineWorld):
         self.older = journal.view.older = Older(str(location))
         self.reading = ArchiveReads(ArchiveConfig(location=str(location)), journal.identity, self.older)
         if require:
-            self.broker.pin(lambda: Pin(self.older.end, "archive", brief=not self.older.known))
+            self.broker.retaining.archive = self.older
         self.everything: dict[int, Heard] = {}
         """All messages by their positions, of whatever topic."""
         self.archived_end = 0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tickertape.archive.place import Place, make_directory, sync
+from tickertape.archive.place import Place, check_files, make_directory, sync
 from tickertape.archive.table import (
     PARTITION_COLUMNS,
     Coverage,
@@ -99,7 +99,7 @@ class Archive:
 
     def add(self, begin: int, end: int, files: Sequence[Added]) -> bool:
         """Add what the log has at the positions `begin` to `end` (not included); False when it is there
-        already. Raises `ArchiveFailed` when it does not begin where the archive ends."""
+        already. Raises `ArchiveFailed` when it does not begin where the archive ends or a file is missing."""
         from deltalake import Transaction
 
         for _ in range(commit_attempts_max):
@@ -107,6 +107,7 @@ class Archive:
                 return False
             self._check_begin(begin, end)
             if self.commit(
+                files,
                 [add_action(file, data_change=True) for file in files],
                 {"tickertape.positions": f"{begin}-{end}"},
                 [Transaction(app_id(self.coverage.journal), end)],
@@ -127,12 +128,22 @@ class Archive:
                 )
             raise ArchiveFailed(f"{what}: somebody else archives this journal to it; nothing was added")
 
-    def commit(self, actions: list[Any], metadata: dict[str, str], transactions: list[Any]) -> bool:
+    def commit(
+        self,
+        files: Sequence[Added],
+        actions: list[Any],
+        metadata: dict[str, str],
+        transactions: list[Any],
+    ) -> bool:
         """One commit on top of the version that was loaded; False when there is another one by now. Either
-        way the latest version is loaded then. Raises `ArchiveFailed`."""
+        way the latest version is loaded then. `files` are the new files that `actions` add.
+
+        Raises `ArchiveFailed`, also when one of `files` does not exist or has another size by now."""
         from deltalake import CommitProperties
         from deltalake.exceptions import CommitFailedError
 
+        # A server drops its log because these files have it, and a file may be gone since a task closed it.
+        check_files(self.place, {file.path: file.bytes for file in files})
         # Without retries: delta-rs would put it on top of any later version without looking whether that one
         # has taken away the same files.
         properties = CommitProperties(

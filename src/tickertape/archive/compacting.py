@@ -25,6 +25,7 @@ from tickertape.base.archive_limits import (
     compact_files_min,
     file_bytes_target,
     keep_seconds_min,
+    unknown_seconds_min,
 )
 from tickertape.base.errors import ArchiveFailed, BadOption
 from tickertape.base.texts import said
@@ -140,21 +141,32 @@ def compact(archive: Archive, *, meanwhile: bool = False, wrote: Wrote | None = 
 
 def vacuum(archive: Archive, keep_seconds: float) -> int:
     """Remove files that have been no part of the archive for `keep_seconds`: compacted ones, and those of
-    attempts that failed. Returns how many. Raises `BadOption` below an hour, `ArchiveFailed`."""
+    attempts that failed, for which `unknown_seconds_min` is the least. Returns how many.
+
+    Raises `BadOption` below an hour, `ArchiveFailed`."""
     if keep_seconds < keep_seconds_min:
         raise BadOption(
-            f"files are kept for an hour at least, not {keep_seconds:g} s: those of a batch that is being "
-            "written are no part of the archive yet"
+            f"files are kept for an hour at least, not {keep_seconds:g} s: a reader of an older version may "
+            "still use them"
         )
+    removed = set(_vacuumed(archive, keep_seconds, full=False))
+    # No commit names the files of a batch under way either.
+    removed |= set(_vacuumed(archive, max(keep_seconds, unknown_seconds_min), full=True))
+    return len(removed)
+
+
+def _vacuumed(archive: Archive, keep_seconds: float, *, full: bool) -> list[str]:
+    """Remove files that a commit replaced `keep_seconds` ago; with `full` also those of that age that no
+    commit names. Returns their paths. Raises `ArchiveFailed`."""
     hours = -int(-keep_seconds // 3600)
     try:
         removed = archive.table.vacuum(
-            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
+            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=full
         )
     except Exception as error:
         raise ArchiveFailed(f"{archive.place.location}: {said(error)}") from error
     archive.reload()
-    return len(set(removed))
+    return removed
 
 
 def _rows_of(place: Place, run: Sequence[StoredFile]) -> Iterator[pa.RecordBatch]:
@@ -202,7 +214,7 @@ def _replace(archive: Archive, run: Sequence[StoredFile], added: Sequence[Added]
             )
             for file in run
         ]
-        if archive.commit(actions, {"tickertape.compacted": str(len(run))}, []):
+        if archive.commit(added, actions, {"tickertape.compacted": str(len(run))}, []):
             return True
     raise ArchiveFailed(
         f"{archive.place.location}: others change the table all the time; it is not compacted"

@@ -39,6 +39,8 @@ class ArchiveFile(NamedTuple):
     """No position in it is above."""
     rows: int | None
     """As the table says; None when it does not."""
+    bytes: int
+    """The size that the table names."""
 
 
 class Manifest:
@@ -54,6 +56,7 @@ class Manifest:
         order = np.argsort(_column(actions, "min.position", _LEAST), kind="stable")
         self._paths = [unquote(path) for path in actions.column("path").take(order).to_pylist()]
         self._rows = _column(actions, "num_records", -1)[order]
+        self._bytes = _column(actions, "size_bytes", -1)[order]
         topics = actions.column("partition.topic").cast(pa.string()).combine_chunks().dictionary_encode()
         self.topics: list[str] = topics.dictionary.to_pylist()
         """All that have a file."""
@@ -76,6 +79,7 @@ class Manifest:
             int(self.low[number]),
             int(self.high[number]),
             rows if (rows := int(self._rows[number])) >= 0 else None,
+            int(self._bytes[number]),
         )
 
     def overlapping(

@@ -15,7 +15,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tickertape.base.errors import BadOption
+from tickertape.base.errors import ArchiveFailed, BadOption
+from tickertape.base.texts import said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +105,24 @@ def new_file(place: Place, name: str) -> Iterator[pa.NativeFile]:
         with contextlib.suppress(OSError):  # vacuum takes what is left
             os.unlink(path)
         raise
+
+
+def check_files(place: Place, sizes: Mapping[str, int]) -> None:
+    """Check that the files named in `sizes`, by their paths below `place`, exist and have these sizes.
+
+    Raises `ArchiveFailed`, naming the first that does not."""
+    import pyarrow as pa
+    import pyarrow.fs as fs
+
+    try:
+        infos = place.file_system().get_file_info(list(sizes))
+    except (OSError, pa.ArrowException) as error:
+        raise ArchiveFailed(f"Cannot check the files of {place.location}: {said(error)}.") from error
+    for (path, size), info in zip(sizes.items(), infos, strict=True):
+        if info.type != fs.FileType.File:
+            raise ArchiveFailed(f"{place.location}: {path} is missing", missing=True)
+        if info.size != size:
+            raise ArchiveFailed(f"{place.location}: {path} has {info.size} bytes instead of {size}")
 
 
 def sync(path: str) -> None:

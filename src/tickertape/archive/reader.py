@@ -14,6 +14,7 @@ import numpy as np
 
 from tickertape.archive import finding
 from tickertape.archive.manifest import Int64s, Manifest
+from tickertape.archive.place import check_files, place_of
 from tickertape.archive.rows import Rows
 from tickertape.archive.scan import Scan
 from tickertape.archive.store import Store
@@ -153,6 +154,18 @@ class Archive:
     def last_before(self, position: int) -> finding.Last | None:
         """The last message before `position`; None: it has none. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: finding.last_before(self.store, manifest, position))
+
+    def check(self, begin: int, end: int) -> None:
+        """Check that the files with positions in `[begin, end)` exist with the sizes that the newest version
+        of the table names. Raises `ArchiveFailed`, also when it does not cover these positions."""
+        self.refresh()
+        place = place_of(self.store.location, self.store.options)
+
+        def check(_: Manifest) -> None:
+            files = self._covering(begin, end).overlapping(begin, end)
+            check_files(place, {file.path: file.bytes for file in files})
+
+        self._again(check)
 
     def moved(self, error: ArchiveFailed) -> bool:
         """Whether the error may be over with the newest version of the table: a file is gone, because others

@@ -57,7 +57,10 @@ there are more, so that a row is not rewritten with every batch."""
 keep_seconds_default: Final = 7 * 86_400.0
 """Files that are no part of the archive any more are kept so long: who reads an older version finds them."""
 keep_seconds_min: Final = 3600.0
-"""The least of that: files of a batch that is being written are no part of the archive yet."""
+"""The least of that, for readers of an older version."""
+unknown_seconds_min: Final = 86_400.0
+"""Files that no commit names are kept at least so long: they may belong to a batch under way, which takes
+as long as the store, the cluster or a machine that sleeps makes it."""
 
 assert 4 * archive_row_group_bytes_max < buffer_bytes_max
 assert archive_row_group_bytes_max < file_bytes_target

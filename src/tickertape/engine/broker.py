@@ -134,8 +134,7 @@ class Broker:
         self._intake = self._make_intake(validation)
         self._asking = Asking(self.subscribing, self._answers, lambda: self.draining)
         self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
-        self._pins: list[Callable[[], Pin | None]] = [self.queues.oldest_needed]
-        self.pin(self.subscribing.oldest_needed)
+        self._pins = [self.queues.oldest_needed, self.subscribing.oldest_needed]
         self.retaining = self._make_retaining(retention or RetentionPolicy())
         self._strangers: set[int] = set()
         self._failed = self.draining = False
@@ -259,7 +258,8 @@ class Broker:
     def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
         """The answer to an `ArchiveRead`."""
         self._moment(now)
-        if not self._delivery.cursors.read_done(token, answer):
+        cursors, retaining = self._delivery.cursors, self.retaining
+        if not (cursors.read_done(token, answer) or retaining.archive_done(token, answer, now)):
             self.subscribing.searches.read_done(token, answer)
         self._journal_moved(now)
 

@@ -1,23 +1,24 @@
 """Owns retention at work: when it is looked whether segments go, what is in the way, and the order of steps.
 
-Gather what must outlive the segments (reads), take them out of the readers' view, then have it recorded and
-the files removed (a job of the disk). Must never take a segment that somebody still needs: who does is asked
-twice, before the gathering and right before the segments leave the view. A failure is told and tried again,
-and ends nothing else.
+Gather what must outlive the segments (reads), have the files of a required archive checked, take the segments
+out of the readers' view, then have it recorded and the files removed (a job of the disk). Must never take a
+segment that somebody still needs: who does is asked twice, before the gathering and right before the segments
+leave the view. A failure is told and tried again, and ends nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
 from tickertape.base.ports import Buffer, Now
-from tickertape.engine.effects import DiskJob, Effect, Happened, Read
+from tickertape.engine.effects import ArchiveRead, DiskJob, Effect, Happened, Read
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.journal.jobs import RetireSegments
 from tickertape.journal.journal import Journal
+from tickertape.journal.older import ArchiveAnswer, CheckArchived, Older
 from tickertape.journal.reading import Part, ReadRequest
 from tickertape.journal.retention import (
     Gathered,
@@ -29,6 +30,9 @@ from tickertape.journal.retention import (
     removable,
     unneeded,
 )
+
+_NOBODY: Final = -1
+"""What is asked of the archive here is for no connection."""
 
 
 class Pin(NamedTuple):
@@ -64,6 +68,10 @@ class Retaining:
         """Token of the read under way."""
         self._ready = False
         """The gathering let others go first."""
+        self.archive: Older | None = None
+        """Nothing is removed that is not in this archive; None: none is required."""
+        self._checking: tuple[int, Gathered] | None = None
+        """Token of a check of the archive under way, and what was gathered before it."""
         self._job: RetireSegments | None = None
         """What the disk does, or failed to do and is asked again."""
         self._with_disk = False
@@ -122,6 +130,17 @@ class Retaining:
         self._advance(data, now)
         return True
 
+    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> bool:
+        """The answer to a check of ours; False when the token is none of ours."""
+        if self._checking is None or token != self._checking[0]:
+            return False
+        gathered, self._checking = self._checking[1], None
+        if isinstance(answer, TickertapeError):
+            self._failed(f"Cannot remove old segments: the archive does not have them: {answer}", now)
+        else:
+            self._remove(gathered, now)
+        return True
+
     def done(self, job: RetireSegments, error: OSError | None, now: Now) -> None:
         """The disk's answer to a removal."""
         self._with_disk = False
@@ -150,12 +169,17 @@ class Retaining:
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
-        return None if self._steps is not None or self._with_disk else self._at
+        return None if self._busy else self._at
 
     # -- the machine ----------------------------------------------------------------------------------
 
+    @property
+    def _busy(self) -> bool:
+        """Whether an attempt is under way."""
+        return self._steps is not None or self._with_disk or self._checking is not None
+
     def _look(self, now: Now) -> None:
-        if self._steps is not None or self._with_disk:
+        if self._busy:
             return
         if self._journal.failure is not None or self._journal.closing:
             self._at = None
@@ -175,7 +199,7 @@ class Retaining:
         segments = removable(journal.view, journal.sealed_through)
         # Room is made before it is taken, so that the files stay below the bound.
         wanted = due(segments, self._policy, now.wall, journal.file_bytes + journal.coming_bytes)
-        pin = self._oldest_needed() if wanted else None
+        pin = self._needed() if wanted else None
         free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
         if pin is not None and pin.brief and free < wanted and self._put_off(now):
             self._at = now.mono + retention_retry_seconds
@@ -184,6 +208,14 @@ class Retaining:
             held = segments[free:wanted]
             self._hold(len(held), sum(s.file_bytes for s in held), pin.who if pin and held else "")
         return min(free, retention_segments_max)
+
+    def _needed(self) -> Pin | None:
+        """As `oldest_needed`, with the archive."""
+        pin, archive = self._oldest_needed(), self.archive
+        if archive is None:
+            return pin
+        archived = Pin(archive.end, "archive", brief=not archive.known)
+        return archived if pin is None else min(pin, archived)
 
     def _put_off(self, now: Now) -> bool:
         """Whether it may be put off without a word for what is over in a moment: not for long."""
@@ -229,9 +261,23 @@ class Retaining:
         self._budget.forget(self)
 
     def _gathered(self, gathered: Gathered, now: Now) -> None:
-        """Everything to be kept is known: the segments leave the view, unless somebody came meanwhile."""
+        """Everything to be kept is known: what goes must be in the archive, where one is required."""
+        archive = self.archive
+        begin = self._journal.view.first_position
+        if archive is not None and archive.covered.begin is not None:
+            begin = max(begin, archive.covered.begin)
+        if archive is None or begin >= gathered.retired.first_position:
+            self._remove(gathered, now)
+            return
+        token = self._new_token()
+        self._checking = token, gathered
+        request = CheckArchived(begin, gathered.retired.first_position)
+        self._effects.append(ArchiveRead(token, request, _NOBODY))
+
+    def _remove(self, gathered: Gathered, now: Now) -> None:
+        """The segments leave the view, unless somebody came meanwhile."""
         journal, retired = self._journal, gathered.retired
-        pin = self._oldest_needed()
+        pin = self._needed()
         if pin is not None and pin.position < retired.first_position:
             self._at = now.mono + retention_retry_seconds
             return

@@ -66,6 +66,15 @@ class LookArchive(NamedTuple):
     size: int = _SMALL
 
 
+class CheckArchived(NamedTuple):
+    """Whether the files with positions in `[begin, end)` are as the table names them; answered with
+    `ArchivedWhole`, or an error that names the first that is not."""
+
+    begin: int
+    end: int
+    size: int = _SMALL
+
+
 class ArchivedParts(NamedTuple):
     """Messages that follow one another."""
 
@@ -86,6 +95,10 @@ class ArchivedLast(NamedTuple):
     bookmark: Bookmark | None
 
 
+class ArchivedWhole(NamedTuple):
+    """All files exist, with their sizes."""
+
+
 class Covered(NamedTuple):
     """What the archive covers."""
 
@@ -100,8 +113,8 @@ class Covered(NamedTuple):
     """Position of the last message in it, and which it is; None: it has none."""
 
 
-ArchiveRequest = ReadArchive | FindArchived | TimeArchived | LastArchived | LookArchive
-ArchiveAnswer = ArchivedParts | ArchivedPlace | ArchivedLast | Covered
+ArchiveRequest = ReadArchive | FindArchived | TimeArchived | LastArchived | LookArchive | CheckArchived
+ArchiveAnswer = ArchivedParts | ArchivedPlace | ArchivedLast | Covered | ArchivedWhole
 ArchiveSearch = Generator[ArchiveRequest, ArchiveAnswer, "Older | None"]
 
 

@@ -28,7 +28,9 @@ from tickertape.journal.older import (
     ArchivedLast,
     ArchivedParts,
     ArchivedPlace,
+    ArchivedWhole,
     ArchiveRequest,
+    CheckArchived,
     Covered,
     FindArchived,
     LastArchived,
@@ -291,6 +293,9 @@ class ArchiveReads:
         if isinstance(request, ReadArchive):
             return self._read(request)
         archive = self._opened()
+        if isinstance(request, CheckArchived):
+            archive.check(request.begin, request.end)
+            return ArchivedWhole()
         if isinstance(request, FindArchived):
             return ArchivedPlace(archive.find_bookmark(request.bookmark, request.end))
         if isinstance(request, LastArchived):

@@ -18,7 +18,6 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
-from tickertape.engine.retaining import Pin
 from tickertape.engine.sessions import Rights
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import segment_path
@@ -199,7 +198,7 @@ def _archive(settings: ArchiveConfig, broker: Broker) -> ArchiveReads:
     journal = broker.journal
     older = journal.view.older = Older(settings.location)
     if settings.require:
-        broker.pin(lambda: Pin(older.end, "archive", brief=not older.known))
+        broker.retaining.archive = older
     return ArchiveReads(settings, journal.identity, older)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,23 @@ def test_a_batch_that_is_tried_again_is_there_once(place: Place) -> None:
     assert not first.add(0, 10, files_of(place, 0, 10))
     assert not first.add(0, 4, files_of(place, 0, 4))
     assert archived(place.location) == rows_of([batch_of(range(10))])
+
+
+@pytest.mark.parametrize("size", [None, 10])
+def test_a_file_that_is_missing_or_cut_short_is_not_added(place: Place, size: int | None) -> None:
+    archive = Archive.create(place, JOURNAL, 0, "")
+    files = files_of(place, 0, 10)
+    path = Path(place.path(files[0].path))
+    if size is None:
+        path.unlink()
+    else:
+        os.truncate(path, size)
+    found = "is missing" if size is None else "has 10 bytes instead of"
+    with pytest.raises(ArchiveFailed, match=f"{files[0].path} {found}") as caught:
+        archive.add(0, 10, files)
+    assert caught.value.missing is (size is None)
+    assert Archive(place, JOURNAL).coverage.end == 0
+    assert archive.add(0, 10, files_of(place, 0, 10)), "the next attempt writes them again"
 
 
 def test_of_two_that_add_the_same_one_does(place: Place) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -13,7 +15,7 @@ from tickertape.archive import compacting
 from tickertape.archive.committing import Archive
 from tickertape.archive.compacting import StoredFile, compact, plan, stored_files, vacuum
 from tickertape.archive.place import Place, place_of
-from tickertape.archive.writing import write_files
+from tickertape.archive.writing import Added, write_files
 from tickertape.base.archive_limits import archive_row_group_bytes_max
 from tickertape.base.errors import ArchiveFailed, BadOption
 
@@ -182,3 +184,53 @@ def test_while_it_is_written_only_many_small_files_are_merged(place: Place) -> N
     add(archive, 350, 400)
     assert compact(archive, meanwhile=True).files_before == 24
     assert len(check_files(place.location)) == 3
+
+
+def test_vacuum_keeps_files_of_a_batch_under_way_for_a_day(place: Place) -> None:
+    archive = filled(place, batches=1)
+    (written,) = write_files(place, [batch_of(range(50, 55), ("a",))])  # not committed yet
+    path = Path(place.path(written.path))
+    day = 86_400
+    for age in (3_700, day - 60):  # a slow store, or a machine that slept
+        aged(path, age)
+        assert vacuum(archive, 3600.0) == 0
+    assert archive.add(50, 55, [written])
+    assert archived(place.location)[-1]["position"] == 54
+    (left,) = write_files(place, [batch_of(range(5), ("a",))])  # of an attempt that failed
+    aged(Path(place.path(left.path)), 2 * day)
+    assert vacuum(archive, 3 * day) == 0
+    assert vacuum(archive, 3600.0) == 1
+
+
+def test_vacuum_removes_replaced_files_after_the_hours_to_keep(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = filled(place)
+    hours_ago = time.time() - 3 * 3600
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: hours_ago)
+        compact(archive)
+    assert vacuum(archive, 4 * 3600.0) == 0
+    assert vacuum(archive, 2 * 3600.0) == 18
+    assert len(check_files(place.location)) == 3
+
+
+def test_compaction_names_no_file_that_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = filled(place)
+
+    def lost(*arguments: Any) -> list[Added]:
+        added = write_files(*arguments)
+        Path(place.path(added[0].path)).unlink()
+        return added
+
+    monkeypatch.setattr(compacting, "write_files", lost)
+    version = archive.table.version()
+    with pytest.raises(ArchiveFailed, match="is missing"):
+        compact(archive)
+    assert Archive(place).table.version() == version
+
+
+def aged(path: Path, seconds: float) -> None:
+    """Set the time of the last change back."""
+    moment = time.time() - seconds
+    os.utime(path, (moment, moment))

@@ -167,6 +167,39 @@ def test_what_is_not_archived_stays_and_is_told(tmp_path: Path) -> None:
     assert world.broker.retaining.held_by == ""
 
 
+@pytest.mark.parametrize("spoil", ["remove", "cut"])
+def test_a_segment_stays_while_a_file_of_the_archive_is_missing_or_cut_short(
+    tmp_path: Path, spoil: str
+) -> None:
+    """The table names files; a segment goes only when they exist."""
+    scene = Scene(tmp_path / "archive", archive=False)
+    world = scene.world
+    world.archive_to(world._known_end)
+    world.look()
+    path = min((tmp_path / "archive").rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    whole = path.read_bytes()
+    if spoil == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(whole[:-1])
+    world.expire()
+    world.settle()
+    assert world.broker.journal.view.first_position == 0
+    assert world.broker.retaining.removed_segments == 0
+    found = "is missing" if spoil == "remove" else f"has {len(whole) - 1} bytes instead of {len(whole)}"
+    texts = [str(t.fields["text"]) for t in world.told if t.name == "retention_failed"]
+    assert texts
+    assert all(f"{path.name} {found}" in text for text in texts)
+    path.write_bytes(whole)
+    world.wake(61.0)
+    for _ in range(200):
+        world.step()
+    assert world.broker.journal.view.first_position > 0
+    world.settle()
+    peer, _ = scene.ask("0")
+    assert peer.heard["s"] == scene.everything
+
+
 @pytest.mark.parametrize("archive", [True, False])
 def test_the_last_message_of_an_archive_is_compared_with_what_the_log_has(
     tmp_path: Path, archive: bool

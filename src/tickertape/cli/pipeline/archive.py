@@ -138,7 +138,7 @@ def archive(
     show_default=True,
     metavar="S",
     help="How long files stay that are no part of the archive any more, for who reads an older version: an "
-    "hour or longer.",
+    "hour or longer. Files that no commit names stay for a day at least.",
 )
 @storage_option
 @json_option
