@@ -45,8 +45,9 @@ def _whole(bits: int) -> Any:
     return Annotated[int, msgspec.Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]
 
 
-_FLOAT_MAX: Final = float(np.finfo(np.float32).max)
-"""Above it Arrow makes an infinite number."""
+_FLOAT_BOUND: Final = float(np.finfo(np.float32).max) + 2.0**103
+"""Half a step above the largest finite float: from here on a number rounds to infinity. Texts below it are
+finite: the shortest text of the largest one, as Java prints it, is a little above it."""
 _TYPES: Final[dict[type[DataType], tuple[Any, Any]]] = {
     StringType: (str, pa.string()),
     BooleanType: (bool, pa.bool_()),
@@ -54,7 +55,7 @@ _TYPES: Final[dict[type[DataType], tuple[Any, Any]]] = {
     ShortType: (_whole(16), pa.int16()),
     IntegerType: (_whole(32), pa.int32()),
     LongType: (_whole(64), pa.int64()),
-    FloatType: (Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)], pa.float32()),
+    FloatType: (Annotated[float, msgspec.Meta(gt=-_FLOAT_BOUND, lt=_FLOAT_BOUND)], pa.float32()),
     DoubleType: (float, pa.float64()),
     DateType: (date, pa.date32()),
     TimestampType: (Annotated[datetime, msgspec.Meta(tz=True)], pa.timestamp("us", tz="UTC")),

@@ -7,6 +7,7 @@ import pickle
 from datetime import UTC, date, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +86,22 @@ def test_a_number_out_of_range_is_null_and_not_infinite() -> None:
     bodies = [b'{"x": %s}' % number for number in (b"1e300", b"-3.5e38", b"3.4e38", b"-1e400", b"2")]
     assert [row["x"] is None for row in read(bodies, "x float")] == [True, True, False, True, False]
     assert [row["x"] for row in read(bodies, "x double")] == [1e300, -3.5e38, 3.4e38, None, 2.0]
+
+
+@pytest.mark.parametrize("sign", [b"", b"-"])
+def test_a_float_is_any_number_that_rounds_to_a_finite_one(sign: bytes) -> None:
+    """Java, JavaScript and Go print the shortest text, which may be above the number itself."""
+    largest = float(np.finfo(np.float32).max)
+    half_a_step_above = 2.0**128 - 2.0**103
+    texts = [b"3.4028235e38", b"3.4028234663852886e+38", b"3.4028235677973362e38"]
+    assert float(texts[-1]) < half_a_step_above
+    found = [row["x"] for row in read([b'{"x": %s%s}' % (sign, text) for text in texts], "x float")]
+    assert [abs(number) for number in found] == [largest] * 3
+    above = [b"3.4028235677973366e38", b"3.4028236e38", b"1e39"]
+    assert float(above[0]) == half_a_step_above
+    assert [row["x"] for row in read([b'{"x": %s%s}' % (sign, text) for text in above], "x float")] == [
+        None
+    ] * 3
 
 
 members = st.dictionaries(
