@@ -31,6 +31,17 @@ def test_a_batch_reads_archive_and_log(spark: SparkSession, tmp_path: Path) -> N
         assert sorted(tuple(row) for row in rows) == sorted(world.of("a"))
 
 
+@pytest.mark.parametrize("name", ["arc 50% a", "arc [1] {a,b}*?^", "arc:2026#1"])
+def test_an_archive_is_read_whatever_its_path_is(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Spark takes paths for patterns, and Delta's log encodes them."""
+    location = tmp_path / name
+    batch = batch_from_bodies("t", [b"x"] * 10, publisher=7, first_sequence=1, timestamp=1)
+    ArchiveWriter(location, "ab" * 16).add([Commit(np.arange(10), batch)], 10)
+    archived = read_archive(spark, str(location))
+    assert archived.frame.count() == 10
+    assert positions_of(archived, "[7|3|:7|6|]") == (2, 6)
+
+
 @pytest.mark.full
 def test_bookmarks_with_the_upper_half_of_sequences_are_found(spark: SparkSession, tmp_path: Path) -> None:
     """The table has the bits of a number without sign, which Spark takes for one with a sign."""

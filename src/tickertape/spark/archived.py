@@ -5,7 +5,9 @@ Must never write the table, nor read a file that its log does not name.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -13,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tickertape.archive.place import Place, place_of
 from tickertape.archive.table import Coverage, coverage_of, sequence_bits
 from tickertape.base.bookmarks import (
     AtBookmarks,
@@ -32,6 +35,10 @@ FILE_SCHEMA: Final = (
 )
 """What a file has; the topic is known to Delta's log alone."""
 
+_PATTERN: Final = re.compile(r"[][{}*?\\^]")
+"""The characters with a meaning in a path pattern, and their escaped form."""
+_ESCAPED: Final = r"\\\g<0>"
+
 
 class Archived(NamedTuple):
     """An archive, as of the version that its log has now."""
@@ -44,10 +51,11 @@ class Archived(NamedTuple):
 def read_archive(spark: SparkSession, uri: str) -> Archived:
     """The archive at `uri`, a local path or what Delta and this Spark both read.
 
-    Raises `ArchiveFailed` when there is none.
+    Raises `ArchiveFailed` when there is none, `BadOption`.
     """
+    place = place_of(uri)
     try:
-        table = DeltaTable(uri)
+        table = DeltaTable(place.location)
     except (DeltaError, OSError) as error:
         raise ArchiveFailed(f"{uri} cannot be read as an archive: {error}") from error
     coverage = coverage_of(table)
@@ -56,7 +64,7 @@ def read_archive(spark: SparkSession, uri: str) -> Archived:
     if not topics:
         empty = spark.createDataFrame([], FILE_SCHEMA)
         return Archived(empty.withColumn("topic", f.lit("")), coverage)
-    files = reader.parquet(*table.file_uris()).withColumn("file", f.col("_metadata.file_name"))
+    files = reader.parquet(*_paths(table, place)).withColumn("file", f.col("_metadata.file_name"))
     names = f.broadcast(spark.createDataFrame(topics, "file string, topic string"))
     return Archived(files.join(names, "file").drop("file"), coverage)
 
@@ -111,6 +119,14 @@ def _one(frame: DataFrame, value: Column) -> Any:
     row = frame.agg(value.alias("value")).first()
     assert row is not None
     return row["value"]
+
+
+def _paths(table: DeltaTable, place: Place) -> list[str]:
+    """The table's files, as Spark takes them: it decodes nothing, and takes a path for a pattern."""
+    if not place.is_directory:
+        return table.file_uris()
+    paths = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()
+    return [f"file://{_PATTERN.sub(_ESCAPED, place.path(unquote(path)))}" for path in paths]
 
 
 def _topics_of_files(table: DeltaTable) -> list[tuple[str, str]]:
