@@ -7,9 +7,10 @@ log all at once and once, however often it is tried. Must never publish a row by
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 from uuid import uuid4
@@ -17,7 +18,14 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tickertape.base.errors import Disconnected, NotReady, TickertapeError, UsageError
+from tickertape.base.errors import (
+    Disconnected,
+    LimitReached,
+    NotReady,
+    TickertapeError,
+    TransactionBusy,
+    UsageError,
+)
 from tickertape.base.limits import publish_messages_max
 from tickertape.base.transaction_limits import stage_frame_bytes, transaction_parts_max
 from tickertape.batch import MessageBatch
@@ -30,6 +38,8 @@ from tickertape.wire.commands import Commit, Committed, Transaction
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _PAUSE_SECONDS: Final = 0.2
+_AGAIN: Final = (Disconnected, NotReady, TransactionBusy, LimitReached)
+"""After these a commit is asked for again."""
 
 
 @dataclass
@@ -110,8 +120,23 @@ def _stage(outgoing: Outgoing, space: str, name: str, rows: Iterator[Any]) -> Wr
         with suppress(StopIteration):
             while True:
                 make, batch = steps.send(answer)
-                answer = client._ask(make, batch, outgoing.timeout_seconds, same)
+                answer = _once_free(
+                    outgoing, partial(client._ask, make, batch, outgoing.timeout_seconds, same)
+                )
     return Written(space, name, part)
+
+
+def _once_free(outgoing: Outgoing, ask: Callable[[], object]) -> object:
+    """The answer, once no other attempt of the same batch is being committed. Raises `TransactionBusy` when
+    that takes longer than the time limit."""
+    until = time.monotonic() + outgoing.timeout_seconds
+    while True:
+        try:
+            return ask()
+        except TransactionBusy:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _frames(outgoing: Outgoing, rows: Iterator[Any]) -> Iterator[MessageBatch]:
@@ -131,7 +156,8 @@ def _frames(outgoing: Outgoing, rows: Iterator[Any]) -> Iterator[MessageBatch]:
 
 
 def _commit(outgoing: Outgoing, space: str, name: str, written: Sequence[Written]) -> None:
-    """Commit the parts, in the order of their partitions; a server that stops meanwhile is asked again."""
+    """Commit the parts, in the order of their partitions. A server that stops meanwhile is asked again, as is
+    one that is committing another attempt."""
     key = Transaction(publisher=outgoing.publisher, space=space, name=name)
     parts = tuple(sorted(message.part for message in written if message.part))
     if len(parts) > transaction_parts_max:
@@ -150,7 +176,7 @@ def _commit(outgoing: Outgoing, space: str, name: str, written: Sequence[Written
                     outgoing.timeout_seconds,
                 )
             break
-        except (Disconnected, NotReady):
+        except _AGAIN:
             if time.monotonic() >= until:
                 raise
             time.sleep(_PAUSE_SECONDS)
