@@ -1,5 +1,5 @@
 """A Spark driver as a program: a streaming query from log to log, whose rows come in another order at each
-attempt. Arguments: URI of the server, checkpoint directory, Spark master.
+attempt. Arguments: URI of the server, checkpoint directory, Spark master, `topic` or `queue` to read from.
 
 Must never stop by itself: it is killed.
 """
@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 ROWS_A_BATCH = 500
+SOURCES = {"topic": {"topic": "numbers"}, "queue": {"queue": "work"}}
 
 
 def main() -> None:
     """Run the query until somebody kills the process."""
-    uri, checkpoint, master = sys.argv[1:]
+    uri, checkpoint, master, kind = sys.argv[1:]
     spark = (
         SparkSession.builder.master(master)
         .config("spark.driver.memory", "1g")
@@ -34,15 +35,15 @@ def main() -> None:
     print("session", flush=True)
     while True:
         try:
-            _run(spark, uri, checkpoint)
+            _run(spark, uri, checkpoint, SOURCES[kind])
         except Exception as error:  # noqa: BLE001 - a server that is killed ends the query: it is begun again
             print(f"again after {type(error).__name__}: {str(error)[:300]}", flush=True)
 
 
-def _run(spark: SparkSession, uri: str, checkpoint: str) -> None:
+def _run(spark: SparkSession, uri: str, checkpoint: str, options: dict[str, str]) -> None:
     source = (
         spark.readStream.format("tickertape")
-        .options(servers=uri, topic="numbers", maxRowsPerTrigger=str(ROWS_A_BATCH), minPartitions="3")
+        .options(servers=uri, maxRowsPerTrigger=str(ROWS_A_BATCH), minPartitions="3", **options)
         .load()
     )
     number = sql.get_json_object(sql.col("data").cast("string"), "$.n").cast("long")

@@ -1,5 +1,6 @@
 """SIGKILL of the driver, of Spark's Python workers and of the server, while a streaming query goes from log
-to log: the output holds exactly the expected rows, each once, and batches appear whole.
+to log: the output holds exactly the expected rows, each once, and batches appear whole. From a queue to the
+log each row is there at least once, and the queue is empty.
 
 Judged by what the log holds alone.
 """
@@ -35,7 +36,10 @@ CLUSTER_ROWS = 6_000
 DRIVER = Path(__file__).with_name("pipeline_driver.py")
 SESSION_SECONDS = 180.0
 LOOK_SECONDS = 0.3
+QUEUE_KILLS = 12
+QUEUE_ROWS = 20_000
 CONFIG = '[journal]\nsegment_size = "1MB"\n'
+QUEUE = '[[queue]]\nname = "work"\nunderlying = "numbers"\nlease_period = "5s"\n'
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1800)]
 
@@ -43,8 +47,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.full, pytest.mark
 class Driver:
     """The Spark driver, in a process group of its own; it comes back when it was killed."""
 
-    def __init__(self, uri: str, directory: Path, master: str) -> None:
-        self._arguments = [uri, str(directory / "checkpoint"), master]
+    def __init__(self, uri: str, directory: Path, master: str, kind: str) -> None:
+        self._arguments = [uri, str(directory / "checkpoint"), master, kind]
         self._output = directory / "driver.out"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -164,14 +168,19 @@ def _doubled(uri: str) -> list[tt.Message]:
             return []
 
 
-def _exactly_once(master: str, kills: int, rows: int, seed: int) -> Counter[str]:
+def _doubled_numbers(uri: str) -> set[int]:
+    return {message.json()["n"] for message in _doubled(uri)}
+
+
+def _kill(master: str, kills: int, rows: int, seed: int, kind: str) -> Counter[str]:
+    """Kill one after the other until all rows were doubled, and judge; returns what was killed how often."""
     rng = Random(seed)
     counts: Counter[str] = Counter()
     directory = Path(tempfile.mkdtemp(prefix="tickertape-pipeline-"))
     config = directory / "tickertape.toml"
-    config.write_text(CONFIG)
+    config.write_text(CONFIG + QUEUE if kind == "queue" else CONFIG)
     victim = Victim(directory / "data", config)
-    driver = Driver(victim.uri, directory, master)
+    driver = Driver(victim.uri, directory, master, kind)
     feeder = Feeder(victim.uri, rows)
     try:
         victim.spawn()
@@ -199,8 +208,11 @@ def _exactly_once(master: str, kills: int, rows: int, seed: int) -> Counter[str]
                 victim.wait_ready()
             counts[what] += 1
         feeder.join()
-        _until(lambda: len(_doubled(victim.uri)) >= rows, "everything was doubled")
-        _judge(_doubled(victim.uri), rows)
+        _until(lambda: len(_doubled_numbers(victim.uri)) >= rows, "everything was doubled")
+        if kind == "queue":
+            _judge_queue(victim.uri, rows)
+        else:
+            _judge(_doubled(victim.uri), rows)
     except BaseException as error:
         error.add_note(driver.said()[-4_000:])
         error.add_note(victim.said()[-2_000:])
@@ -211,6 +223,18 @@ def _exactly_once(master: str, kills: int, rows: int, seed: int) -> Counter[str]
         victim.kill()
         shutil.rmtree(directory, ignore_errors=True)
     return counts
+
+
+def _judge_queue(uri: str, rows: int) -> None:
+    found = [message.json() for message in _doubled(uri)]
+    assert all(row["twice"] == 2 * row["n"] for row in found)
+    assert {row["n"] for row in found} == {*range(rows)}
+
+    def is_empty() -> bool:
+        with tt.Client("looker", uri, timeout=60) as client:
+            return not list(client.subscribe("work", browse=True))
+
+    _until(is_empty, "everything was acknowledged")
 
 
 def _judge(found: list[tt.Message], rows: int) -> None:
@@ -234,10 +258,15 @@ def _judge(found: list[tt.Message], rows: int) -> None:
 
 
 def test_exactly_once_from_log_to_log_whatever_is_killed() -> None:
-    counts = _exactly_once("local[2]", KILLS, ROWS, seed=7)
+    counts = _kill("local[2]", KILLS, ROWS, seed=7, kind="topic")
     assert min(counts[what] for what in VICTIMS) == KILLS // len(VICTIMS)
 
 
 def test_exactly_once_on_a_local_cluster() -> None:
-    counts = _exactly_once("local-cluster[2,1,1024]", CLUSTER_KILLS, CLUSTER_ROWS, seed=8)
+    counts = _kill("local-cluster[2,1,1024]", CLUSTER_KILLS, CLUSTER_ROWS, seed=8, kind="topic")
     assert counts.keys() == {*VICTIMS}
+
+
+def test_at_least_once_from_a_queue_to_the_log_whatever_is_killed() -> None:
+    counts = _kill("local[2]", QUEUE_KILLS, QUEUE_ROWS, seed=9, kind="queue")
+    assert min(counts[what] for what in VICTIMS) == QUEUE_KILLS // len(VICTIMS)

@@ -14,6 +14,24 @@ _DELIVERING = "unit/engine/queue/test_delivering.py"
 
 QUEUE_MUTATIONS: Final = (
     Mutation(
+        "Spark acknowledges a batch before it is committed",
+        "spark/queue_stream.py",
+        "        if batch is not None and batch.end == end:\n",
+        "        if batch is not None:\n",
+        ("unit/spark/test_queue_stream.py",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "a batch that Spark repeats after a restart has other messages",
+        "spark/queue_stream.py",
+        "        if batch is None or (batch.start, batch.end) != (begin, after):\n",
+        "        if batch is None:\n",
+        ("unit/spark/test_queue_stream.py",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
         "one delivery more than allowed",
         "engine/queue/queue.py",
         "deliveries + 1 >= deliveries_max:",

@@ -15,25 +15,28 @@ from tickertape.testing.server import running_server
 pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).parents[2] / "docs/howto/spark.md"
+CONFIG = '[[queue]]\nname = "work"\nunderlying = "orders"\n'
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def test_every_block_does_what_the_page_says(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(BLOCKS) == 5
-    with running_server(tmp_path / "data") as server:
+    assert len(BLOCKS) == 6
+    with running_server(tmp_path / "data", CONFIG) as server:
         rows: list[dict[str, Any]] = [
             {"carrier": "UA" if n % 2 else "EV", "dep_delay": n, "origin": {"airport": "JFK"}}
             for n in range(8)
         ]
         with Client("howto", server.uri) as client:
             client.publish_batch("flights", rows)
+            client.publish_batch("orders", [{"id": n, "quantity": 10 * n} for n in range(20)])
             client.publish_flush()
         here = {
             "tcp://127.0.0.1:9007": server.uri,
             "/srv/tickertape": str(server.data),
             "/tmp/flights": str(tmp_path / "flights"),
+            "/tmp/orders": str(tmp_path / "orders"),
         }
         names: dict[str, Any] = {"spark": spark}
         for block in BLOCKS:
@@ -42,7 +45,11 @@ def test_every_block_does_what_the_page_says(
             exec(compile(block, str(PAGE), "exec"), names)
         assert names["delays"].where("`origin.airport` = 'JFK'").count() == 8
         assert spark.read.parquet(str(tmp_path / "flights")).count() == 8
+        assert sorted(row["id"] for row in spark.read.parquet(str(tmp_path / "orders")).collect()) == [
+            *range(20)
+        ]
         with Client("judge", server.uri) as client:
+            assert list(client.subscribe("work", browse=True)) == [], "everything was acknowledged"
             counts = {message.sow_key: message.json()["count"] for message in client.replay("counts")}
         assert counts == {"UA": 4, "EV": 4}
     printed = capsys.readouterr().out

@@ -60,3 +60,14 @@ assert settlement_runs_max * 24 < settlement_bytes_max < message_bytes_max < fra
 assert record_ranges_bytes_max % 16 == 0
 assert record_ranges_bytes_max + settlement_bytes_max < message_bytes_max
 assert queue_frame_messages_max <= queue_step_messages_max
+source_rows_default: Final = 1_000
+"""Messages in a micro-batch of a queue that Spark reads, when no option says it. The driver holds twice as
+many: those of the batch under way, and the next ones."""
+source_bytes_max: Final = 256 * MIB
+"""Bodies that this driver takes ahead. Further messages are leased, and their leases are not extended."""
+source_part_bytes_max: Final = 16 * MIB
+"""Bodies that one Spark task is handed, or one message."""
+source_lease_seconds: Final = 60.0
+"""The least that a lease is extended by, three times in this time."""
+source_lease_seconds_default: Final = 3_600.0
+"""How long the leases of a message are extended at most, when no option says it."""

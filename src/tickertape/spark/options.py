@@ -86,15 +86,15 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted
     return Wanted(
         servers=read_servers(options),
         topic=_topic(options),
-        filter=_filter(options.get("filter")),
+        filter=read_filter(options.get("filter")),
         asked=asked_start(options) if query is Query.STREAM else asked_range(options),
-        partitions_min=_number(options, "minPartitions", 2**31 - 1),
-        rows_per_partition_max=_number(options, "maxRowsPerPartition", 2**63 - 1)
+        partitions_min=read_number(options, "minPartitions", 2**31 - 1),
+        rows_per_partition_max=read_number(options, "maxRowsPerPartition", 2**63 - 1)
         or ROWS_PER_PARTITION_DEFAULT,
-        rows_per_trigger_max=_number(options, "maxRowsPerTrigger", 2**63 - 1),
-        bytes_per_trigger_max=None if bytes_max is None else _size("maxBytesPerTrigger", bytes_max),
+        rows_per_trigger_max=read_number(options, "maxRowsPerTrigger", 2**63 - 1),
+        bytes_per_trigger_max=None if bytes_max is None else read_bytes("maxBytesPerTrigger", bytes_max),
         fail_on_data_loss=_flag("failOnDataLoss", options.get("failOnDataLoss", "true")),
-        strict=_mode(options.get("mode", "PERMISSIVE")),
+        strict=read_mode(options.get("mode", "PERMISSIVE")),
         directory=_directory(options.get("journal")),
         timeout_seconds=read_timeout(options.get("timeout")),
     )
@@ -140,13 +140,15 @@ def _topic(options: Mapping[str, str]) -> str:
     return topic
 
 
-def _filter(value: str | None) -> str | None:
+def read_filter(value: str | None) -> str | None:
+    """The filter that an option asks for. Raises `BadOption`."""
     if value == "":
         raise BadOption("option filter is empty: leave it out to read everything")
     return value
 
 
-def _number(options: Mapping[str, str], name: str, maximum: int) -> int | None:
+def read_number(options: Mapping[str, str], name: str, maximum: int) -> int | None:
+    """The number that an option asks for, 1 to `maximum`; None when it is not given. Raises `BadOption`."""
     value = options.get(name)
     if value is None:
         return None
@@ -155,7 +157,8 @@ def _number(options: Mapping[str, str], name: str, maximum: int) -> int | None:
     return int(value)
 
 
-def _size(name: str, value: str) -> int:
+def read_bytes(name: str, value: str) -> int:
+    """The size that an option asks for, in bytes. Raises `BadOption`."""
     try:
         size = parse_size(value)
     except BadOption as error:
@@ -171,7 +174,8 @@ def _flag(name: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def _mode(value: str) -> bool:
+def read_mode(value: str) -> bool:
+    """Whether bodies that do not fit the schema are errors. Raises `BadOption`."""
     if value.upper() not in ("PERMISSIVE", "FAILFAST"):
         raise BadOption(f"option mode is PERMISSIVE or FAILFAST, not {value!r}")
     return value.upper() == "FAILFAST"
@@ -187,6 +191,7 @@ def _directory(value: str | None) -> str | None:
 
 
 def read_timeout(value: str | None) -> float:
+    """The timeout that an option asks for, in seconds. Raises `BadOption`."""
     if value is None:
         return TIMEOUT_SECONDS_DEFAULT
     try:

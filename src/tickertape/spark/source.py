@@ -14,9 +14,11 @@ from pyspark.sql.types import StructType
 from tickertape.base.errors import UsageError
 from tickertape.spark.names import DEFAULT_SCHEMA
 from tickertape.spark.options import Query, read_options
+from tickertape.spark.queue_options import names_queue, queue_options
 
 if TYPE_CHECKING:
     from tickertape.spark.batch import TickertapeReader
+    from tickertape.spark.queue_stream import QueueStreamReader
     from tickertape.spark.sink import TickertapeStreamWriter, TickertapeWriter
     from tickertape.spark.stream import TickertapeStreamReader
 
@@ -31,7 +33,10 @@ class TickertapeSource(DataSource):
 
     def schema(self) -> str:
         """All columns; give `spark.read.schema(...)` for fewer. Raises what `read_options` raises."""
-        read_options(self.options, Query.ANY)
+        if names_queue(self.options):
+            queue_options(self.options, Query.ANY)
+        else:
+            read_options(self.options, Query.ANY)
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> TickertapeReader:
@@ -39,12 +44,21 @@ class TickertapeSource(DataSource):
         from tickertape.spark.batch import TickertapeReader
         from tickertape.spark.schema import columns_of
 
+        if names_queue(self.options):
+            queue_options(self.options, Query.BATCH)
         wanted = read_options(self.options)
         return TickertapeReader(wanted, columns_of(schema, strict=wanted.strict))
 
-    def streamReader(self, schema: StructType) -> TickertapeStreamReader:
+    def streamReader(self, schema: StructType) -> TickertapeStreamReader | QueueStreamReader:
         """A reader of what comes, of the columns of `schema`. Raises as `reader`."""
         from tickertape.spark.schema import columns_of
+
+        if names_queue(self.options):
+            from tickertape.spark.queue_stream import QueueStreamReader
+
+            of_queue = queue_options(self.options)
+            return QueueStreamReader(of_queue, columns_of(schema, strict=of_queue.strict))
+
         from tickertape.spark.stream import TickertapeStreamReader
 
         wanted = read_options(self.options, Query.STREAM)
