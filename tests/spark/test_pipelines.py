@@ -279,7 +279,7 @@ def test_a_project_passes_its_own_tests_and_runs_twice(
     assert made.exit_code == 0, made.output
     run_in(place, sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
     for _ in range(2):
-        run_in(place, "spark-pipelines", "run", "--conf", "spark.sql.catalogImplementation=hive")
+        run_in(place, "tickertape", "pipeline", "run", "--conf", "spark.sql.catalogImplementation=hive")
     if example == "delays":
         with tt.Client("reader", server.uri) as client:
             ours = str(derived_publisher_id("project", "tickertape"))

@@ -17,6 +17,7 @@ from tickertape.cli.group import LazyGroup
         "audit": "tickertape.cli.pipeline.audit",
         "compact": "tickertape.cli.pipeline.archive",
         "init": "tickertape.cli.pipeline.init",
+        "run": "tickertape.cli.pipeline.run",
     },
     short_help="Run Spark jobs over the log.",
 )
@@ -30,4 +31,5 @@ def pipeline() -> None:
     tickertape pipeline audit tcp://127.0.0.1:9007           is every message there, once, in order?
     tickertape pipeline compact /srv/archive                 an archive's small files into few
     tickertape pipeline init last-flights                    a declarative pipeline project
+    tickertape pipeline run last-flights                     run it
     """
