@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -77,6 +78,20 @@ def numbers(frame: DataFrame) -> list[int]:
 def test_canary_a_narrowed_read_is_kept_for_a_later_query_without_conditions(frame: DataFrame) -> None:
     assert numbers(frame.where("n < 3")) == [0, 1, 2]
     assert numbers(frame) == [0, 1, 2], f"Spark reads all {COUNT} now: think over ADR 30"
+
+
+def test_canary_notices_when_each_frame_has_its_own_read(spark: SparkSession, frame: DataFrame) -> None:
+    """A frame that is loaded anew shares nothing: so would the same frame, once Spark has mended it."""
+    assert numbers(frame.where("n < 3")) == [0, 1, 2]
+    assert numbers(spark.read.format("canary_numbers").load()) == [*range(COUNT)]
+
+
+def test_canary_a_session_without_push_down_refuses_readers_that_have_it(
+    spark: SparkSession, frame: DataFrame
+) -> None:
+    spark.conf.set(PUSHDOWN, "false")
+    with pytest.raises(PySparkException, match="pushFilters"):
+        spark.read.format("canary_numbers").load().where("n < 3").collect()
 
 
 def test_canary_two_reads_of_one_frame_in_one_query_get_the_partitions_of_one(frame: DataFrame) -> None:
