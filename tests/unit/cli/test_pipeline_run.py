@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -174,6 +175,26 @@ def test_a_failure_is_one_line(spark_home: Path, project: Path) -> None:
 )
 def test_the_reason_is_the_line_that_says_it(lines: list[str], expected: str) -> None:
     assert reason(lines, 7) == expected
+
+
+def test_a_signal_while_the_runner_starts_ends_it(
+    spark_home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(spark_home / "bin" / "spark-pipelines", "exec sleep 600")
+    started: list[int] = []
+
+    class Starting(subprocess.Popen[str]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+            os.kill(os.getpid(), signal.SIGINT)  # it runs, and nobody has it yet
+
+    monkeypatch.setattr(subprocess, "Popen", Starting)
+    result = run(project)
+    assert result.exit_code == 130, result.output
+    assert result.stderr == "tickertape: interrupted; stopping Spark\n"
+    [pid] = started
+    assert is_gone(pid)
 
 
 @pytest.mark.slow

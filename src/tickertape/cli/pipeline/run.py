@@ -163,7 +163,7 @@ def run_runner(
 
     When this process is interrupted or ended, the runner and all it started are ended first."""
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
-    with _ended_by_signals():
+    with _signals() as signals:
         process = subprocess.Popen(
             command,
             cwd=directory,
@@ -176,13 +176,16 @@ def run_runner(
             start_new_session=True,  # a Ctrl-C is for us: we end it as a whole
         )
         try:
+            signals.arm()
             assert process.stdout is not None
             _show(process.stdout, lines, verbose=verbose)
             return process.wait(), list(lines)
         except KeyboardInterrupt:
+            signals.armed = False
             click.echo("tickertape: interrupted; stopping Spark", err=True)
             raise
         finally:
+            signals.armed = False
             _end(process)
 
 
@@ -204,18 +207,35 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
+class _Signals:
+    """Turns SIGINT and SIGTERM into `KeyboardInterrupt`, but only while `armed`: the runner is never left
+    behind half started, and its end is not interrupted."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self._noted = False
+
+    def __call__(self, *_: object) -> None:
+        self._noted = True
+        if self.armed:
+            raise KeyboardInterrupt
+
+    def arm(self) -> None:
+        """From now on a signal interrupts; one that has arrived does now."""
+        self.armed = True
+        if self._noted:
+            raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does, so that nothing is left behind."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def _signals() -> Iterator[_Signals]:
+    handler = _Signals()
+    before = [(number, signal.signal(number, handler)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
-        yield
+        yield handler
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, former in before:
+            signal.signal(number, former)
 
 
 def reason(lines: Sequence[str], code: int) -> str:
