@@ -14,6 +14,7 @@ _ENGINE = "unit/engine/test_transactions.py"
 _GATHERED = "unit/client/test_transaction.py"
 _KNOWN = "unit/engine/test_transaction_records.py"
 _LIVES = "simulation/test_transactions.py"
+_REBUILT = "unit/journal/test_rebuild.py"
 _STAGED = "unit/journal/test_staging.py"
 
 TRANSACTION_MUTATIONS: Final = (
@@ -50,6 +51,24 @@ TRANSACTION_MUTATIONS: Final = (
         "    if through.chain is None or through.ending.verdict not in",
         "    if through.chain is not None or through.ending.verdict not in",
         (_CHAINS,),
+        promise="invariant 5",
+        tier="unit",
+    ),
+    Mutation(
+        "a start walks chained commits one by one",
+        "journal/heads.py",
+        "    valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL)\n",
+        "    valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL) & (rows['flags'] == 0)\n",
+        (_REBUILT,),
+        promise="R22",
+        tier="unit",
+    ),
+    Mutation(
+        "a chain that goes on over two windows begins with the second",
+        "journal/heads.py",
+        "            return before or self.header(0)\n",
+        "            return self.header(0)\n",
+        (_REBUILT,),
         promise="invariant 5",
         tier="unit",
     ),

@@ -1,7 +1,8 @@
 """Owns the headers of many commits at once: a window of a segment in which commit follows commit.
 
 Must never accept a commit that `SegmentScan` would not: same salt, offset, number, chain, epoch and
-checksums, body included; nor one with flags. What it does not accept it leaves to that one to judge.
+checksums, body included. What it does not accept it leaves to that one to judge, so it accepts all whole
+commits that `SegmentScan` does: each one left over costs another read of a whole window.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from tickertape.base.limits import commit_header_bytes
-from tickertape.journal.format import COMMIT_MAGIC, CommitHeader, CommitKind
+from tickertape.journal.format import COMMIT_MAGIC, FLAG_CONTINUES, CommitHeader, CommitKind
 
 COMMIT_DTYPE: Final = np.dtype(
     [
@@ -63,15 +64,29 @@ class Heads(NamedTuple):
     rows: npt.NDArray[np.void]
     """Their headers, `COMMIT_DTYPE`."""
 
-    def last(self) -> CommitHeader:
-        """The header of the last one."""
-        row = self.rows[-1]
+    def header(self, index: int) -> CommitHeader:
+        """The header of one of them."""
+        row = self.rows[index]
         fields = (
             *("flags", "codec", "salt", "offset", "number", "first_position", "messages", "body_bytes"),
             *("synced_through", "timestamp", "body_crc", "chain", "epoch"),
             *("head_bytes", "head_crc", "crc"),
         )
         return CommitHeader._make((CommitKind(int(row["kind"])), *(int(row[name]) for name in fields)))
+
+    def last(self) -> CommitHeader:
+        """The header of the last one."""
+        return self.header(-1)
+
+    def chain(self, before: CommitHeader | None) -> CommitHeader | None:
+        """The first commit of a chain (one transaction) that has no end up to the last of them.
+
+        `before`: that of the commits before them."""
+        ended = np.flatnonzero((self.rows["flags"] & FLAG_CONTINUES) == 0)
+        if not len(ended):
+            return before or self.header(0)
+        first = int(ended[-1]) + 1
+        return self.header(first) if first < len(self.starts) else None
 
 
 def read_heads(window: bytes, expected: Expected) -> Heads | None:
@@ -93,7 +108,7 @@ def read_heads(window: bytes, expected: Expected) -> Heads | None:
     valid &= rows["number"] == np.arange(count, dtype=np.uint64) + np.uint64(expected.number)
     valid &= rows["chain"] == np.concatenate((np.array([expected.chain], np.uint32), crcs[:-1]))
     kinds = rows["kind"]
-    valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL) & (rows["flags"] == 0)
+    valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL)
     valid &= (kinds != CommitKind.MARK) | (rows["messages"] == 0)
     good = count if valid.all() else int(valid.argmin())
     seals = np.flatnonzero(kinds[:good] == CommitKind.SEAL)

@@ -282,7 +282,7 @@ def read_through(disk: Disk, file: Seen, until: int | None = None) -> Through:
             for found in scan.stretches(until):
                 if isinstance(found, Heads):
                     rebuild.take_many(found)
-                    at, chain = found.last().end, None
+                    at, chain = found.last().end, found.chain(chain)
                 else:
                     rebuild.take(*found)
                     at = found.header.end

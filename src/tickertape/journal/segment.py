@@ -109,15 +109,18 @@ class SegmentScan:
                 return
 
     def stretches(self, until: int | None = None) -> Iterator[Heads | Commit]:
-        """As `commits` of a deep scan from the beginning, but many commits at once where they are small, none
-        of which has flags. `until`: where a chain begins that was found to have no end."""
+        """As `commits` of a deep scan from the beginning, but many commits at once where they are small.
+
+        `until`: where a chain begins that was found to have no end. Reads each byte twice at most, whatever
+        the commits are: a start takes time in proportion to the bytes of the segment."""
         offset, number = segment_header_bytes, self._header.first_commit
         last: CommitHeader | None = None
         while last is None or last.kind is not CommitKind.SEAL:
             if offset == until:
                 self.ending = Ending(Verdict.UNFINISHED, offset, self._chain, last, offset)
                 return
-            window = self._read(offset, _STRETCH_BYTES)
+            size = _STRETCH_BYTES if until is None else min(_STRETCH_BYTES, until - offset)
+            window = self._read(offset, size)
             heads = read_heads(
                 window, Expected(self._header.salt, self._header.epoch, offset, number, self._chain)
             )

@@ -10,6 +10,8 @@ from tests.unit.journal.written import Written
 from tickertape.base.errors import BadBatch
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.journal.format import (
+    FLAG_CONTINUES,
+    FLAG_ENDS,
     CommitHeader,
     CommitKind,
     decode_segment_header,
@@ -18,7 +20,7 @@ from tickertape.journal.format import (
 )
 from tickertape.journal.heads import Expected, Heads, read_heads
 from tickertape.journal.rebuild import IndexRebuild
-from tickertape.journal.segment import Commit, SegmentScan, Verdict
+from tickertape.journal.segment import Commit, Ending, SegmentScan, Verdict
 
 SALT = 77
 
@@ -46,19 +48,25 @@ def random_batch(rng: Random, sequences: dict[int, int], kinds: bool) -> Message
     return merge(batches, stamps)
 
 
-def segment(seed: int, commits: int = 150) -> tuple[bytes, list[Commit]]:
-    """Commits as they follow each other from offset 512, the last one a seal without a footer."""
+def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[bytes, list[Commit]]:
+    """Commits as they follow each other from offset 512, the last one a seal without a footer; data commits
+    with the flags of chains, if wanted."""
     rng = Random(seed)
+    flags = 0
     sequences: dict[int, int] = {}
     data, made, chain, position = b"", [], 9, 0
     for number in range(1, commits + 1):
         kind = CommitKind.DATA if rng.random() < 0.8 else CommitKind.MARK
         kind = CommitKind.SEAL if number == commits else kind
         batch = random_batch(rng, sequences, rng.random() < 0.5) if kind is CommitKind.DATA else None
+        if kind is CommitKind.DATA and chained:
+            flags = FLAG_ENDS if flags == FLAG_CONTINUES and rng.random() < 0.4 else FLAG_CONTINUES
+        else:
+            flags = 0
         body = batch.encode() if batch is not None else b""
         header = CommitHeader(
             kind=kind,
-            flags=0,
+            flags=flags,
             codec=0,
             salt=SALT,
             offset=512 + len(data),
@@ -94,9 +102,10 @@ def canonical(rebuild: IndexRebuild) -> object:
     )
 
 
+@pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_many_at_once_are_what_they_are_one_by_one(seed: int) -> None:
-    data, made = segment(seed)
+def test_many_at_once_are_what_they_are_one_by_one(seed: int, chained: bool) -> None:
+    data, made = segment(seed, chained=chained)
     one_by_one, at_once = IndexRebuild(1), IndexRebuild(1)
     for commit in made:
         one_by_one.take(*commit)
@@ -172,3 +181,54 @@ def test_a_segment_is_walked_in_stretches_to_the_same_end() -> None:
     assert fast.ending == scan.ending
     assert fast.ending is not None
     assert fast.ending.verdict is Verdict.CLEAN
+
+
+def walk(written: Written) -> tuple[list[Heads | Commit], Ending, list[int]]:
+    """What a walk in stretches through the first segment of a killed server gives, how it ends, and the size
+    of each of its reads of commits, the search behind the last one left out."""
+    disk = written.disk.kill_clone()
+    handle = disk.open(segment_path(1), write=False)
+    header, chain = decode_segment_header(disk.read(handle, 0, 512))
+    reads: list[int] = []
+
+    def read(offset: int, size: int) -> bytes:
+        data = disk.read(handle, offset, size)
+        reads.append(len(data))
+        return data
+
+    scan = SegmentScan(read, disk.size(handle), header, chain)
+    found, last = [], 0
+    for stretch in scan.stretches():
+        found.append(stretch)
+        last = len(reads)
+    assert scan.ending is not None
+    return found, scan.ending, reads[:last]
+
+
+@pytest.mark.parametrize("pattern", ["plain", "chained", "by turns"])
+def test_stretches_read_chained_commits_once(pattern: str) -> None:
+    written = Written(segment_bytes=1 << 20)
+    for _ in range(150):
+        if pattern != "chained":
+            written.publish(count=1, size=200)
+        if pattern != "plain":
+            written.transact(1, 1, size=200)
+    found, ending, reads = walk(written)
+    assert ending.verdict is Verdict.CLEAN
+    assert (len(found), len(reads)) == (1, 1), "all of them at once"
+
+
+def test_stretches_show_where_a_chain_without_its_end_begins() -> None:
+    written = Written(segment_bytes=1 << 20)
+    written.publish()
+    written.transact(2, 3)
+    written.transact(4, 5, 6, 1, jobs=2)
+    ((heads,), _, _) = walk(written)
+    assert isinstance(heads, Heads)
+    chain = heads.chain(None)
+    assert chain is not None
+    assert (chain.first_position, chain.messages) == (8, 4)
+    rest = Heads(heads.window, heads.starts[-1:], heads.rows[-1:])
+    assert rest.chain(chain) == chain, "begun in commits before"
+    whole = Heads(heads.window, heads.starts[:3], heads.rows[:3])
+    assert whole.chain(chain) is None
