@@ -144,10 +144,11 @@ class Staging:
                 part=name,
             )
             size += label_bytes(label)
-        self._check_room(transaction, size, beginning=part is None)
+        replaced = None if label is None else part
+        self._check_room(transaction, size, beginning=part is None, replaced=replaced)
         if label is not None:
-            if part is not None:
-                self._drop(part)
+            if replaced is not None:
+                self._drop(replaced)
             part = Part(transaction, name, self._next_file, session.conn, now.mono)
             self._next_file += 1
             self._add(part)
@@ -171,9 +172,13 @@ class Staging:
         part.conn = None
         self._submit(part, session.conn, Staged(id=id, messages=part.messages), 0, task)
 
-    def _check_room(self, transaction: Transaction, size: int, *, beginning: bool) -> None:
+    def _check_room(
+        self, transaction: Transaction, size: int, *, beginning: bool, replaced: Part | None
+    ) -> None:
+        """Raise unless `size` bytes more may be staged once the part `replaced` is dropped."""
         limits = self.limits
-        parts = self._parts.get(transaction, {}).values()
+        parts = [part for part in self._parts.get(transaction, {}).values() if part is not replaced]
+        freed = 0 if replaced is None else replaced.offset
         if sum([part.offset for part in parts]) + size > limits.transaction_bytes:
             raise TransactionTooLarge(
                 f"more than {limits.transaction_bytes} bytes are staged for {told(transaction)}: commit less "
@@ -184,7 +189,7 @@ class Staging:
                 f"{transaction_batches_max} batches are staged for {told(transaction)}: stage more messages "
                 "in each, or commit less at a time"
             )
-        if self.bytes + size > limits.disk_bytes:
+        if self.bytes - freed + size > limits.disk_bytes:
             raise StagingFull(
                 f"more than {limits.disk_bytes} bytes are staged: commit or abort what is, or raise "
                 "disk_limit of [transactions]"
