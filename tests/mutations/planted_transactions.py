@@ -14,6 +14,7 @@ _ENGINE = "unit/engine/test_transactions.py"
 _GATHERED = "unit/client/test_transaction.py"
 _KNOWN = "unit/engine/test_transaction_records.py"
 _LIVES = "simulation/test_transactions.py"
+_STAGING = "unit/engine/test_staging.py"
 _REBUILT = "unit/journal/test_rebuild.py"
 _STAGED = "unit/journal/test_staging.py"
 
@@ -98,6 +99,15 @@ TRANSACTION_MUTATIONS: Final = (
         (_LIVES,),
         promise="invariant 5",
         tier="simulation",
+    ),
+    Mutation(
+        "what is staged of a committed transaction is dropped before the log is synced",
+        "engine/transactions.py",
+        "        self.staging.committed(current.transaction, current.end)\n",
+        "        self.staging.committed(current.transaction, 0)\n",
+        (_STAGING,),
+        promise="invariant 16",
+        tier="unit",
     ),
     Mutation(
         "who has fewest names of transactions loses one for who has most",

@@ -1,11 +1,13 @@
 """Owns what is staged for transactions and not committed: parts, who stages them, how large they are.
 
 Nothing of it is in the log or visible to anybody. Must never call a part prepared before its file is durable,
-or keep what an unprepared part of a lost connection was.
+drop a committed one before the log is durable that has it, or keep what an unprepared part of a lost
+connection was.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tickertape.base.errors import (
@@ -104,8 +106,12 @@ class Staging:
         """By token: the part, the connection to answer, the answer, and bytes that are written."""
         self.unwritten_bytes = 0
         self.bytes = 0
-        """What all parts take on disk."""
+        """What all parts take on disk that are not committed."""
         self.count = 0
+        self._committed: deque[tuple[int, list[Part]]] = deque()
+        """Parts of committed transactions whose files are still needed: until the log is synced up to the
+        position with which each entry begins, a power loss may take their messages out of it."""
+        self._committed_bytes = self._committed_count = 0
         self._look_at: float | None = None
         self.expired = 0
         """Transactions dropped for their age since the start."""
@@ -255,6 +261,33 @@ class Staging:
         for part in list(self._parts.get(transaction, {}).values()):
             self._drop(part)
 
+    def committed(self, transaction: Transaction, end: int) -> None:
+        """Its messages are in the log, which is not synced up to the position `end` yet: `synced` drops what
+        is staged for it."""
+        parts = list(self._parts.get(transaction, {}).values())
+        for part in parts:
+            self._forget(part)
+            self._committed_bytes += part.offset
+        self._committed_count += len(parts)
+        self._committed.append((end, parts))
+
+    def synced(self, end: int) -> None:
+        """The log is synced up to the position `end`."""
+        while self._committed and self._committed[0][0] <= end:
+            _, parts = self._committed.popleft()
+            self._committed_count -= len(parts)
+            for part in parts:
+                self._committed_bytes -= part.offset
+                self._remove(part)
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether much waits for a sync of the log: under the policy `never` none comes by itself."""
+        return (
+            4 * self._committed_count >= staged_parts_max
+            or 4 * self._committed_bytes >= self.limits.disk_bytes
+        )
+
     def gone(self, conn: int) -> None:
         """A connection is gone: what it did not prepare is nothing."""
         for parts in list(self._parts.values()):
@@ -291,6 +324,10 @@ class Staging:
             self._look_at = part.touched + self.limits.age_seconds
 
     def _drop(self, part: Part) -> None:
+        self._forget(part)
+        self._remove(part)
+
+    def _forget(self, part: Part) -> None:
         part.dropped = True
         parts = self._parts[part.transaction]
         del parts[part.name]
@@ -298,6 +335,8 @@ class Staging:
             del self._parts[part.transaction]
         self.count -= 1
         self.bytes -= part.offset
+
+    def _remove(self, part: Part) -> None:
         self._effects.append(StagingJob(self._new_token(), StageDrop(part.file)))
 
 

@@ -263,6 +263,7 @@ class Transactions:
 
     def moved(self, now: Now) -> None:
         """The journal went on."""
+        self.staging.synced(self._journal.synced_end)
         current = self._current
         if current is None or current.opening:
             return
@@ -393,7 +394,11 @@ class Transactions:
         # Not before: who commits it once more would be told that it is in the log.
         self._committed.take(record)
         self.committed += 1
-        self.staging.drop_all(current.transaction)
+        assert current.end is not None
+        self.staging.committed(current.transaction, current.end)
+        self.staging.synced(self._journal.synced_end)
+        if self.staging.wants_sync:
+            self._journal.sync_soon(now)
         self._answer(current, answer)
         self._advance(now)
 

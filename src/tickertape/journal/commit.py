@@ -9,7 +9,6 @@ one is in flight, or go on after the first failure (it latches). Running out of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.base.limits import MIB, commit_header_bytes, mark_idle_seconds
@@ -34,21 +33,12 @@ from tickertape.journal.jobs import (
     WriteCommit,
 )
 from tickertape.journal.pending import Next, Pending
-from tickertape.journal.persisted import Persisted, SyncPolicy
+from tickertape.journal.persisted import InFlight, Persisted, SyncPolicy
 from tickertape.journal.reached import Reached
 from tickertape.journal.reserve import Reserve
 
 _SPARE_BYTES = 16 * MIB
 """By how much a segment that is made for a chain is larger: for what is accepted before the chain."""
-
-
-class _InFlight(NamedTuple):
-    job: Job
-    persisted: Persisted | None
-    end: int
-    """Position after the commit."""
-    continues: bool
-    """More of its chain follows: nothing of it is shown before the end."""
 
 
 class GroupCommit:
@@ -62,6 +52,8 @@ class GroupCommit:
         """Position of the next message to be accepted."""
         self.persisted_end = log_end.position
         """Position after the last message whose commit reached its level."""
+        self.synced_end = log_end.position
+        """Position after the last message that a sync is known to have made durable, whatever the policy."""
         self.failure: TickertapeError | None = None
         self.closed = False
         self.active: Active | None = None
@@ -72,7 +64,7 @@ class GroupCommit:
         """Of the last commit."""
         self._policy = policy
         self._interval = interval_seconds
-        self._reserve = Reserve(segment_bytes)
+        self.reserve = Reserve(segment_bytes)
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
         self._pending = Pending()
@@ -80,7 +72,7 @@ class GroupCommit:
         self._wanted = 0
         """Room that a chain will need, asked for before it is accepted."""
         self._written_end = log_end.position
-        self._in_flight: _InFlight | None = None
+        self._in_flight: InFlight | None = None
         self._mark_at: float | None = None
         self._sync_at: float | None = None
         self._closing = False
@@ -125,7 +117,7 @@ class GroupCommit:
         Look at `has_room`, and at `full`, after each answer of the disk."""
         if self._wanted and not nbytes:
             # Full for a chain is not full for the others, nor for the next chain: what they need is tried.
-            self._reserve.give_up()
+            self.reserve.give_up()
         self._wanted = nbytes
         self._advance(now)
 
@@ -174,12 +166,18 @@ class GroupCommit:
         """A deadline has come."""
         self._advance(now)
 
+    def sync_soon(self, now: Now) -> None:
+        """Sync what was written without one as soon as no chain is in the way, whatever the policy."""
+        if self._sync_at is None or self._sync_at > now.mono:
+            self._sync_at = now.mono
+        self._advance(now)
+
     def close(self, now: Now) -> None:
         """Write what is pending, seal, and be `closed`. Nothing may be appended afterwards.
 
         On a full disk, what does not fit is given up: it was never reported as persisted."""
         self._closing = True
-        self._mark_at = self._reserve.retry_at = None
+        self._mark_at = self.reserve.retry_at = None
         self._advance(now)
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -203,7 +201,7 @@ class GroupCommit:
         """Monotonic second at which `wake` is wanted."""
         if self.closed or self.failure is not None:
             return None
-        retry_at = self._reserve.retry_at
+        retry_at = self.reserve.retry_at
         times = [retry_at] if self._in_flight else [retry_at, self._mark_at, self._sync_at]
         return min([time for time in times if time is not None], default=None)
 
@@ -227,23 +225,12 @@ class GroupCommit:
     @property
     def full(self) -> bool:
         """There is no room for another segment; tried again once a second."""
-        return self._reserve.full
+        return self.reserve.full
 
     @property
     def full_reason(self) -> str:
         """What there is no room of while it is `full`, and what to do."""
-        return self._reserve.full_reason
-
-    @property
-    def prepared_bytes(self) -> int:
-        """What the segment that is reserved and not begun takes."""
-        prepared = self._reserve.prepared
-        return 0 if prepared is None else prepared.capacity
-
-    @property
-    def coming_bytes(self) -> int:
-        """What the next segment will take that is not reserved yet."""
-        return self._reserve.coming_bytes
+        return self.reserve.full_reason
 
     @property
     def epoch(self) -> int:
@@ -268,21 +255,21 @@ class GroupCommit:
         if self.active is None:
             if self._closing and self._next is None:
                 self.closed = True
-            elif self._reserve.prepared is not None and not self._closing:
+            elif self.reserve.prepared is not None and not self._closing:
                 self._begin_segment(now)
         elif self._closing and self._next is None:
             if not self._sync_sent():
                 self._send_seal()
         elif self._mark_at is not None and now.mono >= self._mark_at:
             self._write(CommitKind.MARK, None)
-        elif self._sync_at is not None and now.mono >= self._sync_at:
+        elif self._sync_due(now):
             self._sync_sent()
 
     def _next_sent(self, now: Now) -> bool:
         """Send the next commit, or what must come before it; False when it has to wait."""
         assert self._next is not None
-        if self._sync_at is not None and now.mono >= self._sync_at and not self._chained:
-            return self._sync_sent()  # commits that keep coming must not put it off
+        if not self._chained and self._sync_due(now) and self._sync_sent():
+            return True  # commits that keep coming must not put it off
         if self.active is not None and self._next.fits(self.active):
             following, self._next = self._next, None
             self._pending.bytes -= following.pending_bytes
@@ -292,7 +279,7 @@ class GroupCommit:
         if self._fits_prepared(self._next.segment_bytes):
             self._begin_segment(now)
             return True
-        if self._closing and self.full and self._reserve.preparing is None:
+        if self._closing and self.full and self.reserve.preparing is None:
             self._pending.clear()
             self._next = None
         return False
@@ -350,8 +337,11 @@ class GroupCommit:
         self._send(job, persisted, end=self._written_end, continues=continues)
 
     def _send(self, job: Job, persisted: Persisted | None, *, end: int = -1, continues: bool = False) -> None:
-        self._in_flight = _InFlight(job, persisted, end, continues)
+        self._in_flight = InFlight(job, persisted, end, continues)
         self._jobs.append(job)
+
+    def _sync_due(self, now: Now) -> bool:
+        return self._sync_at is not None and now.mono >= self._sync_at
 
     def _sync_sent(self) -> bool:
         """Sync what was written without one, if there is any (policies `interval` and `never`)."""
@@ -368,7 +358,7 @@ class GroupCommit:
         assert flight.job is job
         if isinstance(job, WriteCommit):
             if job.sync:
-                self._synced_through = job.number
+                self._synced(job.number)
             if flight.persisted is None:
                 return
             self._chained.append(flight.persisted)
@@ -381,7 +371,7 @@ class GroupCommit:
                 elif self._policy is SyncPolicy.INTERVAL and self._sync_at is None:
                     self._sync_at = now.mono + self._interval
         elif isinstance(job, SyncSegment):
-            self._synced_through = job.number
+            self._synced(job.number)
             if not self._closing:
                 self._mark_at = now.mono + mark_idle_seconds
         elif isinstance(job, SealSegment):
@@ -389,8 +379,12 @@ class GroupCommit:
         else:
             if isinstance(job, RollSegment):
                 self.sealed_through = job.old
-            self._synced_through = self._commit - 1
+            self._synced(self._commit - 1)
             self._mark_at = self._sync_at = None
+
+    def _synced(self, commit: int) -> None:
+        """Everything that was written, up to a commit, is durable: one job is in flight at a time."""
+        self._synced_through, self.synced_end = commit, self._written_end
 
     def _latch(self, job: Job, error: OSError) -> None:
         """The first failed write or sync: what is on the disk is unknown from here on, so nothing more is
@@ -399,7 +393,7 @@ class GroupCommit:
         self.failure = JournalFailed(
             f"{what} failed: {error}. Nothing more is acknowledged; stop, mend the disk, and start again."
         )
-        self._reserve.retry_at = self._mark_at = self._sync_at = None
+        self.reserve.retry_at = self._mark_at = self._sync_at = None
         self._jobs.clear()
 
     # -- segments -------------------------------------------------------------------------------------
@@ -407,20 +401,20 @@ class GroupCommit:
     def _prepare_ahead(self, now: Now) -> None:
         """Reserve the segment after the active one when half of that is used, or when the next commit needs
         it."""
-        active, prepared = self.active, self._reserve.prepared
+        active, prepared = self.active, self.reserve.prepared
         waits = self._next is not None and (active is None or not self._next.fits(active))
         needed = self._next.segment_bytes if self._next is not None and waits else 0
         if self._wants_segment():
             waits, needed = True, max(needed, self._wanted_bytes())
         elif self._next is None and (self._closing or (active is not None and active.offset <= active.half)):
             return
-        if not self._reserve.may_ask(now):
+        if not self.reserve.may_ask(now):
             return
         if prepared is not None and needed <= prepared.capacity:
             return
         if active is None or waits or active.offset > active.half:
             number = active.header.number + 1 if active else self._end.segment + 1
-            self._jobs.append(self._reserve.ask(number, needed))
+            self._jobs.append(self.reserve.ask(number, needed))
 
     def _wants_segment(self) -> bool:
         """Whether a segment is to begin because the active one has no room for a chain: not in the middle of
@@ -433,14 +427,14 @@ class GroupCommit:
 
     def _fits_prepared(self, nbytes: int) -> bool:
         """Whether a segment of `nbytes` is reserved."""
-        prepared = self._reserve.prepared
+        prepared = self.reserve.prepared
         return prepared is not None and nbytes <= prepared.capacity
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
         if error is not None and not isinstance(error, NoRoom):
             self._latch(job, error)
             return
-        smaller = self._reserve.done(job, error, salt, now)
+        smaller = self.reserve.done(job, error, salt, now)
         if smaller is not None:
             self._jobs.append(smaller)
 
@@ -450,7 +444,7 @@ class GroupCommit:
             self._start_segment(self.active, now)
 
     def _start_segment(self, old: Active | None, now: Now) -> None:
-        number, capacity, salt = self._reserve.take()
+        number, capacity, salt = self.reserve.take()
         seal: list[Buffer] = []
         chain, used = self._end.chain, self._end.used
         if old is not None:

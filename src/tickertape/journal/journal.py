@@ -96,6 +96,10 @@ class Journal:
         """A deadline has come."""
         self._commit.wake(now)
 
+    def sync_soon(self, now: Now) -> None:
+        """Sync what was persisted without one, under the policies `interval` and `never`."""
+        self._commit.sync_soon(now)
+
     def close(self, now: Now) -> None:
         """Write what is pending, then seal; `closed` tells when."""
         self._commit.close(now)
@@ -143,12 +147,14 @@ class Journal:
     @property
     def file_bytes(self) -> int:
         """What all segment files take, reserves included, without those whose removal is on its way."""
-        return sum([segment.file_bytes for segment in self.view.segments]) + self._commit.prepared_bytes
+        return (
+            sum([segment.file_bytes for segment in self.view.segments]) + self._commit.reserve.prepared_bytes
+        )
 
     @property
     def coming_bytes(self) -> int:
         """By how much that grows when the next segment is prepared."""
-        return self._commit.coming_bytes
+        return self._commit.reserve.coming_bytes
 
     @property
     def accepted_end(self) -> int:
@@ -159,6 +165,12 @@ class Journal:
     def persisted_end(self) -> int:
         """Position after the last persisted message."""
         return self._commit.persisted_end
+
+    @property
+    def synced_end(self) -> int:
+        """Position after the last message that is known to be durable; `persisted_end` is that only under the
+        policy `always`."""
+        return self._commit.synced_end
 
     @property
     def failure(self) -> TickertapeError | None:

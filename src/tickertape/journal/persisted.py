@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
+from tickertape.journal.jobs import Job
 
 
 class SyncPolicy(Enum):
@@ -30,3 +31,14 @@ class Persisted(NamedTuple):
     """Offset after the commit in its segment."""
     chained: bool = False
     """It is one of a chain: its bodies may lie in a file that was mapped."""
+
+
+class InFlight(NamedTuple):
+    """The job that the disk carries out, and what is true when it succeeded."""
+
+    job: Job
+    persisted: Persisted | None
+    end: int
+    """Position after the commit."""
+    continues: bool
+    """More of its chain follows: nothing of it is shown before the end."""

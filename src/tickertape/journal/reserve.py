@@ -43,6 +43,11 @@ class Reserve:
         self._needed = 0
 
     @property
+    def prepared_bytes(self) -> int:
+        """What the segment that is reserved and not begun takes."""
+        return 0 if self.prepared is None else self.prepared.capacity
+
+    @property
     def coming_bytes(self) -> int:
         """What the next segment will take that is not prepared yet; 0 when it is."""
         if self.prepared is not None:

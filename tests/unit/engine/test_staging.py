@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.test_transactions import Sink, bodies_of, sink, world
 from tickertape.engine import staging as staging_module
-from tickertape.wire.commands import Committed
+from tickertape.journal.persisted import SyncPolicy
+from tickertape.journal.staging import STAGING_DIRECTORY
+from tickertape.wire.commands import Committed, Transaction
 
 __all__ = ["sink", "world"]
 
@@ -46,4 +50,95 @@ def test_stage_refused_for_room_leaves_the_part_it_would_replace(world: EngineWo
     other = Sink(world, "other")
     assert other.stage(bytes(2_000)) == "transaction_too_large"
     assert isinstance(other.commit("0"), Committed)
+    assert bodies_of(world) == [b"1"]
+
+
+def files_of(world: EngineWorld) -> list[str]:
+    return world.disk.names(STAGING_DIRECTORY)
+
+
+def unsynced(policy: SyncPolicy) -> tuple[EngineWorld, Sink]:
+    """A server that acknowledges what is written, before it is synced."""
+    world = EngineWorld(1, recorded=frozenset({"a"}), policy=policy)
+    return world, Sink(world)
+
+
+@pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.NEVER])
+def test_commit_under_a_lazy_policy_keeps_staged_files_until_the_chain_is_synced(policy: SyncPolicy) -> None:
+    world, sink = unsynced(policy)
+    sink.prepared(b"1")
+    assert isinstance(sink.commit("0"), Committed)
+    assert len(files_of(world)) == 1
+    assert (world.broker.transactions.staging.count, world.broker.transactions.staging.bytes) == (0, 0)
+    repeated = sink.commit("0")
+    assert isinstance(repeated, Committed)
+    assert repeated.repeated
+    assert len(files_of(world)) == 1, "also when it is asked for again"
+    world.wake(0.5)
+    world.settle()
+    assert len(files_of(world)) == 1
+    if policy is SyncPolicy.INTERVAL:
+        world.wake(0.6)
+    else:
+        world.broker.journal.sync_soon(world.now())
+        world.wake()
+    world.settle()
+    assert files_of(world) == []
+
+
+def test_commit_under_sync_always_drops_staged_files_at_once(world: EngineWorld, sink: Sink) -> None:
+    sink.prepared(b"1")
+    sink.commit("0")
+    assert files_of(world) == []
+
+
+def test_power_loss_before_the_sync_leaves_the_transaction_in_the_log_or_staged() -> None:
+    seen = set()
+    for seed in range(30):
+        world, sink = unsynced(SyncPolicy.INTERVAL)
+        sink.prepared(b"1")
+        sink.prepared(b"2", part="1")
+        assert isinstance(sink.commit("0", "1"), Committed)
+        world.disk = world.disk.crash_clone(Random(seed))
+        world.open()
+        lost = not bodies_of(world)
+        seen.add(lost)
+        answer = Sink(world, "other").commit("0", "1")
+        assert isinstance(answer, Committed)
+        assert answer.repeated is not lost
+        assert bodies_of(world) == [b"1", b"2"]
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("bound", ["disk_bytes", "staged_parts_max"])
+def test_many_committed_parts_that_wait_for_a_sync_have_one_made(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    world, sink = unsynced(SyncPolicy.NEVER)
+    if bound == "disk_bytes":
+        world.broker.transactions.staging.limits.disk_bytes = 4_000
+    else:
+        monkeypatch.setattr(staging_module, "staged_parts_max", 8)
+    most = 0
+    for number in range(20):
+        name = Transaction(publisher="sink", name=str(number))
+        sink.prepared(bytes(300), transaction=name)
+        assert isinstance(sink.commit("0", transaction=name), Committed)
+        most = max(most, len(files_of(world)))
+    assert most == 1, "the second is a quarter of the bound"
+
+
+def test_staged_files_of_a_commit_go_at_a_clean_stop_or_the_next_start() -> None:
+    world, sink = unsynced(SyncPolicy.NEVER)
+    sink.prepared(b"1")
+    sink.commit("0")
+    world.broker.close(world.now())
+    world.collect()
+    world.settle()
+    assert world.broker.journal.closed
+    assert files_of(world) == []
+    world.disk = world.disk.kill_clone()
+    world.open()
+    world.settle()
+    assert files_of(world) == []
     assert bodies_of(world) == [b"1"]
