@@ -18,7 +18,8 @@ from tickertape.journal.format import FORMAT_VERSION, JOURNAL_DIRECTORY
 IDENTITY_FILE: Final = "identity.json"
 LOCK_FILE: Final = "lock"
 _TEMPORARY: Final = "identity.json.new"
-_KNOWN: Final = frozenset({IDENTITY_FILE, LOCK_FILE, _TEMPORARY, JOURNAL_DIRECTORY, "lost+found"})
+CREATED_NAMES: Final = frozenset({IDENTITY_FILE, LOCK_FILE, _TEMPORARY, JOURNAL_DIRECTORY, "lost+found"})
+"""What may be in a directory without an identity: its creation was interrupted, or the file system is new."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,7 +50,7 @@ def open_identity(
     """
     names = set(disk.names("."))
     if IDENTITY_FILE not in names:
-        foreign = sorted(names - _KNOWN)
+        foreign = sorted(names - CREATED_NAMES)
         if foreign:
             raise NotAJournal(
                 f"the data directory is not empty and has no {IDENTITY_FILE} "

@@ -22,7 +22,7 @@ from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format import FORMAT_VERSION
 
 RETIRED_FILE: Final = "retired.bin"
-RETIRED_NEW_FILE: Final = "retired.bin.new"
+_TEMPORARY: Final = "retired.bin.new"
 _MAGIC: Final = b"TKTRET\x00\x00"
 _HEAD_BYTES: Final = 16
 _U8: Final = np.dtype("<u8")
@@ -225,14 +225,14 @@ def write_retired(disk: Disk, retired: Retired) -> None:
         data = encode_retired(retired)
     except OverflowError as error:
         raise OSError(str(error)) from None
-    handle = disk.open(RETIRED_NEW_FILE, create=RETIRED_NEW_FILE not in disk.names("."))
+    handle = disk.open(_TEMPORARY, create=_TEMPORARY not in disk.names("."))
     try:
         disk.truncate(handle, 0)
         disk.write(handle, 0, [data])
         disk.sync(handle)
     finally:
         disk.close(handle)
-    disk.rename(RETIRED_NEW_FILE, RETIRED_FILE)
+    disk.rename(_TEMPORARY, RETIRED_FILE)
     disk.sync_directory(".")
 
 

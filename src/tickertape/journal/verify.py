@@ -12,29 +12,23 @@ from typing import Final
 from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
 from tickertape.base.limits import segment_header_bytes
 from tickertape.base.ports import Disk
+from tickertape.journal.directory import DATA_NAMES
 from tickertape.journal.format import (
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
-    SPILL_DIRECTORY,
     FormatError,
     decode_segment_header,
     segment_number,
     segment_path,
 )
-from tickertape.journal.identity import IDENTITY_FILE, LOCK_FILE, read_identity
+from tickertape.journal.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.reached import END_FILE, Reached, read_reached
 from tickertape.journal.recovery import check_retired_link
 from tickertape.journal.report import Finding, Report, RetiredSummary, SegmentSummary
-from tickertape.journal.retired import RETIRED_FILE, RETIRED_NEW_FILE, Retired, read_retired
+from tickertape.journal.retired import RETIRED_FILE, Retired, read_retired
 from tickertape.journal.seen import Head, Seen, leftovers, look
 from tickertape.journal.walk import Progress, SegmentWalk, opened
 
-_NAMES: Final = frozenset(
-    {
-        *(IDENTITY_FILE, LOCK_FILE, END_FILE, RETIRED_FILE, RETIRED_NEW_FILE),
-        *(JOURNAL_DIRECTORY, QUARANTINE_DIRECTORY, SPILL_DIRECTORY, "lost+found"),
-    }
-)
 _LOOKS_MAX: Final = 5
 """How often a directory is looked at again when a server seems to have removed a segment meanwhile."""
 
@@ -87,8 +81,8 @@ class _Looking:
             neither = f"there is neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
             raise NotAJournal(f"no journal in {self._disk.where}: {neither}")
         for name in names:
-            if name not in _NAMES:
-                self._note(name, 0, "no name of ours; it is ignored")
+            if name not in DATA_NAMES:
+                self._note(name, 0, "not a file of Tickertape; the server ignores it")
         if QUARANTINE_DIRECTORY in names:
             for name in self._disk.names(QUARANTINE_DIRECTORY):
                 path = f"{QUARANTINE_DIRECTORY}/{name}"
@@ -149,7 +143,7 @@ class _Looking:
         self._tell_retired(retired, self._read_retired(journal_id))
         self._check_first(seen, retired)
         for name in unknown:
-            self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "no name of ours; it is ignored")
+            self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "not a file of Tickertape; the server ignores it")
         previous: SegmentWalk | None = None
         for at, file in enumerate(seen):
             path = segment_path(file.number)

@@ -123,7 +123,7 @@ def test_verify_tells_damage_with_file_and_offset(directory: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, f"tickertape: {directory}: damaged in 1 place\n")
     damage, note, total = result.stdout.splitlines()
     assert damage.startswith("DAMAGE  journal/0000000001.segment at 512: commit 1 is damaged, ")
-    assert note == "note    journal/mine.txt at 0: no name of ours; it is ignored"
+    assert note == "note    journal/mine.txt at 0: not a file of Tickertape; the server ignores it"
     assert total.startswith("DAMAGED in 1: ")
 
 

@@ -1,0 +1,25 @@
+"""Owns the list of names that a server gives to files and directories of its data directory.
+
+Must never leave one out: what `journal verify` calls foreign, an operator deletes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.journal.format import QUARANTINE_DIRECTORY, SPILL_DIRECTORY
+from tickertape.journal.identity import CREATED_NAMES
+from tickertape.journal.queue_files import QUEUES_FILE
+from tickertape.journal.reached import END_FILE
+from tickertape.journal.retired import RETIRED_FILE
+from tickertape.journal.staging import STAGING_DIRECTORY
+
+_REPLACED: Final = (END_FILE, RETIRED_FILE, QUEUES_FILE)
+"""Written under a name of their own first, and renamed."""
+
+DATA_NAMES: Final = CREATED_NAMES.union(
+    _REPLACED,
+    (f"{name}.new" for name in _REPLACED),
+    (QUARANTINE_DIRECTORY, SPILL_DIRECTORY, STAGING_DIRECTORY),
+)
+"""Everything in a data directory that is not foreign, `lost+found` of the file system included."""
