@@ -13,6 +13,7 @@ _CHAINS = "unit/journal/test_chains.py"
 _ENGINE = "unit/engine/test_transactions.py"
 _GATHERED = "unit/client/test_transaction.py"
 _KNOWN = "unit/engine/test_transaction_records.py"
+_UNFINISHED = "unit/journal/test_unfinished.py"
 _LIVES = "simulation/test_transactions.py"
 _STAGING = "unit/engine/test_staging.py"
 _REBUILT = "unit/journal/test_rebuild.py"
@@ -49,8 +50,8 @@ TRANSACTION_MUTATIONS: Final = (
     Mutation(
         "recovery keeps a chain without its end",
         "journal/recovery.py",
-        "    if through.chain is None or through.ending.verdict not in",
-        "    if through.chain is not None or through.ending.verdict not in",
+        "    if chain is None or ending.verdict not in",
+        "    if chain is not None or ending.verdict not in",
         (_CHAINS,),
         promise="invariant 5",
         tier="unit",
@@ -106,6 +107,24 @@ TRANSACTION_MUTATIONS: Final = (
         "        self.staging.committed(current.transaction, current.end)\n",
         "        self.staging.committed(current.transaction, 0)\n",
         (_STAGING,),
+        promise="invariant 16",
+        tier="unit",
+    ),
+    Mutation(
+        "recovery takes each transaction without its end for staged",
+        "journal/recovery.py",
+        "    begin = chain.end if staged else offset\n",
+        "    begin = chain.end\n",
+        (_UNFINISHED,),
+        promise="invariant 16",
+        tier="unit",
+    ),
+    Mutation(
+        "a damaged part counts as one that can be committed again",
+        "journal/unfinished.py",
+        "            missing -= {_digest(block) for block in blocks}\n",
+        "            for block in blocks:\n                missing.discard(_digest(block))\n",
+        (_UNFINISHED,),
         promise="invariant 16",
         tier="unit",
     ),

@@ -30,6 +30,8 @@ from tickertape.journal.rebuild import IndexRebuild
 from tickertape.journal.retired import RETIRED_FILE, Retired, read_retired
 from tickertape.journal.seen import Head, Indexes, Seen, leftovers, look, refuse
 from tickertape.journal.segment import Ending, SegmentScan, Verdict
+from tickertape.journal.staging import STAGING_DIRECTORY
+from tickertape.journal.unfinished import Unfinished, is_staged
 
 
 class Step(Enum):
@@ -296,14 +298,16 @@ def read_through(disk: Disk, file: Seen, until: int | None = None) -> Through:
         disk.close(handle)
 
 
-def read_finished(disk: Disk, file: Seen) -> tuple[Through, CommitHeader | None]:
-    """What an unsealed segment holds but for a chain without its end, and the first commit of that.
+def read_finished(disk: Disk, file: Seen) -> tuple[Through, Unfinished | None]:
+    """What an unsealed segment holds but for a chain without its end, and that chain.
 
     Raises `JournalCorrupt` for a batch that is none."""
     through = read_through(disk, file)
-    if through.chain is None or through.ending.verdict not in (Verdict.CLEAN, Verdict.TORN):
+    chain, ending = through.chain, through.ending
+    if chain is None or ending.verdict not in (Verdict.CLEAN, Verdict.TORN):
         return through, None
-    return read_through(disk, file, until=through.chain.offset), through.chain
+    unfinished = Unfinished(chain, ending.end, max(ending.end, ending.tail_end))
+    return read_through(disk, file, until=chain.offset), unfinished
 
 
 def _finish(
@@ -313,13 +317,7 @@ def _finish(
     it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
     header = file.header
     assert header is not None
-    (index, ending, highest, unproven, _), chain = read_finished(disk, file)
-    if chain is not None:
-        # What is cut off still stands where it was staged: it is no message that anybody was told of.
-        report.append(
-            f"segment {file.number}: a transaction at {chain.offset} has no end; it is cut off, and what was "
-            f"staged for it is kept"
-        )
+    (index, ending, highest, unproven, _), unfinished = read_finished(disk, file)
     if ending.verdict is Verdict.CORRUPT:
         refuse(segment_path(file.number), ending.end, ending.detail)
     if sealed and ending.verdict is not Verdict.SEALED:
@@ -333,18 +331,17 @@ def _finish(
             assert ending.last is not None
             seal = ending.last
             if ending.tail_end > ending.end:
-                _copy_tail(disk, handle, file.number, ending)
+                _copy_tail(disk, handle, file, ending.end, ending.tail_end, ending.tail_end)
                 report.append(
                     f"segment {file.number}: {ending.tail_end - ending.end} bytes behind its seal, set aside "
                     f"in {QUARANTINE_DIRECTORY}/"
                 )
         else:
             buffers, seal = _make_seal(file, index, ending, log_time)
-        if ending.verdict is Verdict.TORN:
-            # What lies behind the tail and the seal goes first: the copy needs no more room than that held.
-            if max(ending.tail_end, seal.end) < file.size:
-                disk.truncate(handle, max(ending.tail_end, seal.end))
-            _copy_tail(disk, handle, file.number, ending)
+        if unfinished is not None:
+            _set_unfinished_aside(disk, handle, file, unfinished, seal.end, report)
+        elif ending.verdict is Verdict.TORN:
+            _copy_tail(disk, handle, file, ending.end, ending.tail_end, seal.end)
             report.append(
                 f"segment {file.number}: {ending.tail_end - ending.end} bytes of an unfinished write at "
                 f"{ending.end}, not proven to have been acknowledged, set aside in {QUARANTINE_DIRECTORY}/"
@@ -391,15 +388,40 @@ def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
         disk.close(handle)
 
 
-def _copy_tail(disk: Disk, handle: int, number: int, ending: Ending) -> None:
-    """Copy an unfinished write to quarantine. A copy under its final name is whole and durable.
+def _set_unfinished_aside(
+    disk: Disk, handle: int, file: Seen, chain: Unfinished, seal_end: int, report: list[str]
+) -> None:
+    """Copy to quarantine what of a transaction without its end, and behind it, is nowhere else."""
+    assert file.header is not None
+    offset = chain.first.offset
+    scan = SegmentScan(
+        lambda o, n: disk.read(handle, o, n), chain.end, file.header, file.chain, start=chain.first
+    )
+    staged = is_staged(disk, file.header.journal_id, scan.commits())
+    begin = chain.end if staged else offset
+    what = f"segment {file.number}: the transaction at {offset} has no end and is cut off"
+    if staged:
+        what += f"; its messages are still in {STAGING_DIRECTORY}/"
+    if chain.tail_end > begin:
+        _copy_tail(disk, handle, file, begin, chain.tail_end, seal_end)
+        size = chain.tail_end - begin
+        what += f"; {size} bytes at {begin} are set aside in {QUARANTINE_DIRECTORY}/"
+    report.append(what)
+
+
+def _copy_tail(disk: Disk, handle: int, file: Seen, begin: int, end: int, seal_end: int) -> None:
+    """Copy what of a segment is not part of the log to quarantine, and cut off the zeros behind it. A copy
+    under its final name is whole and durable.
 
     When it is there already, a recovery was interrupted after it, and what stands now is mixed with its
     seal."""
+    # The zeros go first: the copy needs no more room than they held. The seal needs its own.
+    if max(end, seal_end) < file.size:
+        disk.truncate(handle, max(end, seal_end))
     disk.make_directory(QUARANTINE_DIRECTORY)
     disk.sync_directory(".")
     names = disk.names(QUARANTINE_DIRECTORY)
-    name = f"{number:010d}-{ending.end}.tail"
+    name = f"{file.number:010d}-{begin}.tail"
     if name in names:
         disk.sync_directory(QUARANTINE_DIRECTORY)
         return
@@ -407,9 +429,9 @@ def _copy_tail(disk: Disk, handle: int, number: int, ending: Ending) -> None:
     copy = disk.open(f"{path}.new", create=f"{name}.new" not in names)
     try:
         disk.truncate(copy, 0)
-        for start in range(ending.end, ending.tail_end, 4 * MIB):
-            data = disk.read(handle, start, min(4 * MIB, ending.tail_end - start))
-            disk.write(copy, start - ending.end, [data])
+        for start in range(begin, end, 4 * MIB):
+            data = disk.read(handle, start, min(4 * MIB, end - start))
+            disk.write(copy, start - begin, [data])
         disk.sync(copy)
     finally:
         disk.close(copy)

@@ -325,3 +325,33 @@ def _found(disk: Disk, file: int, journal_id: bytes) -> Prepared:
         return Prepared(file, label, messages, size, blocks)
     finally:
         disk.close(handle)
+
+
+def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[Label, Iterator[bytes]]]:
+    """The prepared parts of a journal and the encoded batches of each, one in memory at a time.
+
+    A part that cannot be read is left out when its label or foot shows that; its batches raise `Damaged` or
+    `OSError`."""
+    if STAGING_DIRECTORY not in disk.names("."):
+        return
+    for name in filter(_NAME.fullmatch, disk.names(STAGING_DIRECTORY)):
+        with contextlib.ExitStack() as stack, contextlib.suppress(Damaged, OSError):
+            handle = disk.open(f"{STAGING_DIRECTORY}/{name}", write=False)
+            stack.callback(disk.close, handle)
+            size = disk.size(handle)
+            end = max(size - _FOOT.size, 0)
+            foot = decode_foot(disk.read(handle, end, _FOOT.size), size)
+            label, begin = decode_label(disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8))
+            if foot is not None and label.journal == journal_id:
+                yield label, _read_blocks(disk, handle, begin, end)
+
+
+def _read_blocks(disk: Disk, handle: int, at: int, end: int) -> Iterator[bytes]:
+    while at < end:
+        magic, _, size, checksum = _BLOCK.unpack(disk.read(handle, at, _BLOCK.size))
+        begin = at + _BLOCK.size
+        block = disk.read(handle, begin, min(size, max(end - begin, 0)))
+        if magic != _BLOCK_MAGIC or len(block) != size or crc32c(block) != checksum:
+            raise Damaged(f"the block at {at} does not match its checksum")
+        yield block
+        at = begin + size

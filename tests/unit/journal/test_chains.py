@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.unit.journal.test_commit import CAPACITY, Bench
-from tests.unit.journal.written import Written
+from tests.unit.journal.written import Written, next_offset
 from tickertape.base.errors import JournalFailed
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
@@ -20,6 +20,7 @@ from tickertape.journal.format import (
     QUARANTINE_DIRECTORY,
     CommitHeader,
     decode_commit,
+    segment_path,
 )
 from tickertape.journal.jobs import PrepareSegment, RollSegment, StartSegment, SyncSegment, WriteCommit
 from tickertape.journal.persisted import SyncPolicy
@@ -257,6 +258,9 @@ def test_what_a_chain_was_made_of_is_let_go_when_it_is_persisted() -> None:
         place.append(0)  # a mapped file that somebody looks at cannot be closed either
 
 
+TORN = b"some bytes of the next one"
+
+
 # -- without its end ----------------------------------------------------------------------------------
 
 
@@ -273,15 +277,14 @@ def unfinished(seed: int = 1, *, jobs: int = 2) -> Written:
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
 @pytest.mark.parametrize("torn", [False, True])
-def test_recovery_cuts_a_chain_without_its_end_off_and_keeps_no_copy(jobs: int, torn: bool) -> None:
+def test_recovery_cuts_a_chain_without_its_end_off_and_copies_only_what_is_not_staged(
+    jobs: int, torn: bool
+) -> None:
     written = unfinished(jobs=jobs)
+    end = next_offset(written)
     if torn:
-        path = next(name for name in written.disk.contents() if name.endswith(".segment"))
-        handle = written.disk.open(path)
-        offset = written.journal.view.segments[-1].end
-        active = written.journal._commit.active
-        assert active is not None
-        written.disk.write(handle, max(offset, active.offset), [b"some bytes of the next one"])
+        handle = written.disk.open(segment_path(1))
+        written.disk.write(handle, end, [TORN])
         written.disk.close(handle)
     messages = written.messages
     disk = written.disk.kill_clone()
@@ -293,9 +296,15 @@ def test_recovery_cuts_a_chain_without_its_end_off_and_keeps_no_copy(jobs: int, 
     assert sum(segment.messages for segment in before.segments) == messages
     written.start()
     assert written.journal.accepted_end == written.journal.persisted_end == messages
-    assert QUARANTINE_DIRECTORY not in written.disk.names(".")
     after = verify(written.disk)
-    assert (after.damage, after.notes) == ([], [])
+    assert after.damage == []
+    if torn:
+        name = f"{QUARANTINE_DIRECTORY}/0000000001-{end}.tail"
+        assert written.disk.contents()[name] == TORN
+        assert [note.file for note in after.notes] == [name]
+    else:
+        assert QUARANTINE_DIRECTORY not in written.disk.names(".")
+        assert after.notes == []
     assert sum(segment.messages for segment in after.segments) == messages
     written.transact(2, 2)
     written.publish()

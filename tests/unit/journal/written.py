@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.helpers.staged_files import stage
 from tests.simulation.journal_world import drive
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
@@ -17,6 +18,7 @@ from tickertape.journal.journal import Journal
 from tickertape.journal.recovery import recover
 from tickertape.journal.retention import gather
 from tickertape.journal.retired import Retired
+from tickertape.journal.staging import Label, Staging
 from tickertape.testing.disk import StrictDisk
 
 START_MICROS = 1_700_000_000_000_000
@@ -29,6 +31,8 @@ class Written:
         self.rng = Random(seed)
         self.disk = StrictDisk(self.rng)
         self.messages = 0
+        self.staged = 0
+        """Files of transactions that are staged."""
         self._segment_bytes = segment_bytes
         self._new_id = new_id
         self._mono = 0.0
@@ -56,14 +60,18 @@ class Written:
         self.messages += count
         self.work()
 
-    def transact(self, *counts: int, size: int = 100, jobs: int | None = None) -> int:
-        """A chain with a commit of each count; only so many of its `jobs` are carried out. Returns how many
-        messages are left out."""
+    def transact(self, *counts: int, size: int = 100, jobs: int | None = None, staged: bool = True) -> int:
+        """A chain with a commit of each count; only so many of its `jobs` are carried out, and then it is
+        `staged` as well. Returns how many messages are left out."""
         journal = self.journal
         parts: list[tuple[MessageBatch, Stamp]] = []
         first = journal.highest.get(9, 0) + 1
-        for count in counts:
-            batch = batch_from_bodies("orders", [self.rng.randbytes(size) for _ in range(count)])
+        batches = [batch_from_bodies("orders", [self.rng.randbytes(size) for _ in range(n)]) for n in counts]
+        if jobs is not None and staged:
+            self.staged += 1
+            label = Label(journal=self._new_id, publisher="p", space="", name=str(self.staged), part="0")
+            stage(Staging(self.disk), self.staged, label, batches)
+        for batch, count in zip(batches, counts, strict=True):
             parts.append((batch, Stamp(9, first, journal.log_time(self._now()))))
             first += count
         room = sum([commit_bytes_of(batch) for batch, _ in parts])
@@ -114,3 +122,10 @@ class Written:
         self._mono += 0.001
         self._wall += 1000
         return Now(self._mono, self._wall)
+
+
+def next_offset(written: Written) -> int:
+    """Where the segment that is written ends, as far as the disk has carried out what it was asked for."""
+    flight, active = written.journal._commit._in_flight, written.journal._commit.active
+    assert active is not None
+    return flight.job.offset if flight is not None and isinstance(flight.job, WriteCommit) else active.offset
