@@ -23,8 +23,10 @@ from tickertape.journal.reading import Part, ReadRequest
 from tickertape.journal.retention import (
     Gathered,
     Gathering,
+    LastSearch,
     RetentionPolicy,
     due,
+    find_last_message,
     first_of,
     gather,
     removable,
@@ -63,7 +65,7 @@ class Retaining:
         self._new_token = new_token
         self._budget = budget
         self._oldest_needed = oldest_needed
-        self._steps: Gathering | None = None
+        self._steps: Gathering | LastSearch | None = None
         self._reading: int | None = None
         """Token of the read under way."""
         self._ready = False
@@ -188,9 +190,14 @@ class Retaining:
         if self._job is not None:
             self._send(self._job)
         elif self._policy.active:
+            view = self._journal.view
             count = self._free(now)
-            if count:
-                self._steps = gather(self._journal.view, self._journal.journal_id, count)
+            if count and view.last_message is None:
+                # After a start: it may lie before control records, and is kept. Then it is looked again.
+                self._steps = find_last_message(view)
+                self._advance(None, now)
+            elif count:
+                self._steps = gather(view, self._journal.journal_id, count)
                 self._advance(None, now)
 
     def _free(self, now: Now) -> int:
@@ -240,9 +247,12 @@ class Retaining:
                 raise data
             request = next(self._steps) if data is None else self._steps.send(data)
         except StopIteration as done:
-            gathered: Gathered = done.value
+            found: Gathered | int = done.value
             self._finish()
-            self._gathered(gathered, now)
+            if isinstance(found, Gathered):
+                self._gathered(found, now)
+            else:
+                self._found_last(found, now)
         except TickertapeError as error:
             self._finish()
             self._failed(f"what must outlive old segments cannot be read: {error}", now)
@@ -259,6 +269,13 @@ class Retaining:
     def _finish(self) -> None:
         self._steps = None
         self._budget.forget(self)
+
+    def _found_last(self, position: int, now: Now) -> None:
+        """The last message was looked for; a later one may be persisted by now."""
+        view = self._journal.view
+        if view.last_message is None:
+            view.last_message = position
+        self._look(now)
 
     def _gathered(self, gathered: Gathered, now: Now) -> None:
         """Everything to be kept is known: what goes must be in the archive, where one is required."""
@@ -284,7 +301,7 @@ class Retaining:
         if journal.failure is not None or journal.closing:
             return
         gone = [s.number for s in journal.view.segments if s.number <= retired.through]
-        journal.view.retire(retired, gathered.first)
+        journal.view.retire(retired, gathered.first, first_unknown=gathered.first_unknown)
         self._job = RetireSegments(retired=retired, numbers=tuple(gone))
         self._send(self._job)
 

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, JournalCorrupt
@@ -75,6 +76,15 @@ class Part(NamedTuple):
         return int(self.positions.searchsorted(position))
 
 
+def last_of(batch: MessageBatch, stop: int | None = None) -> int | None:
+    """Index of the last message of a batch, before the index `stop`, that is no control record."""
+    count = batch.count if stop is None else max(min(stop, batch.count), 0)
+    if batch.kinds is None:
+        return count - 1 if count else None
+    messages = np.flatnonzero(batch.kinds[:count] == 0)
+    return int(messages[-1]) if len(messages) else None
+
+
 def _first_position(part: Part) -> int:
     return part.first_position
 
@@ -123,6 +133,8 @@ class LogView:
         """The archive that has what lies before these segments, if there is one."""
         self.first_unknown = False
         """It could not be read."""
+        self.last_message: int | None = None
+        """Position of the last message that is no control record; None when it was not looked for yet."""
         self._by_number = {s.number: s for s in self.segments}
         self.indexes = SealedIndexes()
         """The indexes of all segments but the one that is being written."""
@@ -161,6 +173,9 @@ class LogView:
         segment.end = commit.end
         segment.end_position = commit.first_position + commit.batch.count
         segment.timestamp = commit.batch.run(commit.batch.run_count - 1).timestamp
+        last = last_of(commit.batch)
+        if last is not None:
+            self.last_message = commit.first_position + last
         self.tail.append(Part(commit.first_position, commit.batch))
         self._tail_bytes += commit.batch.nbytes + batch_memory_bytes
         if self._tail_bytes > self.tail_bytes_max:
@@ -173,14 +188,15 @@ class LogView:
         for at, part in enumerate(self.tail[begin:], begin):
             self.tail[at] = Part(part.first_position, MessageBatch.parse(part.batch.encode()))
 
-    def retire(self, retired: Retired, first: FirstMessage | None) -> None:
-        """Segments are to be removed: nobody finds them any more."""
+    def retire(self, retired: Retired, first: FirstMessage | None, *, first_unknown: bool = False) -> None:
+        """Segments are to be removed: nobody finds them any more. `first_unknown`: the first message behind
+        them cannot be read."""
         gone = [segment for segment in self.segments if segment.number <= retired.through]
         self.segments = self.segments[len(gone) :]
         for segment in gone:
             del self._by_number[segment.number]
         self.indexes.forget(len(gone))
-        self.retired, self.first, self.first_unknown = retired, first, first is None
+        self.retired, self.first, self.first_unknown = retired, first, first_unknown
 
     def _cut_tail(self) -> None:
         """Forget an eighth at once, so that many small commits do not move the list each time."""

@@ -7,7 +7,6 @@ position still needed lies in.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
@@ -15,11 +14,12 @@ import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.limits import read_bytes_target
 from tickertape.base.ports import Buffer
 from tickertape.journal.format import CONTROL_TOPIC
 from tickertape.journal.index import publisher_spans
 from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import LogSegment, LogView, Part, ReadRequest
+from tickertape.journal.reading import LogSegment, LogView, Part, ReadRequest, last_of
 from tickertape.journal.retired import NOTHING_HIGHEST, FirstMessage, Numbers, Retired, with_records
 
 
@@ -40,19 +40,24 @@ class Gathered(NamedTuple):
 
     retired: Retired
     first: FirstMessage | None
+    first_unknown: bool = False
+    """That message cannot be read; without this there is none when `first` is None."""
 
 
 Gathering = Generator[ReadRequest | None, Buffer, Gathered]
 """Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
+LastSearch = Generator[ReadRequest, Buffer, int]
 
 
 def removable(view: LogView, sealed_through: int) -> list[LogSegment]:
     """The segments that may go at all: their seals are durable, and the last message is behind them.
 
-    The last message stays, however old, so that a bookmark of somebody who has read everything is there."""
+    The last message stays, however old, so that a bookmark of somebody who has read everything is there:
+    control records behind it do not count. While `view.last_message` is not known they do."""
+    last = view.end_position - 1 if view.last_message is None else view.last_message
     found = []
     for segment in view.segments[:-1]:
-        if segment.number > sealed_through or segment.end_position >= view.end_position:
+        if segment.number > sealed_through or segment.end_position > last:
             break
         found.append(segment)
     return found
@@ -100,8 +105,11 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
         if reader.position >= following.first_position:
             break
     first: FirstMessage | None = None
-    with contextlib.suppress(JournalCorrupt):  # whoever reads it is told; it is no reason to keep what is old
+    first_unknown = False
+    try:
         first = yield from first_message(view, following.first_position)
+    except JournalCorrupt:  # whoever reads it gets this error; it is no reason to keep what is old
+        first_unknown = True
     header = following.header
     return Gathered(
         Retired(
@@ -118,7 +126,40 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
             records=with_records(before.records if before is not None else (), records),
         ),
         first,
+        first_unknown,
     )
+
+
+def find_last_message(view: LogView) -> LastSearch:
+    """Position of the last message that is no control record; of the last record when there is none.
+
+    Searched from the end, `read_bytes_target` at a time, so that each byte is read about once. Damage counts
+    as a message: nobody can say that there is none."""
+    for segment in reversed(view.segments):
+        stop, index, edge = segment.end_position, segment.index, segment.end
+        # By offsets, not by numbers of blocks: the index may become coarser between two reads.
+        while index.blocks and index.offsets[0] < edge and stop > segment.first_position:
+            block = index.block_of_offset(max(edge - read_bytes_target, index.offsets[0]))
+            edge, start = index.offsets[block], index.positions[block]
+            try:
+                found = yield from _last_between(view, start, stop)
+            except JournalCorrupt:
+                return stop - 1
+            if found is not None:
+                return found
+            stop = start
+    return view.end_position - 1
+
+
+def _last_between(view: LogView, start: int, stop: int) -> Generator[ReadRequest, Buffer, int | None]:
+    """Position of the last message from `start` up to `stop`; None when all are control records."""
+    reader = LogReader(view, start)
+    found: int | None = None
+    while reader.position < stop and (parts := (yield from _next(reader))) is not None:
+        for part in parts:
+            last = last_of(part.batch, stop - part.first_position)
+            found = found if last is None else part.first_position + last
+    return found
 
 
 def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer, FirstMessage | None]:

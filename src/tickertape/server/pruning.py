@@ -9,8 +9,8 @@ segment goes, so that a crash at any moment leaves a log that starts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator
+from typing import Final, NamedTuple, TypeVar
 
 from tickertape.archive.checking import Sums, sums_of
 from tickertape.archive.committing import Archive
@@ -28,16 +28,17 @@ from tickertape.journal.jobs import Executor, RetireSegments
 from tickertape.journal.queue_files import read_queues
 from tickertape.journal.reading import LogSegment, LogView, ReadRequest
 from tickertape.journal.retention import (
-    Gathered,
-    Gathering,
     RetentionPolicy,
     due,
+    find_last_message,
     gather,
     removable,
     unneeded,
 )
 from tickertape.journal.snapshot import SnapshotReader, take_snapshot
 from tickertape.server.opening import salt
+
+T = TypeVar("T")
 
 Advance = Callable[[int], object]
 """Told of bytes of segments that were compared."""
@@ -92,6 +93,8 @@ class Pruning:
         """What may go at `wall` (microseconds since 1970 UTC): of what is archived all, or what `policy` does
         not keep. Raises `JournalCorrupt`, `OSError`."""
         view, coverage = self._view, self.archive.coverage
+        if view.segments and view.last_message is None:
+            view.last_message = _run(self._disk, find_last_message(view))
         sealed = removable(view, view.segments[-1].number - 1) if view.segments else []
         archived = 0
         if sealed and sealed[0].first_position >= coverage.begin:
@@ -140,7 +143,7 @@ class Pruning:
             self._sync(through + 1)
             numbers = self._numbers(through)
             self._reader.close()
-            self._view.retire(gathered.retired, gathered.first)
+            self._view.retire(gathered.retired, gathered.first, first_unknown=gathered.first_unknown)
             executor.run(RetireSegments(retired=gathered.retired, numbers=numbers))
             left -= count
 
@@ -210,8 +213,8 @@ class Pruning:
             self._disk.close(handle)
 
 
-def _run(disk: Disk, steps: Gathering) -> Gathered:
-    """Run a gathering to its end with blocking reads. Raises what it raises, `OSError`."""
+def _run(disk: Disk, steps: Generator[ReadRequest | None, Buffer, T]) -> T:
+    """Run steps to their end with blocking reads. Raises what they raise, `OSError`."""
     handles: dict[int, int] = {}
 
     def read(request: ReadRequest) -> Buffer:
@@ -225,8 +228,8 @@ def _run(disk: Disk, steps: Gathering) -> Gathered:
         while True:
             request = steps.send(b"" if request is None else read(request))
     except StopIteration as done:
-        gathered: Gathered = done.value
-        return gathered
+        outcome: T = done.value
+        return outcome
     finally:
         for handle in handles.values():
             disk.close(handle)

@@ -106,7 +106,7 @@ class Written:
         view = self.journal.view
         steps = gather(view, self.journal.journal_id, count)
         gathered = drive(self.disk, steps)
-        view.retire(gathered.retired, gathered.first)
+        view.retire(gathered.retired, gathered.first, first_unknown=gathered.first_unknown)
         numbers = range(1, gathered.retired.through + 1)
         self._executor.run(RetireSegments(retired=gathered.retired, numbers=tuple(numbers)))
         return gathered.retired
