@@ -129,6 +129,15 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "an abort is answered before it is durable",
+        "journal/staging.py",
+        "            self._disk.sync_directory(STAGING_DIRECTORY)\n",
+        "            pass\n",
+        (_STAGING,),
+        promise="invariant 4",
+        tier="unit",
+    ),
+    Mutation(
         "who has fewest names of transactions loses one for who has most",
         "engine/transaction_names.py",
         "        most = max(self._sizes)\n",

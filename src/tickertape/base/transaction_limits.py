@@ -34,8 +34,8 @@ commits_waiting_each_max: Final = 1_024
 staging_unwritten_bytes_max: Final = 64 * MIB
 """What waits to be written to staging files: who brings more is not read from until it is."""
 staging_jobs_max: Final = 1_024
-"""Blocks and feet that wait to be written to staging files, of all connections: a foot is three syncs,
-however small its part is. Who brings more is not read from."""
+"""Blocks, feet and aborts that wait for the disk of staging files, of all connections: a foot is three
+syncs, however small its part is, an abort one. Who brings more is not read from."""
 transaction_batches_max: Final = 16_384
 """Batches that are staged for one transaction: each becomes a commit of its own in the log, and all of
 a part are looked at in one turn of the event loop."""

@@ -1,7 +1,8 @@
 """Owns what is staged for transactions and not committed: parts, who stages them, how large they are.
 
 Nothing of it is in the log or visible to anybody. Must never call a part prepared before its file is durable,
-drop a committed one before the log is durable that has it, or keep what an unprepared part of a lost
+drop a committed one before the log is durable that has it, call one aborted that a power loss brings back, or
+keep what an unprepared part of a lost
 connection was.
 """
 
@@ -9,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from tickertape.base.errors import (
     LimitReached,
+    StagingFailed,
     StagingFull,
     TickertapeError,
     TransactionTooLarge,
@@ -37,6 +40,7 @@ from tickertape.journal.staging import (
     Label,
     Prepared,
     StageDrop,
+    StageForget,
     StageOpen,
     StagePrepare,
     StageWrite,
@@ -82,6 +86,15 @@ class Part:
         self.dropped = False
 
 
+class _Forgetting(NamedTuple):
+    """Files that are being removed, and who is answered when that is durable: nobody, or a command of a
+    connection."""
+
+    files: list[tuple[Transaction, int]]
+    conn: int | None = None
+    id: int = 0
+
+
 class Staging:
     """All parts. Appends to the effects it is given; `new_token` numbers its jobs."""
 
@@ -104,6 +117,12 @@ class Staging:
         self._next_file = 1
         self._under_way: dict[int, tuple[Part, int, Command, int]] = {}
         """By token: the part, the connection to answer, the answer, and bytes that are written."""
+        self._dropping: dict[int, Part] = {}
+        """By token: the part whose file is being removed, for nobody who waits for it."""
+        self._forgetting: dict[int, _Forgetting] = {}
+        """By token: files whose removal is to be durable."""
+        self._left: dict[Transaction, list[int]] = {}
+        """Files of dropped parts that could not be removed: an abort of the transaction tries again."""
         self.unwritten_bytes = 0
         self.bytes = 0
         """What all parts take on disk that are not committed."""
@@ -207,19 +226,31 @@ class Staging:
         token = self._new_token()
         self._under_way[token] = part, conn, answer, size
         self._effects.append(StagingJob(token, task))
-        if self.unwritten_bytes > staging_unwritten_bytes_max or len(self._under_way) > staging_jobs_max:
+        if self.unwritten_bytes > staging_unwritten_bytes_max or self._waiting > staging_jobs_max:
             self._pauses.pause(conn, "staging")
+
+    @property
+    def _waiting(self) -> int:
+        """Jobs that somebody waits for."""
+        return len(self._under_way) + len(self._forgetting)
 
     def done(self, token: int, error: TickertapeError | None, now: Now) -> bool:
         """The answer to a job of ours; False when it is none."""
+        if token in self._dropping:
+            part = self._dropping.pop(token)
+            if error is not None:
+                self._left.setdefault(part.transaction, []).append(part.file)
+            return True
+        if token in self._forgetting:
+            self._forgotten(self._forgetting.pop(token), error)
+            self._lift()
+            return True
         found = self._under_way.pop(token, None)
         if found is None:
             return False
         part, conn, answer, size = found
         self.unwritten_bytes -= size
-        few = len(self._under_way) <= staging_jobs_max // 2
-        if few and self.unwritten_bytes <= staging_unwritten_bytes_max // 2:
-            self._pauses.lift("staging")
+        self._lift()
         if part.dropped and error is None:
             # By somebody else's command perhaps: who staged it waits for an answer.
             what = told(part.transaction, part.name)
@@ -234,6 +265,11 @@ class Staging:
             part.touched = now.mono
         self._answers.send(conn, answer)
         return True
+
+    def _lift(self) -> None:
+        few = self._waiting <= staging_jobs_max // 2
+        if few and self.unwritten_bytes <= staging_unwritten_bytes_max // 2:
+            self._pauses.lift("staging")
 
     # -- parts ------------------------------------------------------------------------------------------
 
@@ -260,6 +296,38 @@ class Staging:
         """What is staged for it is no longer needed."""
         for part in list(self._parts.get(transaction, {}).values()):
             self._drop(part)
+
+    def abort(self, session: Session, transaction: Transaction, id: int) -> None:
+        """Drop what is staged for a transaction; answered when a power loss does not bring it back."""
+        files = [(transaction, file) for file in (*self._take(transaction), *self._left.pop(transaction, ()))]
+        # Asked of the disk even without files: those of an earlier abort may be on their way.
+        self._submit_forget(_Forgetting(files, session.conn, id))
+        if self._waiting > staging_jobs_max:
+            self._pauses.pause(session.conn, "staging")
+
+    def _submit_forget(self, forgetting: _Forgetting) -> None:
+        token = self._new_token()
+        self._forgetting[token] = forgetting
+        self._effects.append(StagingJob(token, StageForget(tuple([file for _, file in forgetting.files]))))
+
+    def _forgotten(self, forgetting: _Forgetting, error: TickertapeError | None) -> None:
+        if error is not None:
+            for transaction, file in forgetting.files:
+                self._left.setdefault(transaction, []).append(file)
+        if forgetting.conn is None:
+            return
+        if error is None:
+            self._answers.send(forgetting.conn, Ack(id=forgetting.id))
+        else:
+            failed = StagingFailed(f"Cannot abort the transaction for good: {error}. Abort it again.")
+            self._answers.refuse_command(forgetting.conn, forgetting.id, failed)
+
+    def _take(self, transaction: Transaction) -> list[int]:
+        """Forget the parts of a transaction; the files to remove."""
+        parts = list(self._parts.get(transaction, {}).values())
+        for part in parts:
+            self._forget(part)
+        return [part.file for part in parts]
 
     def committed(self, transaction: Transaction, end: int) -> None:
         """Its messages are in the log, which is not synced up to the position `end` yet: `synced` drops what
@@ -300,12 +368,15 @@ class Staging:
         if self._look_at is None or now.mono < self._look_at:
             return
         kept = set(but)
+        files: list[tuple[Transaction, int]] = []
         for transaction, parts in list(self._parts.items()):
             newest = max(part.touched for part in parts.values())
             if transaction not in kept and now.mono >= newest + self.limits.age_seconds:
                 self.expired += 1
                 self._effects.append(_expired(transaction, parts.values()))
-                self.drop_all(transaction)
+                files += [(transaction, file) for file in self._take(transaction)]
+        if files:
+            self._submit_forget(_Forgetting(files))
         oldest = [max(part.touched for part in parts.values()) for parts in self._parts.values()]
         # What is kept though it is too old is looked at again a while later.
         soonest = now.mono + self.limits.age_seconds / 16
@@ -337,7 +408,9 @@ class Staging:
         self.bytes -= part.offset
 
     def _remove(self, part: Part) -> None:
-        self._effects.append(StagingJob(self._new_token(), StageDrop(part.file)))
+        token = self._new_token()
+        self._dropping[token] = part
+        self._effects.append(StagingJob(token, StageDrop(part.file)))
 
 
 def _expired(transaction: Transaction, parts: Collection[Part]) -> Happened:

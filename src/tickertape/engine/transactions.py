@@ -55,7 +55,6 @@ from tickertape.journal.journal import Journal
 from tickertape.journal.staging import Prepared
 from tickertape.wire.commands import (
     Abort,
-    Ack,
     Commit,
     Committed,
     Prepare,
@@ -154,8 +153,7 @@ class Transactions:
             else:
                 self._check_free(command.transaction)
                 self.aborted += bool(self.staging.parts(command.transaction))
-                self.staging.drop_all(command.transaction)
-                self._answers.send(session.conn, Ack(id=command.id))
+                self.staging.abort(session, command.transaction, command.id)
         except BadBatch:
             raise
         except TickertapeError as error:

@@ -88,7 +88,13 @@ class StageDrop(NamedTuple):
     file: int
 
 
-StagingTask = StageWrite | StagePrepare | StageOpen | StageDrop
+class StageForget(NamedTuple):
+    """The files are no longer needed, and must not come back after a power loss."""
+
+    files: tuple[int, ...]
+
+
+StagingTask = StageWrite | StagePrepare | StageOpen | StageDrop | StageForget
 
 
 class Damaged(ValueError):
@@ -209,6 +215,8 @@ class Staging:
             self._prepare(task)
         elif isinstance(task, StageDrop):
             self._drop(task.file)
+        elif isinstance(task, StageForget):
+            self._forget(task.files)
         else:
             return self._open(task.file)
         return []
@@ -249,6 +257,19 @@ class Staging:
         self._close(file)
         with contextlib.suppress(FileNotFoundError):  # its first write failed
             self._disk.remove(path_of(file))
+
+    def _forget(self, files: tuple[int, ...]) -> None:
+        with contextlib.suppress(FileNotFoundError):  # there is no directory: nothing was ever staged
+            for file in files:
+                self._close(file)
+                try:
+                    self._disk.remove(path_of(file))
+                except FileNotFoundError:
+                    # An earlier sync of this removal may have failed, and then no later one makes it durable:
+                    # only a change that is new lasts.
+                    self._disk.close(self._disk.open(path_of(file), create=True))
+                    self._disk.remove(path_of(file))
+            self._disk.sync_directory(STAGING_DIRECTORY)
 
     def _handle(self, file: int, *, create: bool = False) -> int:
         """The file, open: not all are at a time, because the log and connections need descriptors too."""

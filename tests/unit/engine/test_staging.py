@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
 
 from tests.simulation.engine_world import EngineWorld
-from tests.unit.engine.test_transactions import Sink, bodies_of, sink, world
+from tests.unit.engine.test_transactions import T1, Sink, bodies_of, sink, world
 from tickertape.engine import staging as staging_module
 from tickertape.journal.persisted import SyncPolicy
 from tickertape.journal.staging import STAGING_DIRECTORY
-from tickertape.wire.commands import Committed, Transaction
+from tickertape.wire.commands import Abort, Ack, Commit, Committed, Transaction
 
 __all__ = ["sink", "world"]
 
@@ -142,3 +143,74 @@ def test_staged_files_of_a_commit_go_at_a_clean_stop_or_the_next_start() -> None
     world.settle()
     assert files_of(world) == []
     assert bodies_of(world) == [b"1"]
+
+
+# -- aborts -------------------------------------------------------------------------------------------
+
+
+def test_abort_is_answered_only_when_the_removal_is_durable(world: EngineWorld, sink: Sink) -> None:
+    sink.prepared(b"1")
+    sink.prepared(b"2", part="1")
+    number = sink.say(Abort, transaction=T1)
+    assert number not in sink.peer.answers, "the files are still there"
+    again = sink.say(Abort, transaction=T1)
+    assert again not in sink.peer.answers, "so they are for who asks again"
+    world.settle()
+    assert sink.peer.answers[number] == Ack(id=number)
+    assert sink.peer.answers[again] == Ack(id=again)
+    assert files_of(world) == []
+    for seed in range(20):
+        disk = world.disk.crash_clone(Random(seed))
+        assert disk.names(STAGING_DIRECTORY) == []
+
+
+def test_abort_of_nothing_is_answered_when_nothing_was_ever_staged(world: EngineWorld, sink: Sink) -> None:
+    number = sink.say(Abort, transaction=T1)
+    world.settle()
+    assert sink.peer.answers[number] == Ack(id=number)
+    assert STAGING_DIRECTORY not in world.disk.names(".")
+
+
+@pytest.mark.parametrize("operation", ["remove", "sync_directory"])
+def test_abort_that_the_disk_refuses_is_refused_and_can_be_repeated(
+    world: EngineWorld, sink: Sink, operation: str
+) -> None:
+    sink.prepared(b"1")
+    sink.prepared(b"2", part="1")
+    world.disk.fail(operation, 1, errno.EIO)
+    assert sink.code(Abort, transaction=T1) == "staging_failed"
+    assert sink.code(Commit, transaction=T1, parts=("0",)) == "transaction_unknown"
+    assert sink.ask(Abort, transaction=T1) == Ack(id=sink.peer.ids)
+    assert files_of(world) == []
+    assert world.disk.crash_clone(Random(1)).names(STAGING_DIRECTORY) == []
+
+
+def test_abort_removes_a_file_whose_earlier_removal_failed(world: EngineWorld, sink: Sink) -> None:
+    sink.prepared(b"1")
+    world.disk.fail("remove", 1, errno.EIO)
+    other = Sink(world, "other")
+    other.prepared(b"2")
+    assert len(files_of(world)) == 2, "the replaced part is left"
+    assert other.ask(Abort, transaction=T1) == Ack(id=other.peer.ids)
+    assert files_of(world) == []
+
+
+def test_expired_transactions_do_not_come_back_after_a_power_loss(world: EngineWorld, sink: Sink) -> None:
+    sink.prepared(b"1")
+    sink.prepared(b"2", transaction=Transaction(publisher="sink", name="t2"))
+    world.wake(4_000)
+    world.settle()
+    assert files_of(world) == []
+    for seed in range(20):
+        assert world.disk.crash_clone(Random(seed)).names(STAGING_DIRECTORY) == []
+
+
+def test_aborts_that_wait_for_the_disk_are_bounded(
+    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_module, "staging_jobs_max", 4)
+    for number in range(6):
+        sink.say(Abort, transaction=Transaction(publisher="sink", name=str(number)))
+    assert [type(pause).__name__ for pause in world.pauses] == ["PauseReading"]
+    world.settle()
+    assert [type(pause).__name__ for pause in world.pauses] == ["PauseReading", "ResumeReading"]

@@ -330,8 +330,8 @@ def test_who_brings_more_than_is_written_is_not_read_from(
 def test_who_asks_for_more_than_is_done_is_not_read_from(
     world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_module, "staging_jobs_max", 8)
-    for number in range(4):  # each a few bytes, and three syncs
+    monkeypatch.setattr(staging_module, "staging_jobs_max", 12)
+    for number in range(4):  # each a few bytes, and four syncs
         one = Transaction(publisher="sink", name=str(number))
         sink.say(Stage, frame("a", b""), transaction=one, part="0")
         sink.say(Prepare, transaction=one, part="0")
