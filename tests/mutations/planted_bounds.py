@@ -138,4 +138,12 @@ BOUND_MUTATIONS: Final = (
         promise="R15",
         tier="integration",
     ),
+        "a sequence is stored with which its client can never log on again",
+        "engine/publishing.py",
+        "    if last > last_persisted_max:\n",
+        "    if last > 1 << 64:\n",
+        ("unit/engine/test_publishing.py",),
+        promise="R22",
+        tier="unit",
+    ),
 )

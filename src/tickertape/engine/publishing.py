@@ -16,6 +16,7 @@ import numpy as np
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
 from tickertape.base.limits import (
     known_topics_bytes_max,
+    last_persisted_max,
     owed_max,
     publish_messages_max,
     publish_topics_max,
@@ -258,3 +259,10 @@ def _check_rising(batch: MessageBatch) -> None:
         rises = not bool((sequences[1:] <= sequences[:-1]).any())
     if batch.run(0).first_sequence == 0 or not rises:
         raise BadBatch("sequences start at 1 and rise within a run")
+    last = last_sequence(batch)
+    if last > last_persisted_max:
+        # Its own clients could never log on again: they refuse a server that persisted so high a sequence.
+        raise BadBatch(
+            f"Cannot store sequence {last}: sequences go up to {last_persisted_max}. Publish under another "
+            "client name, which begins at 1."
+        )

@@ -1,0 +1,43 @@
+"""Which sequences a publish may carry: those with which its own client can log on again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.engine_world import EngineWorld
+from tickertape.base.errors import BadBatch
+from tickertape.base.limits import last_persisted_max
+from tickertape.batch import MessageBatch, Stamp, batch_from_bodies, merge
+from tickertape.wire.commands import Publish
+
+
+def publish(world: EngineWorld, first: int, count: int = 1) -> str:
+    """Publish messages whose sequences begin with `first`; why the connection was ended, if it was."""
+    world.acknowledged = lambda _: None  # type: ignore[method-assign]  # it counts one by one
+    peer = world.connect("pub")
+    assert peer.logged_on is not None
+    batch = batch_from_bodies("t", [b"x"] * count, first_sequence=1)
+    stamped = MessageBatch.parse(merge((batch,), (Stamp(peer.logged_on.publisher, first, 0),)).encode())
+    peer.send(Publish(frame=1, sequenced=True), stamped)
+    world.settle()
+    return "" if peer.goodbye is None else peer.goodbye.code
+
+
+def test_publish_up_to_the_last_sequence_that_a_client_accepts_is_stored() -> None:
+    world = EngineWorld(1)
+    assert publish(world, last_persisted_max - 1, 2) == ""
+    peer = world.connect("pub")
+    assert peer.logged_on is not None
+    assert peer.logged_on.last_persisted == last_persisted_max
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [(last_persisted_max, 2), (last_persisted_max + 1, 1), (2**64 - 1, 1)]
+)
+def test_publish_beyond_the_last_sequence_that_a_client_accepts_is_refused(first: int, count: int) -> None:
+    world = EngineWorld(1)
+    assert publish(world, first, count) == BadBatch.code
+    assert world.log() == []
+    peer = world.connect("pub")
+    assert peer.logged_on is not None
+    assert peer.logged_on.last_persisted == 0, "the name can still be used"
