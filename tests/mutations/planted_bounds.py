@@ -146,4 +146,13 @@ BOUND_MUTATIONS: Final = (
         promise="R22",
         tier="unit",
     ),
+    Mutation(
+        "a start reads a window of the log for each commit",
+        "journal/segment.py",
+        "            found = heads or self._commit_at(offset, number)\n",
+        "            found = self._commit_at(offset, number) or heads\n",
+        ("unit/server/test_start_work.py",),
+        promise="R22",
+        tier="unit",
+    ),
 )

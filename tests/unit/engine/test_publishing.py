@@ -13,7 +13,7 @@ from tickertape.wire.commands import Publish
 
 def publish(world: EngineWorld, first: int, count: int = 1) -> str:
     """Publish messages whose sequences begin with `first`; why the connection was ended, if it was."""
-    world.acknowledged = lambda _: None  # type: ignore[method-assign]  # it counts one by one
+    world.acknowledged = lambda _: None  # type: ignore[assignment,method-assign]  # it counts one by one
     peer = world.connect("pub")
     assert peer.logged_on is not None
     batch = batch_from_bodies("t", [b"x"] * count, first_sequence=1)
