@@ -46,7 +46,14 @@ class GroupCommit:
     `done`."""
 
     def __init__(
-        self, log_end: LogEnd, *, policy: SyncPolicy, interval_seconds: float, segment_bytes: int, now: Now
+        self,
+        log_end: LogEnd,
+        *,
+        policy: SyncPolicy,
+        interval_seconds: float,
+        segment_bytes: int,
+        now: Now,
+        reserved_bytes: int = 0,
     ) -> None:
         self.accepted_end = log_end.position
         """Position of the next message to be accepted."""
@@ -64,7 +71,7 @@ class GroupCommit:
         """Of the last commit."""
         self._policy = policy
         self._interval = interval_seconds
-        self.reserve = Reserve(segment_bytes)
+        self.reserve = Reserve(segment_bytes, reserved_bytes)
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
         self._pending = Pending()

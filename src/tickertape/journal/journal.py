@@ -52,6 +52,7 @@ class Journal:
             policy=policy,
             interval_seconds=interval_seconds,
             segment_bytes=segment_bytes,
+            reserved_bytes=recovered.reserved_bytes,
             now=now,
         )
 

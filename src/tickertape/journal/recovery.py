@@ -72,6 +72,8 @@ class Recovered(NamedTuple):
     """What is left of the segments that retention removed."""
     leftovers: tuple[int, ...] = ()
     """Segments whose removal was recorded and not finished: no part of the log any more."""
+    reserved_bytes: int = 0
+    """Size of the reserve that an earlier run left, which becomes the next segment; 0 when there is none."""
 
 
 # -- decide -------------------------------------------------------------------------------------------
@@ -187,6 +189,7 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
     segments: list[Segment] = []
     used = [file for file, step in steps if step in (Step.USE, Step.FINISH)]
     last_number = used[-1].number if used else 0
+    reserved = [file.size for file, step in steps if step is Step.ADOPT and file.number == last_number + 1]
     for file, step in steps:
         if step is Step.ASIDE:
             _move_aside(disk, file.number)
@@ -212,7 +215,7 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
             commit=last.seal.number + 1,
             timestamp=last.seal.timestamp,
         )
-    return Recovered(segments, end, indexes.publishers, report, unknown, retired, left)
+    return Recovered(segments, end, indexes.publishers, report, unknown, retired, left, sum(reserved))
 
 
 def _reached(disk: Disk, report: list[str]) -> Reached | None:

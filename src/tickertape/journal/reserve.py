@@ -29,7 +29,9 @@ class Reserve:
     """Asks for each segment twice as large as the one before, up to `segment_bytes`; smaller ones, down to
     `segment_bytes_min`, when that does not fit."""
 
-    def __init__(self, segment_bytes: int) -> None:
+    def __init__(self, segment_bytes: int, reserved_bytes: int = 0) -> None:
+        """`reserved_bytes`: size of the file that an earlier run reserved for the first segment: all of it is
+        used, and counts."""
         self.prepared: Prepared | None = None
         self.preparing: PrepareSegment | None = None
         self.full = False
@@ -39,7 +41,7 @@ class Reserve:
         self.retry_at: float | None = None
         """Monotonic second."""
         self._segment_bytes = segment_bytes
-        self._next_bytes = min(segment_bytes_first, segment_bytes)
+        self._next_bytes = max(min(segment_bytes_first, segment_bytes), reserved_bytes)
         self._needed = 0
 
     @property

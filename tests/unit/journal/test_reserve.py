@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 from random import Random
 
+import pytest
+
 from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import read_log
+from tests.unit.journal.written import Written
 from tickertape.base.limits import MIB, segment_bytes_min
 from tickertape.base.ports import Now
 from tickertape.batch import Stamp, batch_from_bodies
+from tickertape.journal import reserve as reserve_module
 from tickertape.journal.identity import open_identity
 from tickertape.journal.jobs import Executor, NoRoom, PrepareSegment
 from tickertape.journal.journal import Journal
@@ -118,3 +122,21 @@ def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
     again = Journal(recover(disk.kill_clone(), JOURNAL_ID), now(mono))
     bodies = [bytes(b) for _, batch in read_log(again, disk) for b in batch.bodies_list()]
     assert bodies == [number.to_bytes(8, "big") * 2000 for number in range(sent)]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_files_of_a_run_that_adopts_a_reserve_count_as_large_as_they_are(
+    clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reserve_module, "segment_bytes_first", 8_192)
+    written = Written(segment_bytes=1 << 16)
+    while len(written.disk.names("journal")) < 4:
+        written.publish(size=1_000)
+    if clean:
+        written.stop()
+    written.start()
+    sizes = {name: len(data) for name, data in written.disk.contents().items() if name.startswith("journal/")}
+    assert len(sizes) == 4, "the reserve is adopted"
+    assert written.journal.file_bytes == sum(sizes.values())
+    assert written.journal._commit.active is not None
+    assert written.journal._commit.active.capacity == sizes["journal/0000000004.segment"] == 1 << 16
