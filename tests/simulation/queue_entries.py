@@ -108,7 +108,8 @@ class Consumer:
     queues: tuple[str, ...]
     backlog: int
     condition: str | None
-    order: int
+    orders: dict[str, int]
+    """Of each of its queues, its place among all that came to consume: a replace to another queue is a new one."""
     earlier: list[str | None] = field(default_factory=list)
     """Filters it had since the world last was at rest."""
     fresh: bool = True
@@ -153,7 +154,7 @@ class QueueState:
         self.left: Counter[str] = Counter()
         """Why messages left in this life of the engine."""
         self.last_served = -1
-        """Order of the consumer that got the last message."""
+        """Place of the consumer that got the last message."""
 
     def admits(self, topic: str, body: Body) -> bool:
         """Whether a message enters."""

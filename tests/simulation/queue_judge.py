@@ -116,7 +116,6 @@ def _in_order(model: QueueModel, state: QueueState) -> None:
 def _fairly(model: QueueModel, state: QueueState, now: int) -> None:
     """When one message came alone, with nothing else waiting, the one-by-one rule says who gets it: unless a
     lease may have ended meanwhile, as then nobody can say who held how much."""
-    served = {consumer.order for consumer, _ in state.recent}
     held = [entry for other in model.queues.values() for entry in other.of("leased")]
     sure = not model.disturbed and all(now < entry.ends[0] for entry in held)
     if len(state.recent) == 1 and sure and not state.of("ready"):
@@ -128,8 +127,9 @@ def _fairly(model: QueueModel, state: QueueState, now: int) -> None:
         ]
         if consumer in others and len(others) > 1:
             _check_turn(model, state, consumer, others)
-    if served:
-        state.last_served = state.recent[-1][0].order if len(state.recent) == 1 else -1
+    if state.recent:
+        last = state.recent[-1][0].orders.get(state.name, -1)
+        state.last_served = last if len(state.recent) == 1 else -1
 
 
 def _check_turn(model: QueueModel, state: QueueState, chosen: Consumer, others: list[Consumer]) -> None:
@@ -146,8 +146,9 @@ def _check_turn(model: QueueModel, state: QueueState, chosen: Consumer, others: 
         assert held(chosen) / chosen.backlog == least, f"{chosen} was not the least busy of {able}"
         model.counts["judged: proportional"] += 1
     elif state.last_served > 0:
-        after = [c for c in able if c.order > state.last_served] or able
-        assert chosen.order == after[0].order, f"{chosen} had no turn after {state.last_served} in {able}"
+        able.sort(key=lambda c: c.orders[state.name])
+        after = [c for c in able if c.orders[state.name] > state.last_served] or able
+        assert chosen is after[0], f"{chosen} had no turn after {state.last_served} in {able}"
         model.counts["judged: round-robin"] += 1
 
 

@@ -152,11 +152,15 @@ class QueueModel:
             old.before.update(old.queues)
             old.fresh = True
             old.queues, old.backlog, old.condition = tuple(queues), backlog, condition
+            old.orders = {name: old.orders.get(name, self._next_order()) for name in queues}
             self.counts["replaced"] += 1
             return
+        orders = dict.fromkeys(queues, self._next_order())
+        self.consumers[conn, sub_id] = Consumer(conn, sub_id, tuple(queues), backlog, condition, orders)
+
+    def _next_order(self) -> int:
         self._orders += 1
-        consumer = Consumer(conn, sub_id, tuple(queues), backlog, condition, self._orders)
-        self.consumers[conn, sub_id] = consumer
+        return self._orders
 
     def unsubscribed(self, conn: int, sub_id: str, *, waits: bool = False) -> None:
         """It ends; what it holds goes back, of queues that it was replaced away from too. `waits`: the

@@ -81,5 +81,23 @@ def test_exact_39_the_one_with_the_most_unused_capacity_is_served() -> None:
     assert _held(world, peers) == {"inky": 1, "blinky": 3, "clyde": 5}
 
 
+def test_round_robin_moved_consumer_takes_its_turn_behind_earlier_ones() -> None:
+    """A replace that moves a subscription to another queue makes it that queue's newest consumer."""
+    world = QueueWorld(1, [QueueDefinition("q", fairness="round-robin"), QueueDefinition("other")])
+    publisher = world.connect("p")
+    peers = {name: world.connect(name) for name in ("moved", "first", "last")}
+    for name, queue in (("moved", "other"), ("first", "q"), ("moved", "q"), ("last", "q")):
+        replace = (peers[name].conn, "s") in world.model.consumers
+        peers[name].consume("s", queue, max_backlog=10, replace=replace)
+        world.rest()
+    turns = []
+    for number in range(6):
+        publisher.put("q", [make_body(number)])
+        world.rest()  # the oracle judges whose turn it was
+        turns += [name for name, peer in peers.items() if len(peer.got) > turns.count(name)]
+    assert turns == ["first", "moved", "last"] * 2
+    assert world.counts["judged: round-robin"] == 5
+
+
 def _held(world: QueueWorld, peers: dict[str, QueuePeer]) -> dict[str, int]:
     return {name: len(world.model.consumers[peer.conn, "s"].held) for name, peer in peers.items()}
