@@ -109,7 +109,7 @@ class Consumer:
     backlog: int
     condition: str | None
     orders: dict[str, int]
-    """Of each of its queues, its place among all that came to consume: a replace to another queue is a new one."""
+    """Of each of its queues, its place among all that came to consume. A replace to another queue is new."""
     earlier: list[str | None] = field(default_factory=list)
     """Filters it had since the world last was at rest."""
     fresh: bool = True

@@ -32,7 +32,17 @@ _OF_SUBSCRIBER: Final = frozenset({"user", "client_name", "client_version"})
 class Content:
     """A filter, a select list, or both, for topics of any message type."""
 
-    __slots__ = ("_filters", "_projects", "_subscriber", "_surroundings", "filter", "key", "select", "steps")
+    __slots__ = (
+        "_filters",
+        "_projects",
+        "_subscriber",
+        "_surroundings",
+        "filter",
+        "filter_key",
+        "key",
+        "select",
+        "steps",
+    )
 
     def __init__(
         self,
@@ -56,7 +66,9 @@ class Content:
             misfits = [of_part(name) for name in expected]
             if misfits and all(misfits):
                 raise next(error for error in misfits if error is not None)
-        self.key: Hashable = (filter, select, subscriber if self.is_of_subscriber else None)
+        self.filter_key: Hashable = (filter, subscriber if self.is_of_subscriber else None)
+        """Contents with the same one pass the same messages."""
+        self.key: Hashable = (select, self.filter_key)
 
     @property
     def is_of_subscriber(self) -> bool:

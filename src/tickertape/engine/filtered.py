@@ -84,7 +84,7 @@ def found_of(pairs: Sequence[tuple[G, Int64s]]) -> Found[G]:
     return Found([group for group, _ in pairs], bounds, indices)
 
 
-class _Topics(Generic[G]):
+class TopicFilters(Generic[G]):
     """All groups of one topic, or one pattern of topics."""
 
     def __init__(self, cover: Cover) -> None:
@@ -158,17 +158,17 @@ class Filtered(Generic[G]):
     """Groups with filters that an index can hold (see `is_indexed`)."""
 
     def __init__(self) -> None:
-        self._by_topic: dict[str, _Topics[G]] = {}
-        self._by_pattern: ByPattern[_Topics[G]] = ByPattern()
+        self._by_topic: dict[str, TopicFilters[G]] = {}
+        self._by_pattern: ByPattern[TopicFilters[G]] = ByPattern()
 
     def add(self, group: G) -> None:
         """It takes part from now on."""
         cover = group.cover
         assert cover.content is not None
         if cover.pattern is not None:
-            topics = self._by_pattern.setdefault(cover.pattern, lambda: _Topics(cover))
+            topics = self._by_pattern.setdefault(cover.pattern, lambda: TopicFilters(cover))
         else:
-            topics = self._by_topic.setdefault(cover.topic, _Topics(cover))
+            topics = self._by_topic.setdefault(cover.topic, TopicFilters(cover))
         topics.add(group, cover.content)
 
     def discard(self, group: G) -> None:

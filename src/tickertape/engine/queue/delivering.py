@@ -15,13 +15,19 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer, Now
-from tickertape.base.queue_limits import queue_frame_messages_max, queue_step_messages_max
+from tickertape.base.queue_limits import (
+    queue_frame_messages_max,
+    queue_step_choices_max,
+    queue_step_messages_max,
+)
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.batch.format import I8, Int64s
+from tickertape.engine.cover import Cover
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.fairness import Load, next_one, share
 from tickertape.engine.queue.fetching import Fetched, Fetching
+from tickertape.engine.queue.filters import ConsumerFilters
 from tickertape.engine.queue.ledger import Ledger
 from tickertape.engine.queue.narrowing import Narrowing
 from tickertape.engine.queue.one_read import LogAccess
@@ -51,21 +57,17 @@ class Delivering:
         self,
         queue: Queue,
         access: LogAccess,
-        topic: str | None,
+        cover: Cover,
         ledger: Ledger,
         later: Callable[[Due], None],
         came: Callable[[], None],
     ) -> None:
         self._queue = queue
-        self._access = access
-        self._topic = topic
         self._ledger = ledger
         self._later = later
-        self._came = came
         self._effects: list[Effect] = access.effects
-        self._fetching = Fetching(access, topic, came)
-        self.narrowed: dict[object, Narrowing] = {}
-        """By the filter of consumers."""
+        self._fetching = Fetching(access, cover.literal, came)
+        self.filters = ConsumerFilters(queue, access, cover, came)
         self._short: dict[Consumer, int] = {}
         """Whose credit did not suffice for what it would have got, and what it was: others are served."""
         self._fell_short = False
@@ -75,54 +77,19 @@ class Delivering:
 
     # -- consumers --------------------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer) -> None:
-        """A consumer came."""
-        content = consumer.content
-        if content is None or content.filter is None:
-            return
-        narrowing = self.narrowed.get(content.key)
-        if narrowing is None:
-            narrowing = Narrowing(self._queue, content, self._access, self._topic, self._came)
-            self.narrowed[content.key] = narrowing
-        narrowing.users += 1
-
     def discard(self, consumer: Consumer) -> None:
         """A consumer has gone."""
         self._short.pop(consumer, None)
-        narrowing = self._narrowing(consumer)
-        if narrowing is not None and consumer.content is not None:
-            narrowing.users -= 1
-            if not narrowing.users:
-                narrowing.stop()
-                del self.narrowed[consumer.content.key]
-
-    def narrow(self) -> bool:
-        """Look at one piece for one filter, whose turn it is; False when there is nothing to look at."""
-        for key, narrowing in self.narrowed.items():
-            if narrowing.has_work:
-                self.narrowed[key] = self.narrowed.pop(key)
-                narrowing.step()
-                return True
-        return False
-
-    def _judged(self) -> int | None:
-        """Below which position all filters that are not far behind have been looked at: what is new is not
-        given to one before it is known who else may have it. None: they all were."""
-        near = self._queue.considered - queue_step_messages_max
-        reached = [n.reached for n in self.narrowed.values() if n.has_work and n.reached >= near]
-        return min(reached, default=None)
+        self.filters.discard(consumer)
 
     @property
     def failure(self) -> TickertapeError | None:
         """What cannot be read, and is needed."""
-        failures = [self._fetching.failure, *(narrowing.failure for narrowing in self.narrowed.values())]
-        return next((failure for failure in failures if failure is not None), None)
+        return self._fetching.failure or self.filters.failure
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
-        return self._fetching.read_done(token, data) or any(
-            narrowing.read_done(token, data) for narrowing in [*self.narrowed.values()]
-        )
+        return self._fetching.read_done(token, data) or self.filters.read_done(token, data)
 
     # -- one delivery -----------------------------------------------------------------------------------
 
@@ -138,7 +105,7 @@ class Delivering:
         if fetched is None:
             return False
         self._fell_short = False
-        given = self._by_filter(fetched) if self.narrowed else self._in_stretches(fetched)
+        given = self._by_filter(fetched) if self.filters else self._in_stretches(fetched)
         if given:
             self._give(given, fetched, now)
             self._moved = True
@@ -170,22 +137,27 @@ class Delivering:
         total = queue.room()
         total = queue_step_messages_max if total is None else min(total, queue_step_messages_max)
         rooms = 0
-        among: BitMap64 | None = BitMap64()
+        passing: dict[Narrowing, None] | None = {}
         for consumer in queue.consumers:
             room = self._room(consumer)
             if not room:
                 continue
             rooms += room
-            narrowing = self._narrowing(consumer)
+            narrowing = self.filters.of(consumer)
             if narrowing is None:
-                among = None
-            elif among is not None:
-                among |= narrowing.matching
+                passing = None
+            elif passing is not None:
+                passing[narrowing] = None
         total = min(total, rooms)
-        judged = self._judged()
-        if judged is not None and queue.definition.priority is not None:
-            judged = 0  # what comes first of all may be among those that are not looked at yet
-        return queue.order.next(total, among, judged) if total else np.empty(0, I8)
+        if not total:
+            return np.empty(0, I8)
+        among = None if passing is None else BitMap64.union(BitMap64(), *(n.matching for n in passing))
+        # Priorities are compared below what all filters have seen: waiting for them to see everything would
+        # deliver nothing while messages keep arriving.
+        judged = self.filters.judged
+        wanted = queue.order.next(total, among, judged)
+        self.filters.held_up(judged is not None and not len(wanted))
+        return wanted
 
     def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
         """Consumers, and which of the messages each gets."""
@@ -208,14 +180,8 @@ class Delivering:
         """As `_in_stretches`, one message after the other: not everybody may have each."""
         queue = self._queue
         consumers, loads = queue.consumers, self._loads()
-        places = fetched.positions.tolist()
-        passing = {
-            key: [place in narrowing.matching for place in places] for key, narrowing in self.narrowed.items()
-        }
-        masks = [self._mask(consumer, passing) for consumer in consumers]
         chosen: dict[int, list[int]] = {}
-        for index in range(fetched.batch.count):
-            eligible = [i for i, mask in enumerate(masks) if mask is None or mask[index]]
+        for index, eligible in enumerate(self._eligible(fetched.positions.tolist(), loads)):
             who, turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
             queue.went_to(turn, who is not None)
             if who is not None:
@@ -231,17 +197,27 @@ class Delivering:
                 self._lacks_credit(consumer)
         return given
 
-    @staticmethod
-    def _mask(consumer: Consumer, passing: dict[object, list[bool]]) -> list[bool] | None:
-        content = consumer.content
-        return None if content is None or content.filter is None else passing[content.key]
+    def _eligible(self, places: list[int], loads: list[Load]) -> list[list[int]]:
+        """Of each of the first messages the consumers that may have it: at least of one message, and of as
+        many as make `queue_step_choices_max` pairs."""
+        consumers = enumerate(self._queue.consumers)
+        able = [(i, self.filters.of(c)) for i, c in consumers if loads[i].unacknowledged < loads[i].limit]
+        window = BitMap64(places)
+        sizes = {n: n.matching.intersection_cardinality(window) for _, n in able if n is not None}
+        pairs = sum(len(places) if n is None else sizes[n] for _, n in able)
+        if pairs > queue_step_choices_max:
+            places = places[: max(len(places) * queue_step_choices_max // pairs, 1)]
+            window = BitMap64(places)
+        index_of = {place: index for index, place in enumerate(places)}
+        passed = {n: [index_of[place] for place in n.matching & window] for n in sizes}
+        eligible: list[list[int]] = [[] for _ in places]
+        for i, narrowing in able:
+            for index in range(len(places)) if narrowing is None else passed[narrowing]:
+                eligible[index].append(i)
+        return eligible
 
     def _loads(self) -> list[Load]:
         return [Load(c.unsettled, c.limit) if self._room(c) else _NO_ROOM for c in self._queue.consumers]
-
-    def _narrowing(self, consumer: Consumer) -> Narrowing | None:
-        content = consumer.content
-        return None if content is None or content.filter is None else self.narrowed[content.key]
 
     # -- sending ----------------------------------------------------------------------------------------
 

@@ -1,48 +1,76 @@
-"""Owns which messages of a queue pass the filter of some of its consumers.
+"""Owns which messages of a queue pass filters of its consumers: found by reading the queue's part of the log
+once for all filters that are at one position.
 
-Found by reading the queue's part of the log once, and what enters after it. Must never look at more than a
-bounded piece in one step, or forget a message that is still in the queue.
+Must never look at more than a bounded piece between two of the counts that a search yields, or forget a
+message that is still in the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final
 
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.limits import filter_piece_bytes_max
 from tickertape.base.ports import Buffer
-from tickertape.batch.format import I8
+from tickertape.base.queue_limits import queue_step_messages_max
+from tickertape.batch.format import I8, Int64s
 from tickertape.engine.content import Content
+from tickertape.engine.cover import Cover
+from tickertape.engine.filtered import TopicFilters
 from tickertape.engine.queue.forward import Forward
 from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import array_of, bitmap_of
 from tickertape.journal.reading import Part
 
-_SWEEP_MIN: Final = 65_536
+_SWEEP_MIN: Final = 4_096
 
 
 class Narrowing:
-    """Those that pass `content`, for `users` consumers."""
+    """One filter: the messages that pass it, for `users` consumers."""
 
-    def __init__(
-        self, queue: Queue, content: Content, access: LogAccess, topic: str | None, came: Callable[[], None]
-    ) -> None:
+    def __init__(self, queue: Queue, content: Content, cover: Cover) -> None:
         self._queue = queue
-        self._content = content
-        oldest = queue.state.oldest()
-        self.reached = queue.considered if oldest is None else oldest
-        """Everything in the queue below this position was looked at."""
-        self._log = Forward(access, self.reached, topic, came)
-        self._part: Part | None = None
-        self._parts: list[Part] = []
-        self._low = 0
+        self.content = content
+        self.cover = cover
         self.matching = BitMap64()
-        """Messages that pass; those that have left the queue may still be among them."""
+        """Messages that pass; messages that have left the queue may still be among them."""
         self._sweep_at = _SWEEP_MIN
         self.users = 0
+
+    def pass_(self, positions: Int64s) -> None:
+        """These messages pass."""
+        self.matching |= bitmap_of(positions)
+        if len(self.matching) > self._sweep_at:
+            self.matching = self._queue.state.has(self.matching)
+            self._sweep_at = _SWEEP_MIN + 2 * len(self.matching)
+
+
+class Scan:
+    """Reads the queue's part of the log forward for the filters that it has."""
+
+    def __init__(
+        self, queue: Queue, start: int, cover: Cover, access: LogAccess, came: Callable[[], None]
+    ) -> None:
+        self._queue = queue
+        self.reached = start
+        """Everything in the queue below this position was looked at."""
+        self.behind = start
+        """Where the last piece began that was looked at."""
+        self._entered = queue.considered
+        """What had entered when it began."""
+        self._log = Forward(access, start, cover.literal, came)
+        self._parts: list[Part] = []
+        self._low = 0
+        """Of the first part, the message with which the next piece begins."""
+        self._search: Generator[int, None, None] | None = None
+        self._filters = TopicFilters[Narrowing](cover)
+        self._alone: dict[Narrowing, None] = {}
+        """Filters that depend on their subscriber: no index holds them."""
+        self.members: dict[Narrowing, None] = {}
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -50,57 +78,121 @@ class Narrowing:
         return self._log.failure
 
     @property
-    def has_work(self) -> bool:
-        """Whether `step` would do something."""
-        if self._part is not None or self._parts:
-            part = self._part or self._parts[0]
-            return part.end_position <= self._queue.considered
-        return self.reached < self._queue.considered and not self._log.waiting and self.failure is None
+    def between(self) -> bool:
+        """Whether it is between two pieces: filters that have seen everything below `reached` may join."""
+        return self._search is None
 
-    def step(self) -> None:
-        """Look at one more piece."""
-        if self._part is None:
-            if not self._parts:
-                self._parts = self._log.parts()
-            if not self._parts:
-                if not self._log.waiting:
-                    self.reached = max(self.reached, min(self._log.position, self._queue.considered))
-                return
-            self._part, self._low = self._parts.pop(0), 0
-        self._look(self._part)
+    @property
+    def catching_up(self) -> bool:
+        """Whether messages are left that had entered when it began."""
+        return self.reached < self._entered
+
+    def has_work(self, limit: int) -> bool:
+        """Whether `step` would do something, when it is to look at nothing from position `limit` on."""
+        if self._search is not None:
+            return True
+        if self._parts:
+            return self.reached < limit
+        return self.reached < limit and not self._log.waiting and self.failure is None
+
+    def add(self, narrowing: Narrowing) -> None:
+        """A filter that has seen as much takes part."""
+        assert self.between
+        self.members[narrowing] = None
+        if narrowing.content.is_of_subscriber:
+            self._alone[narrowing] = None
+        else:
+            self._filters.add(narrowing, narrowing.content)
+
+    def discard(self, narrowing: Narrowing) -> None:
+        """Nobody has this filter any more."""
+        del self.members[narrowing]
+        if narrowing in self._alone:
+            del self._alone[narrowing]
+        else:
+            self._filters.discard(narrowing)
+
+    def step(self, budget: int, limit: int) -> int:
+        """Look at the next piece, or at more of the one under way, below position `limit`: about `budget`
+        bytes of it. Returns how many bytes that were."""
+        if self._search is None:
+            self._search = self._next_piece(limit)
+        done = 0
+        while done < budget and self._search is not None:
+            looked = next(self._search, None)
+            if looked is None:
+                self._search = None
+            else:
+                done += looked
+        return done
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
         return self._log.read_done(token, data)
 
     def stop(self) -> None:
-        """Nobody has this filter any more."""
+        """It is wanted no more."""
+        self._search = None
         self._log.stop()
 
-    def _look(self, part: Part) -> None:
-        if part.end_position > self._queue.considered:
-            return  # it did not enter the queue yet
-        batch = part.batch
-        high = self._content.reach(batch, self._low)
-        first = part.first_position + self._low if part.positions is None else int(part.positions[self._low])
-        end = part.end_position if high == batch.count else _position(part, high)
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _next_piece(self, limit: int) -> Generator[int, None, None] | None:
+        """A look at the next piece; None when there is none now."""
+        if not self._parts:
+            self._parts, self._low = self._log.parts(), 0
+        if not self._parts:
+            if not self._log.waiting and self.failure is None:
+                self.reached = max(self.reached, min(self._log.position, limit))
+            return None
+        part = self._parts[0]
+        if self.reached >= limit or max(part.first_position, self.reached) >= limit:
+            self.reached = limit
+            return None
+        self._low = max(self._low, part.index_at(self.reached))
+        return self._look(part, self._high(part, limit), limit)
+
+    def _high(self, part: Part, limit: int) -> int:
+        """Before which message a piece ends that begins with message `_low`."""
+        batch, low = part.batch, self._low
+        offsets = batch.offsets
+        high = int(offsets.searchsorted(int(offsets[low]) + filter_piece_bytes_max, "right")) - 1
+        return min(max(high, low + 1), low + queue_step_messages_max, part.index_at(limit), batch.count)
+
+    def _look(self, part: Part, high: int, limit: int) -> Generator[int, None, None]:
+        whole = high == part.batch.count
+        end = min(part.end_position if whole else _position(part, high), limit)
         span = BitMap64()
-        span.add_range(first, end)
+        span.add_range(max(self.reached, part.first_position), end)
         inside = self._queue.state.has(span)
         if inside:
             positions = array_of(inside)
-            at = positions - part.first_position
-            indices = at if part.positions is None else part.positions.searchsorted(positions).astype(I8)
-            passed = self._content.passing(batch, indices)
-            if len(passed):
-                self.matching |= bitmap_of(part.positions_of(passed))
+            indices = positions - part.first_position
+            if part.positions is not None:
+                indices = part.positions.searchsorted(positions).astype(I8)
+            yield from self._judge(part, indices)
+        self.behind, self.reached = self.reached, end
         self._low = high
-        self.reached = end
-        if high == batch.count:
-            self._part = None
-        if len(self.matching) > self._sweep_at:
-            self.matching = self._queue.state.has(self.matching)
-            self._sweep_at = _SWEEP_MIN + 2 * len(self.matching)
+        if whole:
+            self._parts.pop(0)
+            self._low = 0
+
+    def _judge(self, part: Part, indices: Int64s) -> Generator[int, None, None]:
+        batch = part.batch
+        if self._filters.groups:
+            found = yield from self._filters.search(batch, indices)
+            for number, narrowing in enumerate(found.groups):
+                narrowing.pass_(part.positions_of(found.of(number)))
+        for narrowing in [*self._alone]:
+            content, at = narrowing.content, 0
+            while at < len(indices):
+                first = int(indices[at])
+                stop = int(indices.searchsorted(content.reach(batch, first)))
+                passed = content.passing(batch, indices[at:stop])
+                if len(passed):
+                    narrowing.pass_(part.positions_of(passed))
+                yield int(batch.offsets[int(indices[stop - 1]) + 1]) - int(batch.offsets[first])
+                at = stop
 
 
 def _position(part: Part, index: int) -> int:

@@ -167,7 +167,7 @@ class Queues:
         consumer.topic, consumer.content, consumer.limit = topic, content, limit
         for work in works:
             if work in kept:
-                work.delivering.add(consumer)
+                work.delivering.filters.add(consumer)
                 work.stir()
             else:
                 work.add(consumer)

@@ -53,7 +53,7 @@ class Work:
         access = hands.access
         self._journal = access.journal
         self._topic = entrance.cover.literal
-        self.delivering = Delivering(queue, access, self._topic, hands.ledger, hands.later, self.stir)
+        self.delivering = Delivering(queue, access, entrance.cover, hands.ledger, hands.later, self.stir)
         self._burying = Burying(queue, access, hands.ledger, self.stir)
         self._log = Forward(access, queue.considered, self._topic, self.stir)
         self._parts: list[Part] = []
@@ -78,7 +78,7 @@ class Work:
     def add(self, consumer: Consumer) -> None:
         """A consumer came."""
         self.queue.consumers.append(consumer)
-        self.delivering.add(consumer)
+        self.delivering.filters.add(consumer)
         self.stir()
 
     def leave(self, consumer: Consumer) -> None:
@@ -177,12 +177,7 @@ class Work:
         """Whether `step` would do something."""
         if self.failure is not None:
             return False
-        return (
-            self._stirred
-            or self._entering
-            or self._burying.has_work
-            or any(narrowing.has_work for narrowing in self.delivering.narrowed.values())
-        )
+        return self._stirred or self._entering or self._burying.has_work or self.delivering.filters.has_work
 
     @property
     def _entering(self) -> bool:
@@ -197,7 +192,7 @@ class Work:
         queue = self.queue
         if self._entering:
             self._enter()
-        if self.delivering.narrow():
+        if self.delivering.filters.step():
             self._stirred = True
         if self._burying.has_work:
             self._burying.step(now)
