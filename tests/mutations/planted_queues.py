@@ -11,6 +11,8 @@ from tests.mutations.mutation import Mutation
 
 _CRASHES = "simulation/test_queue_crashes.py"
 _DELIVERING = "unit/engine/queue/test_delivering.py"
+_FILTERS = "unit/engine/queue/test_many_filters.py"
+_ORDER = "unit/engine/queue/test_order.py"
 
 QUEUE_MUTATIONS: Final = (
     Mutation(
@@ -32,10 +34,19 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "each filter that arrives holds up deliveries anew",
+        "engine/queue/filters.py",
+        "or number <= self._held_by\n",
+        "or number > 0\n",
+        (f"{_FILTERS}::test_priority_queue_filters_that_keep_arriving_do_not_stop_deliveries",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
         "one delivery more than allowed",
         "engine/queue/queue.py",
-        "deliveries + 1 >= deliveries_max:",
-        "deliveries >= deliveries_max:",
+        "at_least(left, deliveries_max - 1)",
+        "at_least(left, deliveries_max)",
         (_CRASHES,),
         promise="behaviour 36",
         tier="simulation",
@@ -79,11 +90,20 @@ QUEUE_MUTATIONS: Final = (
     Mutation(
         "the lowest priority is delivered first",
         "engine/queue/order.py",
-        "        for priority in reversed(self._rising):\n",
-        "        for priority in self._rising:\n",
-        (_CRASHES,),
+        "            waiting = self._levels[rising[at]] & ready\n",
+        "            waiting = self._levels[rising[-1 - at]] & ready\n",
+        (f"{_ORDER}::test_order_several_levels_are_next_together",),
         promise="R11",
-        tier="simulation",
+        tier="unit",
+    ),
+    Mutation(
+        "messages of a priority that return are not delivered again",
+        "engine/queue/order.py",
+        "                    self._activate(priority)\n",
+        "                    pass\n",
+        (f"{_ORDER}::test_order_of_leases_and_returns_matches_sorting",),
+        promise="R11",
+        tier="unit",
     ),
     Mutation(
         "the backlog of a queue is not looked at",
@@ -106,8 +126,8 @@ QUEUE_MUTATIONS: Final = (
     Mutation(
         "returns are not counted",
         "engine/queue/state.py",
-        "            self.tries[position] = Tries(deliveries + 1, cancels + cancelled)\n",
-        "            self.tries[position] = Tries(deliveries, cancels + cancelled)\n",
+        "        self.deliveries.add_one(positions)\n        if reason",
+        "        if reason",
         (_CRASHES,),
         promise="R11",
         tier="simulation",

@@ -4,6 +4,7 @@ whatever became of the file."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -43,14 +44,15 @@ def shown(world: QueueEngine, queue: Queue) -> dict[str, object]:
     """What of a state must be the same however it was recovered; counts begin with a start."""
     state, inside = queue.state, queue.state.has(queue.state.ready | queue.state.inactive)
     assert not state.leased
+    expiry = deepcopy(queue.expiry)  # which is asked about times to come
     return {
         "ready": list(state.ready),
         "inactive": list(state.inactive),
-        "doomed": dict(state.doomed),
-        "tries": {at: tries for at, tries in state.tries.items() if any(tries)},
+        "doomed": {at: state.doom_of(at) for at in state.doomed},
+        "tries": {at: state.tries_of(at) for at in state.deliveries.positions()},
         "barriers": list(queue.order.barriers & inside),
         "order": in_order(queue),
-        "too old": [list(queue.expiry.overdue(inside, world.wall + n * 1_000_000)) for n in range(0, 60, 3)],
+        "too old": [list(expiry.overdue(inside, world.wall + n * 1_000_000)) for n in range(0, 60, 3)],
     }
 
 

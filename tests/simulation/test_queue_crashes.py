@@ -13,7 +13,7 @@ from tests.helpers.tiers import parts
 from tests.simulation.queue_lives import Life, some_queues
 from tests.simulation.queue_world import QueueWorld
 
-SEEDS_A_PART = 25
+SEEDS_A_PART = 30
 LIVES = 3
 
 

@@ -16,6 +16,7 @@ from tickertape.batch.message import DeliveryContext, Message
 from tickertape.batch.select import (
     indices_of_topics,
     message_costs,
+    reorder,
     select,
     select_topic,
     slice_batch,
@@ -41,6 +42,7 @@ __all__ = [
     "indices_of_topics",
     "merge",
     "message_costs",
+    "reorder",
     "select",
     "select_topic",
     "slice_batch",

@@ -1,6 +1,8 @@
-"""Owns taking part of a batch: a slice, the messages of a mask, the messages of a topic.
+"""Owns taking part of a batch: a slice, the messages of a mask, the messages of a topic, or all of them in
+another order.
 
-Must never give a message another order, nor leave a run's checksum where messages of the run are missing.
+Must never give messages another order but in `reorder`, nor leave a run's checksum where messages of the run
+are missing.
 """
 
 from __future__ import annotations
@@ -78,6 +80,28 @@ def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
     if not len(indices):
         raise UsageError("nothing is selected: a batch has at least one message")
     return _take(batch, indices)
+
+
+def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
+    """All messages in another order: `order` has the index of each, once.
+
+    Runs are taken apart where their messages are no longer neighbours that rise, and get new checksums,
+    flagged as the server's. Raises `UsageError` when `order` does not have each index once."""
+    if not np.array_equal(np.sort(order), np.arange(batch.count)):
+        raise UsageError(f"an order of {len(order)} messages for a batch of {batch.count}")
+    of_run = np.arange(batch.run_count).repeat(batch.runs["count"])[order]
+    sequences = batch.sequences[order]
+    new = np.ones(batch.count, np.bool_)
+    new[1:] = (of_run[1:] != of_run[:-1]) | (sequences[1:] <= sequences[:-1])
+    begins: Int64s = new.nonzero()[0]
+    counts: Int64s = np.diff(begins, append=batch.count)
+    offsets, bodies = _gather(batch.offsets, batch.bodies, order)
+    runs = batch.runs[of_run[begins]].copy()
+    runs["count"], runs["first_sequence"] = counts, sequences[begins]
+    runs["flags"] |= RUN_BY_SERVER
+    runs["crc"] = _crcs(offsets, bodies, begins, counts)
+    own = None if (sequences == numbered(runs)).all() else sequences
+    return _assembled(batch, order, offsets, bodies, None, runs.tobytes(), own)
 
 
 def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
@@ -167,6 +191,18 @@ def _part(
     """A batch of the messages `which`, whose `offsets` and `bodies` have been taken already."""
     part = _cut_one_run if batch.run_count == 1 else _cut_runs
     runs, sequences = part(batch, which, offsets, bodies)
+    return _assembled(batch, which, offsets, bodies, topics, runs, sequences)
+
+
+def _assembled(
+    batch: MessageBatch,
+    which: slice | Int64s,
+    offsets: Int32s,
+    bodies: Buffer,
+    topics: tuple[str, ...] | None,
+    runs: bytes,
+    sequences: UInt64s | None,
+) -> MessageBatch:
     topic_index = None
     if topics is None:
         topics, topic_index = batch.topics, batch.topic_index

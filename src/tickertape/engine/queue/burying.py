@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer, Now
 from tickertape.base.queue_limits import dead_letter_label_bytes_max, queue_frame_messages_max
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.batch.format import I8
 from tickertape.engine.queue.fetching import Fetched, Fetching
 from tickertape.engine.queue.ledger import Ledger
 from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Outcome, What, bitmap_of, ranges_of
+from tickertape.engine.queue.slices import first_places
 from tickertape.engine.queue.state import Doom
 
 
@@ -63,7 +62,7 @@ class Burying:
     def step(self, now: Now) -> None:
         """Publish the oldest letters, as many as are in memory."""
         doomed = self._queue.state.doomed
-        wanted = np.sort(np.fromiter(doomed, I8, len(doomed)))[:queue_frame_messages_max]
+        wanted = first_places(doomed, queue_frame_messages_max)
         if self._topic is None:
             # The queue had dead letters before and has none now: there is nowhere to publish them.
             self._bury(bitmap_of(wanted), None, now)
@@ -75,7 +74,7 @@ class Burying:
         if self._can_write():
             self._room = 0
             self._bury(bitmap_of(fetched.positions), self._letters(fetched, self._topic), now)
-            if not doomed:
+            if not self._queue.state.doomed:
                 self._fetching.let_go()
 
     def _can_write(self) -> bool:
@@ -90,12 +89,12 @@ class Burying:
 
     def _letters(self, fetched: Fetched, topic: str) -> MessageBatch:
         builder = BatchBuilder()
-        batch, doomed = fetched.batch, self._queue.state.doomed
+        batch, state = fetched.batch, self._queue.state
         for index, position in enumerate(fetched.positions.tolist()):
             builder.add(
                 topic,
                 bytes(batch.body(index)),
-                correlation_id=self._label(batch, index, doomed[position]),
+                correlation_id=self._label(batch, index, state.doom_of(position)),
                 key=batch.key(index) or "",
             )
         return builder.build()

@@ -126,27 +126,30 @@ def restore(queue: Queue, stored: StoredState) -> None:
     state.ready = BitMap64.deserialize(stored.ready)
     state.inactive = BitMap64.deserialize(stored.inactive)
     for position, reason, deliveries, cancels in stored.doomed:
-        state.doomed[position] = Doom(reason, Tries(deliveries, cancels))
-    state.tries = {position: Tries(deliveries, cancels) for position, deliveries, cancels in stored.tries}
+        state.restore_doomed(position, Doom(reason, Tries(deliveries, cancels)))
+    for position, deliveries, cancels in stored.tries:
+        state.restore_tries(position, Tries(deliveries, cancels))
     state.entered, state.acknowledged, state.taken, state.buried = stored.counts
     state.returned, state.expired = dict(stored.returned), dict(stored.expired)
     definition = queue.definition
     expiry = Expiry.of(definition.expiration, definition.expiration_model, stored.expiry)
     order = Order(state, prioritised=definition.priority is not None)
-    order.restore(stored.order)
+    barriers, levels = stored.order
+    order.restore(BitMap64.deserialize(barriers), [(at, BitMap64.deserialize(one)) for at, one in levels])
     queue.take_over(state, expiry, order)
 
 
 def _stored(queue: Queue) -> StoredState:
     state = queue.state
+    barriers, levels = queue.order.stored()
     return StoredState(
         (state.ready | state.leased).serialize(),
         state.inactive.serialize(),
-        [(at, doom.reason, *doom.tries) for at, doom in state.doomed.items()],
-        [(at, *tries) for at, tries in state.tries.items()],
+        [(at, doom.reason, *doom.tries) for at in state.doomed for doom in [state.doom_of(at)]],
+        [(at, *state.tries_of(at)) for at in state.deliveries.positions() - state.doomed],
         (state.entered, state.acknowledged, state.taken, state.buried),
         state.returned,
         state.expired,
-        queue.order.stored(),
+        (barriers.serialize(), [(priority, level.serialize()) for priority, level in levels]),
         queue.expiry.stored(),
     )

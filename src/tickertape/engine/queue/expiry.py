@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from tickertape.batch.format import Int64s
 from tickertape.engine.queue.definition import ExpirationModel
+from tickertape.engine.queue.slices import below
 
 _MILLISECOND: Final = 1_000
 _SECOND: Final = 1_000_000
@@ -77,6 +78,12 @@ class Expiry:
         """Whose own life has not ended."""
         self._gone = BitMap64()
         """Whose own life has ended, from `_past` on."""
+        self._over: deque[_Step] = deque()
+        """Steps that are over, before those of `_steps`, which `due` did not take yet."""
+        self._ended = BitMap64()
+        """As `_over`, lives that have ended: still in `_pending`."""
+        self._ended_at: list[int] = []
+        """When the first of them ended and the last; nothing when there are none."""
 
     # -- coming and going -------------------------------------------------------------------------------
 
@@ -139,9 +146,9 @@ class Expiry:
 
     def forget_below(self, position: int) -> None:
         """Nothing below `position` is in the queue any more."""
-        steps = self._steps
-        while steps and steps[0].end <= position:
-            steps.popleft()
+        for steps in (self._over, self._steps):
+            while steps and steps[0].end <= position:
+                steps.popleft()
         _cut(self._gone, position)
         _cut(self._pending, position)
         self._sweep()
@@ -162,7 +169,8 @@ class Expiry:
         self._lives = {at: group for at, group in left.items() if group}
         self._times = list(self._lives)
         heapify(self._times)
-        self._held = sum(map(len, self._lives.values()))
+        self._ended &= self._pending
+        self._held = sum(map(len, self._lives.values())) + len(self._ended)
 
     # -- what is too old ----------------------------------------------------------------------------------
 
@@ -171,51 +179,52 @@ class Expiry:
 
         Among them may be ones that have left the queue, or never entered it: the period of the queue counts
         for whole stretches of the log."""
+        self._come_to(wall)
         found = BitMap64()
-        while self._steps and self._is_over(self._steps[0], wall):
-            step = self._steps.popleft()
+        for step in self._over:
             found.add_range(step.first, step.end)
             self._past = step.end
         if found:
             found -= self._gone
             if self._model == "message":
                 found -= self._pending
-        while self._times and self._times[0] <= wall:
-            group = self._lives.pop(heappop(self._times))
-            self._held -= len(group)
-            group &= self._pending
-            self._pending -= group
-            self._gone |= group
-            found |= group
+        self._over.clear()
+        ended, self._ended, self._ended_at = self._ended & self._pending, BitMap64(), []
+        self._held -= len(ended)
+        self._pending -= ended
+        self._gone |= ended
+        found |= ended
         _cut(self._gone, self._past)
         return found
 
     def overdue(self, positions: BitMap64, wall: int) -> BitMap64:
         """Which of `positions`, all in the queue, are too old, whether `due` gave them or not."""
-        past = self._past
-        for step in self._steps:
-            if not self._is_over(step, wall):
-                break
-            past = step.end
-        old = positions.copy()
-        if old and old.max() >= past:
-            old.remove_range(past, old.max() + 1)
+        self._come_to(wall)
+        old = below(positions, self._over[-1].end if self._over else self._past)
         if self._model == "message":
-            old -= self._pending
-        old |= positions & self._gone
-        if self._times and self._times[0] <= wall:
-            for at, group in self._lives.items():
-                if at <= wall:
-                    old |= positions & group & self._pending
-        return old
+            old = old - self._pending
+        return old | (positions & self._gone) | (positions & self._ended & self._pending)
+
+    def _come_to(self, wall: int) -> None:
+        """Set apart what is over: gone through once, however often is asked."""
+        while self._steps and self._is_over(self._steps[0], wall):
+            self._over.append(self._steps.popleft())
+        while self._times and self._times[0] <= wall:
+            at = heappop(self._times)
+            group = self._lives.pop(at)
+            self._held -= len(group)
+            group &= self._pending
+            self._held += len(group)
+            self._ended |= group
+            self._ended_at = [min([at, *self._ended_at]), max([at, *self._ended_at])]
 
     def next_due(self) -> int | None:
         """When `due` has to be asked next, or None: it may find nothing then, but not before."""
-        first = self._times[0] if self._times else None
-        if self._steps and self._period is not None:
-            over = self._steps[0].timestamp + self._period
-            first = over if first is None else min(first, over)
-        return first
+        times = [*self._times[:1], *self._ended_at[:1]]
+        step = next(iter(self._over or self._steps), None)
+        if step is not None and self._period is not None:
+            times.append(step.timestamp + self._period)
+        return min(times, default=None)
 
     def _is_over(self, step: _Step, wall: int) -> bool:
         return self._period is not None and step.timestamp + self._period <= wall
@@ -225,8 +234,11 @@ class Expiry:
     def stored(self) -> bytes:
         """All of it, for `of`."""
         left = {at: group & self._pending for at, group in self._lives.items()}
+        if self._ended_at:
+            at = self._ended_at[-1]
+            left[at] = left.get(at, BitMap64()) | (self._ended & self._pending)
         lives = {at: group.serialize() for at, group in left.items() if group}
-        steps = list(self._steps)
+        steps = [*self._over, *self._steps]
         gone = self._gone.serialize()
         return _ENCODE(_Stored(self._seconds, self._model, self._past, steps, lives, gone))
 

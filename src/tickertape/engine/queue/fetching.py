@@ -6,6 +6,7 @@ one read of the log for a queue, or hand out a message that is not persisted.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -14,8 +15,8 @@ import numpy as np
 from tickertape.base.errors import JournalCorrupt, TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.base.queue_limits import delivery_bytes_max
-from tickertape.batch import MessageBatch, merge, select, slice_batch
-from tickertape.batch.format import Int64s
+from tickertape.batch import MessageBatch, merge, reorder, select, slice_batch
+from tickertape.batch.format import I8, Int64s
 from tickertape.engine.queue.one_read import LogAccess, OneRead
 from tickertape.journal.reader import LogReader
 from tickertape.journal.reading import Part, ReadRequest
@@ -61,8 +62,8 @@ class Fetching:
         return self._read.waiting
 
     def get(self, wanted: Int64s) -> Fetched | None:
-        """Of the messages `wanted` (positions, rising, at least one) those at the front that are in memory,
-        about `delivery_bytes_max` of them; None: they are being read, or cannot be (`failure`)."""
+        """Of the messages `wanted` (positions, at least one) those at the front that are in memory, in this
+        order, about `delivery_bytes_max` of them; None: they are being read, or cannot be (`failure`)."""
         if self.waiting or self.failure is not None:
             return None
         first = int(wanted[0])
@@ -71,7 +72,7 @@ class Fetching:
         if at is not None:
             if self._parts:
                 self.let_go()
-            return _of_parts(view.tail, at, wanted)
+            return _in_order(view.tail, wanted)
         found = self._now(wanted)
         if found is None:
             self._read_on(first)
@@ -88,8 +89,9 @@ class Fetching:
 
     def _now(self, wanted: Int64s) -> Fetched | None:
         """Of what a reader brought."""
-        index = _part_with(self._parts, int(wanted[0]))
-        return None if index is None else _of_parts(self._parts, index, wanted)
+        if _part_with(self._parts, int(wanted[0])) is None:
+            return None
+        return _in_order(self._parts, wanted)
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
@@ -140,27 +142,55 @@ class Fetching:
 
 
 def _part_with(parts: list[Part], position: int) -> int | None:
-    for index, part in enumerate(parts):
-        if part.first_position <= position < part.end_position:
-            return index
-    return None
+    at = bisect_right(parts, position, key=_first_position) - 1
+    return at if at >= 0 and position < parts[at].end_position else None
 
 
-def _of_parts(parts: list[Part], at: int, wanted: Int64s) -> Fetched:
-    """What of `wanted`, whose first is in `parts[at]`, these and the following parts hold, from the front."""
+def _first_position(part: Part) -> int:
+    return part.first_position
+
+
+def _in_order(parts: list[Part], wanted: Int64s) -> Fetched:
+    """What of `wanted`, whose first is in one of `parts`, these hold, from the front."""
+    if (wanted[1:] > wanted[:-1]).all():
+        return _rising(parts, wanted)
+    inside = (wanted >= parts[0].first_position) & (wanted < parts[-1].end_position)
+    wanted = wanted[: int(inside.argmin())] if not inside.all() else wanted
+    rising = np.sort(wanted)
+    sizes = np.empty(len(rising), I8)
+    taken = 0
+    while taken < len(rising):
+        at = _part_with(parts, int(rising[taken]))
+        if at is None:  # the parts are of some topics: they leave out what is not of them
+            return _in_order(parts, wanted[:1])
+        stop = int(rising.searchsorted(parts[at].end_position))
+        part, positions = parts[at], rising[taken:stop]
+        indices = (
+            positions - part.first_position
+            if part.positions is None
+            else part.positions.searchsorted(positions)
+        )
+        sizes[taken:stop] = part.batch.offsets[indices + 1] - part.batch.offsets[indices]
+        taken = stop
+    total = sizes[rising.searchsorted(wanted)].cumsum()
+    wanted = wanted[: max(int(total.searchsorted(delivery_bytes_max)), 1)]
+    rising = np.sort(wanted)
+    fetched = _rising(parts, rising, whole=True)
+    return Fetched(reorder(fetched.batch, rising.searchsorted(wanted)), wanted)
+
+
+def _rising(parts: list[Part], wanted: Int64s, *, whole: bool = False) -> Fetched:
+    """As `_in_order`, of rising positions; `whole`: parts have all of them, however large they are."""
     batches: list[MessageBatch] = []
     taken = size = 0
-    while at < len(parts) and taken < len(wanted) and size < delivery_bytes_max:
-        part = parts[at]
-        stop = int(wanted.searchsorted(part.end_position))
-        if stop > taken:
-            batch = _some(part, wanted[taken:stop])
-            batches.append(batch)
-            size += batch.nbytes
-            taken = stop
-        elif int(wanted[taken]) < part.first_position:
+    while taken < len(wanted) and (whole or size < delivery_bytes_max):
+        at = _part_with(parts, int(wanted[taken]))
+        if at is None:
             break
-        at += 1
+        stop = int(wanted.searchsorted(parts[at].end_position))
+        batches.append(_some(parts[at], wanted[taken:stop]))
+        size += batches[-1].nbytes
+        taken = stop
     return Fetched(batches[0] if len(batches) == 1 else merge(batches), wanted[:taken])
 
 

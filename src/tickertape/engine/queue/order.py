@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
+from typing import Final
 
+import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.queue_limits import priorities_max
-from tickertape.batch.format import Int64s
-from tickertape.engine.queue.records import array_of
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.queue.slices import BitSlices, below, first_places
 from tickertape.engine.queue.state import QueueState
 
-_SWEEP_MIN = 65_536
+_SWEEP_MIN: Final = 65_536
+_WALK_MAX: Final = 64
+"""Levels without anything that comes into question that are passed over before the rest is searched."""
 
 
 class Order:
@@ -25,9 +29,16 @@ class Order:
     def __init__(self, state: QueueState, *, prioritised: bool) -> None:
         self._state = state
         self._prioritised = prioritised
+        if prioritised:
+            state.woken = BitMap64()
         self._levels: dict[int, BitMap64] = {}
-        """Messages by priority; those that have left the queue may still be among them."""
+        """Messages by priority; messages that have left the queue may still be among them."""
+        self._known: list[int] = []
+        """Priorities of `_levels`, rising."""
         self._rising: list[int] = []
+        """Those of which a message may be ready; the others are passed over until one is again."""
+        self._priorities = BitSlices()
+        """The priority of each message in `_levels`."""
         self._held = 0
         self._unswept = 0
         """Messages put since it was swept."""
@@ -45,28 +56,29 @@ class Order:
         grouped: dict[int, list[int]] = {}
         for position, priority in zip(positions.tolist(), priorities, strict=True):
             grouped.setdefault(priority, []).append(position)
-        for priority, chosen in grouped.items():
-            self.put(priority, BitMap64(chosen))
+        held = {priority: self._put(priority, BitMap64(chosen)) for priority, chosen in grouped.items()}
+        self._priorities.put_each(positions, np.array([held[at] for at in priorities], np.uint64))
 
-    def put(self, priority: int, positions: BitMap64) -> None:
-        """Messages of one priority came."""
+    def _put(self, priority: int, positions: BitMap64) -> int:
+        """Messages of one priority came; returns the priority that they count as."""
         level = self._levels.get(priority)
         if level is None:
             # Each look at all of them is paid for by as many messages: all of them may still be in the queue.
             if len(self._levels) >= priorities_max and self._unswept >= priorities_max:
                 self._sweep()
             if len(self._levels) >= priorities_max:
-                priority = self._rising[max(bisect_right(self._rising, priority) - 1, 0)]
+                priority = self._known[max(bisect_right(self._known, priority) - 1, 0)]
                 level = self._levels[priority]
             else:
                 level = self._levels[priority] = BitMap64()
-                insort(self._rising, priority)
+                insort(self._known, priority)
         level |= positions
-        self._levels[priority] = level
+        self._activate(priority)
         self._held += len(positions)
         self._unswept += len(positions)
         if self._held > 2 * (self._state.depth + _SWEEP_MIN):
             self._sweep()
+        return priority
 
     def delivered(self, positions: BitMap64) -> None:
         """They were delivered: nothing waits behind a barrier among them any more."""
@@ -79,10 +91,17 @@ class Order:
 
     # -- outputs ----------------------------------------------------------------------------------------
 
-    def next(self, count: int, among: BitMap64 | None = None, below: int | None = None) -> Int64s:
-        """The positions of at most `count` messages that are next, of one priority, rising; `among` says
-        which of the ready ones come into question, and `below` that nothing from there on does."""
-        return array_of(self._foremost(among, below)[:count])
+    def next(self, count: int, among: BitMap64 | None = None, judged: int | None = None) -> Int64s:
+        """The positions of at most `count` messages that are next, in their order; `among` says which of the
+        ready ones come into question, and `judged` that nothing from there on does."""
+        limit = self.limit()
+        if judged is not None:
+            limit = judged if limit is None else min(limit, judged)
+        if self._prioritised:
+            return self._foremost(count, among, limit)
+        ready = self._state.ready
+        found = first_places(ready if among is None else ready & among, count)
+        return found if limit is None else found[: found.searchsorted(limit)]
 
     def limit(self) -> int | None:
         """Nothing at or above this position is delivered now; None: everything is."""
@@ -93,55 +112,94 @@ class Order:
         # Its turn has come when nothing older is in the queue; what is behind it waits until it is delivered.
         return barrier + 1 if oldest == barrier else barrier
 
-    def stored(self) -> tuple[bytes, list[tuple[int, bytes]]]:
+    def stored(self) -> tuple[BitMap64, list[tuple[int, BitMap64]]]:
         """What a snapshot keeps: barriers, and the messages of each priority."""
         self._sweep()
-        return self.barriers.serialize(), [(at, self._levels[at].serialize()) for at in self._rising]
+        return self.barriers, [(at, self._levels[at]) for at in self._known]
 
-    def restore(self, stored: tuple[bytes, list[tuple[int, bytes]]]) -> None:
+    def restore(self, barriers: BitMap64, levels: Iterable[tuple[int, BitMap64]]) -> None:
         """Take over what was stored. Raises `ValueError` for what is none."""
-        barriers, levels = stored
-        self.barriers = BitMap64.deserialize(barriers)
-        for priority, data in levels:
-            self.put(priority, BitMap64.deserialize(data))
+        self.barriers = barriers
+        seen = BitMap64()
+        for priority, positions in levels:
+            if not 0 <= priority < 1 << 64 or seen & positions:
+                raise ValueError("stored priorities of messages are none, or two of one message")
+            seen |= positions
+            self._priorities.put(positions, self._put(priority, positions))
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _foremost(self, among: BitMap64 | None, below: int | None) -> BitMap64:
-        """What may be delivered of the highest priority of which there is something."""
-        ready = self._state.ready
-        limit = self.limit()
-        if below is not None:
-            limit = below if limit is None else min(limit, below)
-        if limit is not None:
-            ready = ready[: ready.rank(limit - 1)] if limit > 0 else BitMap64()
-        if not self._prioritised:
-            return ready if among is None else ready & among
-        for priority in reversed(self._rising):
-            level = self._levels[priority]
-            found = level & ready
-            if not found and not self._state.has(level):
-                self._forget(priority)  # or each delivery would look at it again
+    def _foremost(self, count: int, among: BitMap64 | None, limit: int | None) -> Int64s:
+        """By priority: from the highest level down, as long as levels have something; what is left is
+        searched for as a whole, so that levels without anything are not passed over one by one."""
+        self._wake()
+        ready, rising = self._state.ready, self._rising
+        found: list[Int64s] = []
+        asleep: list[int] = []
+        left, fruitless, at = count, 0, len(rising)
+        while left > 0 and at and fruitless < _WALK_MAX:
+            at -= 1
+            waiting = self._levels[rising[at]] & ready
+            if not waiting:
+                asleep.append(rising[at])
                 continue
-            if among is not None:
-                found &= among
+            fits = self._fitting(waiting, among, limit)
+            if fits:
+                found.append(first_places(fits, left))
+                left -= len(found[-1])
+            else:
+                fruitless += 1
+        if left > 0 and at:
+            others = self._fitting(ready if among is None else ready & among, None, limit)
             if found:
-                return found
-        return BitMap64()
+                others = others - BitMap64(np.concatenate(found).astype(np.uint64))
+            found.append(self._priorities.highest_first(self._priorities.highest(others, left)))
+        for priority in asleep:
+            self._put_to_sleep(priority)
+        return np.concatenate(found) if found else np.empty(0, I8)
 
-    def _forget(self, priority: int) -> None:
-        """All messages of a priority have left the queue."""
-        self._held -= len(self._levels.pop(priority))
+    @staticmethod
+    def _fitting(positions: BitMap64, among: BitMap64 | None, limit: int | None) -> BitMap64:
+        if among is not None:
+            positions = positions & among
+        return positions if limit is None else below(positions, limit)
+
+    def _activate(self, priority: int) -> None:
+        """A message of it may be ready."""
+        at = bisect_left(self._rising, priority)
+        if at == len(self._rising) or self._rising[at] != priority:
+            self._rising.insert(at, priority)
+
+    def _wake(self) -> None:
+        """Messages became ready that were not."""
+        woken = self._state.woken
+        if woken:
+            self._state.woken = BitMap64()
+            for priority in np.unique(self._priorities.numbers(woken)).tolist():
+                if priority in self._levels:
+                    self._activate(priority)
+
+    def _put_to_sleep(self, priority: int) -> None:
+        """No message of it is ready, or it would be looked at with each delivery."""
         del self._rising[bisect_left(self._rising, priority)]
+        if not self._state.has(self._levels[priority]):
+            gone = self._levels.pop(priority)
+            del self._known[bisect_left(self._known, priority)]
+            self._held -= len(gone)
+            self._priorities.forget(gone)
 
     def _sweep(self) -> None:
         """Forget what has left the queue."""
         self._held = self._unswept = 0
-        for priority in list(self._rising):
+        kept = BitMap64()
+        for priority in list(self._levels):
             level = self._state.has(self._levels[priority])
             if level:
                 self._levels[priority] = level
                 self._held += len(level)
+                kept |= level
             else:
                 del self._levels[priority]
-        self._rising = sorted(self._levels)
+        self._priorities.keep(kept)
+        self._known = sorted(self._levels)
+        self._rising = [priority for priority in self._rising if priority in self._levels]

@@ -7,6 +7,7 @@ once; whoever asks for it writes it to the log. Must never read a clock or the l
 
 from __future__ import annotations
 
+import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.ports import Now
@@ -94,7 +95,7 @@ class Queue:
 
     def grant(self, consumer: Consumer, batch: MessageBatch, positions: Int64s, now: Now) -> Lease[Consumer]:
         """Messages are about to be delivered to a consumer."""
-        chosen = bitmap_of(positions)
+        chosen = bitmap_of(np.sort(positions))
         period = self.definition.lease_period
         deadline = None if period is None or self.definition.at_most_once else now.mono + period
         lease = self.leases.grant(consumer, batch, positions, now.mono, deadline)
@@ -163,16 +164,14 @@ class Queue:
     def _spent(self, positions: BitMap64, reason: Reason) -> list[tuple[BitMap64, Reason]]:
         """Those that were tried as often as they may be, this time included, and why."""
         deliveries_max, cancels_max = self.definition.max_deliveries, self.definition.max_cancels
-        cancelled = reason is Reason.CANCELLED
-        spent: dict[Reason, list[int]] = {}
-        if deliveries_max is not None or (cancels_max is not None and cancelled):
-            for position in positions:
-                deliveries, cancels = self.state.tries_of(position)
-                if deliveries_max is not None and deliveries + 1 >= deliveries_max:
-                    spent.setdefault(Reason.MAX_DELIVERIES, []).append(position)
-                elif cancelled and cancels_max is not None and cancels + 1 > cancels_max:
-                    spent.setdefault(Reason.MAX_CANCELS, []).append(position)
-        return [(BitMap64(found), why) for why, found in spent.items()]
+        spent: list[tuple[BitMap64, Reason]] = []
+        left = positions
+        if deliveries_max is not None:
+            spent.append((self.state.deliveries.at_least(left, deliveries_max - 1), Reason.MAX_DELIVERIES))
+            left = left - spent[0][0]
+        if cancels_max is not None and reason is Reason.CANCELLED:
+            spent.append((self.state.cancels.at_least(left, cancels_max), Reason.MAX_CANCELS))
+        return [(found, why) for found, why in spent if found]
 
     def next_due(self) -> int | None:
         """When `too_old` may find something, wall microseconds; None: never, as things are."""

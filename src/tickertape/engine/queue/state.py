@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from tickertape.engine.queue.records import Outcome, Reason, What
+from tickertape.engine.queue.slices import BitSlices, first_of
 
 
 class Tries(NamedTuple):
@@ -39,8 +40,15 @@ class QueueState:
         self.leased = BitMap64()
         self.owed = BitMap64()
         """Delivered at most once and not acknowledged: they have left the queue already."""
-        self.doomed: dict[int, Doom] = {}
-        self.tries: dict[int, Tries] = {}
+        self.doomed = BitMap64()
+        """Expired, and their dead letters are not in the log yet."""
+        self.deliveries = BitSlices()
+        """Of messages in the queue, and of doomed ones: deliveries that ended without success."""
+        self.cancels = BitSlices()
+        self.reasons = BitSlices()
+        """Of doomed ones: why they expired."""
+        self.woken: BitMap64 | None = None
+        """Messages that became ready again, or active, since somebody took them; None: nobody asks."""
         self.entered = 0
         self.acknowledged = 0
         self.taken = 0
@@ -84,7 +92,7 @@ class QueueState:
             self.expired[outcome.reason] = self.expired.get(outcome.reason, 0) + count
             if outcome.doomed:
                 self._doom(present, outcome)
-        if self.tries:
+        if not outcome.doomed:
             self._forget_tries(present)
         self.activate()
         return present
@@ -99,7 +107,7 @@ class QueueState:
     def give_back(self, positions: BitMap64) -> None:
         """They were not delivered after all: that counts nowhere."""
         self.leased -= positions
-        self.ready |= positions
+        self._wake(positions)
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -115,10 +123,8 @@ class QueueState:
 
     def oldest(self) -> int | None:
         """The lowest position in the queue that still needs its place in the log; None: there is none."""
-        lowest = [held.min() for held in (self.ready, self.inactive, self.leased, self.owed) if held]
-        if self.doomed:
-            lowest.append(min(self.doomed))
-        return min(lowest, default=None)
+        held = (self.ready, self.inactive, self.leased, self.owed, self.doomed)
+        return min([positions.min() for positions in held if positions], default=None)
 
     def oldest_inside(self) -> int | None:
         """The lowest position in the queue; None: it is empty."""
@@ -137,7 +143,24 @@ class QueueState:
 
     def tries_of(self, position: int) -> Tries:
         """How a message fared so far."""
-        return self.tries.get(position, Tries())
+        return Tries(self.deliveries.of(position), self.cancels.of(position))
+
+    def restore_tries(self, position: int, tries: Tries) -> None:
+        """A stored state says how a message fared."""
+        one = BitMap64([position])
+        self.deliveries.put(one, tries.deliveries)
+        self.cancels.put(one, tries.cancels)
+
+    def restore_doomed(self, position: int, doom: Doom) -> None:
+        """A stored state says why a message expired."""
+        one = BitMap64([position])
+        self.doomed |= one
+        self.reasons.put(one, doom.reason)
+        self.restore_tries(position, doom.tries)
+
+    def doom_of(self, position: int) -> Doom:
+        """Why a doomed message expired."""
+        return Doom(Reason(self.reasons.of(position)), self.tries_of(position))
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -147,9 +170,14 @@ class QueueState:
             return
         room = self._target - len(self.ready) - len(self.leased)
         if room > 0:
-            moved = self.inactive[:room]
+            moved = first_of(self.inactive, room)
             self.inactive -= moved
-            self.ready |= moved
+            self._wake(moved)
+
+    def _wake(self, positions: BitMap64) -> None:
+        self.ready |= positions
+        if self.woken is not None:
+            self.woken |= positions
 
     def _remove(self, positions: BitMap64) -> None:
         self.ready -= positions
@@ -160,31 +188,28 @@ class QueueState:
 
     def _return(self, positions: BitMap64, reason: Reason) -> None:
         self.returned[reason] = self.returned.get(reason, 0) + len(positions)
-        cancelled = reason is Reason.CANCELLED
-        for position in positions:
-            deliveries, cancels = self.tries_of(position)
-            self.tries[position] = Tries(deliveries + 1, cancels + cancelled)
+        self.deliveries.add_one(positions)
+        if reason is Reason.CANCELLED:
+            self.cancels.add_one(positions)
         self.leased -= positions
-        self.ready |= positions - self.inactive
+        self._wake(positions - self.inactive)
 
     def _doom(self, positions: BitMap64, outcome: Outcome) -> None:
-        cancelled = outcome.reason is Reason.MAX_CANCELS
-        for position in positions:
-            deliveries, cancels = self.tries_of(position)
-            tries = Tries(deliveries + outcome.delivered, cancels + cancelled)
-            self.doomed[position] = Doom(outcome.reason, tries)
+        self.doomed |= positions
+        self.reasons.put(positions, outcome.reason)
+        if outcome.delivered:
+            self.deliveries.add_one(positions)
+        if outcome.reason is Reason.MAX_CANCELS:
+            self.cancels.add_one(positions)
 
     def _bury(self, positions: BitMap64) -> BitMap64:
-        found = BitMap64([at for at in positions if at in self.doomed])
-        for position in found:
-            del self.doomed[position]
+        found = positions & self.doomed
+        self.doomed -= found
+        self.reasons.forget(found)
+        self._forget_tries(found)
         self.buried += len(found)
         return found
 
     def _forget_tries(self, positions: BitMap64) -> None:
-        if len(positions) > len(self.tries):
-            for position in [at for at in self.tries if at in positions]:
-                del self.tries[position]
-        else:
-            for position in positions:
-                self.tries.pop(position, None)
+        self.deliveries.forget(positions)
+        self.cancels.forget(positions)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from heapq import heappop
 from random import Random
 
 import msgspec
@@ -41,9 +43,11 @@ def end_of(seconds: float | None, model: ExpirationModel, timestamp: int, life: 
 def test_whose_time_counts(model: ExpirationModel, ends: list[int]) -> None:
     expiry = Expiry(2.0, model)
     enter(expiry, [10, 11, 12], [0, 0, 0], [500, 5000, 0])
-    for position, end in zip([10, 11, 12], ends, strict=True):
-        assert position not in expiry.overdue(BitMap64([10, 11, 12]), end * MS - 1)
-        assert position in expiry.overdue(BitMap64([10, 11, 12]), end * MS)
+    for position, end in sorted(zip([10, 11, 12], ends, strict=True), key=lambda pair: pair[1]):
+        asked = deepcopy(expiry)
+        assert position not in asked.overdue(BitMap64([10, 11, 12]), end * MS - 1)
+        assert position in asked.overdue(BitMap64([10, 11, 12]), end * MS)
+        assert asked.next_due() == min(ends) * MS, "what is over was not given yet"
     assert expiry.next_due() == min(ends) * MS
     for at in (500, 2000, 5000):
         assert not expiry.due(at * MS - 1)
@@ -237,3 +241,23 @@ class Ageing(RuleBasedStateMachine):
 
 TestAgeing = Ageing.TestCase
 TestAgeing.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+
+
+def test_overdue_goes_through_times_that_are_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that ends asks about its messages: that must not cost all lives that are over each time."""
+    expiry = Expiry(None, "message")
+    count = 1_000
+    enter(expiry, list(range(count)), [0] * count, list(range(1, count + 1)))
+    popped: list[int] = []
+
+    def counted(heap: list[int]) -> int:
+        popped.append(heappop(heap))
+        return popped[-1]
+
+    monkeypatch.setattr("tickertape.engine.queue.expiry.heappop", counted)
+    for position in range(count):
+        assert list(expiry.overdue(BitMap64([position]), count * MS)) == [position]
+    assert len(popped) == count
+    assert not expiry._lives, "so that nothing is left to go through"
+    assert list(expiry.due(count * MS)) == list(range(count))
+    assert not expiry.due(count * MS)

@@ -162,8 +162,11 @@ def test_the_golden_checkpoint_is_read() -> None:
     restore(queue, work.state)
     assert queue.state.ready == BitMap64([11, 12, 14, 15, 16, 17])
     assert queue.state.inactive == BitMap64([18, 19])
-    assert queue.state.doomed == {13: Doom(Reason.EXPIRE, Tries(1, 0))}
-    assert queue.state.tries == {12: Tries(1, 0)}
+    assert [(at, queue.state.doom_of(at)) for at in queue.state.doomed] == [
+        (13, Doom(Reason.EXPIRE, Tries(1, 0)))
+    ]
+    assert queue.state.deliveries.positions() == BitMap64([12, 13])
+    assert queue.state.tries_of(12) == Tries(1, 0)
     assert queue.order.barriers == BitMap64([17])
     assert queue.expiry.next_due() == TIME + 5_000_000
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import numpy as np
 import pytest
 from pyroaring import BitMap64
 
 from tickertape.base.queue_limits import priorities_max
 from tickertape.engine.queue.order import Order
-from tickertape.engine.queue.records import Outcome, What, ranges_of
+from tickertape.engine.queue.records import Outcome, Reason, What, ranges_of
 from tickertape.engine.queue.state import QueueState
 
 
@@ -62,3 +65,74 @@ def test_priorities_whose_messages_have_left_are_not_looked_at_again(order: Orde
     state.asked = 0
     assert order.next(1).tolist() == [9]
     assert state.asked == 0
+
+
+def messages(state: QueueState, order: Order, priorities: list[int]) -> list[int]:
+    """Everything that is ready, in the order in which it is next, and leased then."""
+    taken = []
+    while len(found := order.next(3)):
+        taken += found.tolist()
+        state.lease(BitMap64(found.astype(np.uint64)))
+    return taken
+
+
+def expected(priorities: list[int], among: set[int]) -> list[int]:
+    return sorted(among, key=lambda at: (-priorities[at], at))
+
+
+@pytest.mark.parametrize("levels", [1, 3, 50, 1_000])
+def test_order_of_leases_and_returns_matches_sorting(levels: int) -> None:
+    random = Random(levels)
+    state = QueueState(target_depth=700)
+    order = Order(state, prioritised=True)
+    priorities = [random.randrange(levels) << random.randrange(50) for _ in range(1_000)]
+    enter(order, state, 0, priorities)
+    ready = set(state.ready)
+    assert len(ready) == 700
+    assert messages(state, order, priorities) == expected(priorities, ready)
+    back = BitMap64(random.sample(sorted(ready), 300))
+    state.apply(Outcome(What.RETURNED, ranges_of(back), Reason.CANCELLED))
+    assert messages(state, order, priorities) == expected(priorities, set(back))
+    state.apply(Outcome(What.DONE, ranges_of(BitMap64(random.sample(sorted(ready), 350)))))
+    assert messages(state, order, priorities) == expected(priorities, set(range(700, 1_000)))
+
+
+def test_order_among_some_matches_sorting_where_most_levels_have_nothing() -> None:
+    random = Random(5)
+    state = QueueState()
+    order = Order(state, prioritised=True)
+    priorities = [random.randrange(1 << 64) for _ in range(2_000)]
+    enter(order, state, 0, priorities)
+    for _ in range(20):
+        among = BitMap64(random.sample(range(2_000), random.randrange(1, 50)))
+        judged = random.randrange(2_000)
+        fits = {at for at in among if at < judged}
+        assert order.next(40, among, judged).tolist() == expected(priorities, fits)[:40]
+
+
+@pytest.mark.parametrize("among", [None, BitMap64([0, 1])])
+def test_priorities_whose_messages_are_leased_are_not_looked_at_again(
+    order: Order, state: Counting, among: BitMap64 | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a filter they are passed over, with one the rest is searched as a whole."""
+    state.lease(BitMap64(range(10, priorities_max)))
+    looked: list[int] = []
+    fitting = Order._fitting
+
+    def counted(*arguments: Any) -> BitMap64:
+        looked.append(1)
+        return fitting(*arguments)
+
+    monkeypatch.setattr(Order, "_fitting", staticmethod(counted))
+    assert order.next(1, among).tolist() == [9 if among is None else 1]
+    state.asked = 0
+    assert order.next(1, among).tolist() == [9 if among is None else 1]
+    assert state.asked == 0
+    assert len(looked) <= 100
+
+
+def test_order_several_levels_are_next_together() -> None:
+    state = QueueState()
+    order = Order(state, prioritised=True)
+    enter(order, state, 0, list(range(5_000)))
+    assert order.next(4_096).tolist() == list(range(4_999, 903, -1))
