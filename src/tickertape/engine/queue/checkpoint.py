@@ -11,18 +11,39 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from pyroaring import BitMap64
 
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.expiry import Expiry
 from tickertape.engine.queue.order import Order
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Reason
+from tickertape.engine.queue.roaring import read_roaring
+from tickertape.engine.queue.sets import decode_set, encode_set, lowest_of
+from tickertape.engine.queue.slices import BitSlices
 from tickertape.engine.queue.state import Doom, QueueState, Tries
 
 
-class StoredState(msgspec.Struct, array_like=True):
-    """The state of one queue, sets of positions as pyroaring writes them. What is leased is ready in it."""
+class StoredState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The state of one queue, sets of positions as sets.py writes them. What is leased is ready in it."""
+
+    ready: bytes
+    inactive: bytes
+    doomed: bytes
+    reasons: list[bytes]
+    """Why they are, the bits of a number for each, the lowest first: a set for each bit."""
+    deliveries: list[bytes]
+    """As `reasons`, of doomed ones and those in the queue; so are cancels."""
+    cancels: list[bytes]
+    counts: tuple[int, int, int, int]
+    """Entered, acknowledged, taken, buried."""
+    returned: dict[Reason, int]
+    expired: dict[Reason, int]
+    order: tuple[bytes, list[tuple[int, bytes]]]
+    expiry: bytes
+
+
+class OldState(msgspec.Struct, array_like=True):
+    """A state as version 0 has it, sets of positions as Roaring bitmaps."""
 
     ready: bytes
     inactive: bytes
@@ -31,7 +52,6 @@ class StoredState(msgspec.Struct, array_like=True):
     tries: list[tuple[int, int, int]]
     """Position, deliveries, cancels."""
     counts: tuple[int, int, int, int]
-    """Entered, acknowledged, taken, buried."""
     returned: dict[Reason, int]
     expired: dict[Reason, int]
     order: tuple[bytes, list[tuple[int, bytes]]]
@@ -47,25 +67,44 @@ class Covered(msgspec.Struct, array_like=True):
     """Messages below this position were considered, or are needed no more."""
     records: int
     """Records below this position were applied, or are needed no more."""
-    state: StoredState | None = None
+    state: StoredState | OldState | None = None
     """None: messages and records from there on are all that is needed."""
+
+
+class _Covered(Covered, array_like=True):
+    state: StoredState | None = None
+
+
+class _OldCovered(Covered, array_like=True):
+    state: OldState | None = None
 
 
 NO_FINGERPRINT: Final = b""
 """Of a queue that had stopped."""
+_VERSION: Final = 1
+_SLICES_MAX: Final = 64
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
-_DECODE: Final = msgspec.msgpack.Decoder(list[Covered]).decode
+_DECODE: Final = msgspec.msgpack.Decoder(tuple[int, list[_Covered]]).decode
+_DECODE_OLD: Final = msgspec.msgpack.Decoder(list[_OldCovered]).decode
+_PARTS: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_NUMBERS_END: Final = 0x80
+"""In MessagePack a byte below it is that number."""
 
 
 def encode_covered(covered: Iterable[Covered]) -> bytes:
     """The body of the file."""
-    return _ENCODE(list(covered))
+    return _ENCODE((_VERSION, list(covered)))
 
 
 def decode_covered(body: bytes) -> list[Covered]:
-    """What a body says. Raises `ValueError` for what is none."""
+    """What a body of this version or an older one says. Raises `ValueError` for what is none."""
     try:
-        return _DECODE(body)
+        parts = _PARTS(body)
+        if not parts or bytes(parts[0])[0] >= _NUMBERS_END:  # version 0 does not say its version
+            return [*_DECODE_OLD(body)]
+        if bytes(parts[0])[0] != _VERSION:
+            raise ValueError(f"a checkpoint of queues of another version than {_VERSION}")
+        return [*_DECODE(body)[1]]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"a checkpoint of queues that cannot be read: {error}") from None
 
@@ -112,44 +151,70 @@ def needed_by(queue: Queue) -> int:
 
 def needed_from(covered: Covered) -> int:
     """Below which position a queue needs nothing of the log, for who has no queue: no less than it does."""
-    lowest = [covered.messages, covered.records]
-    if covered.state is not None:
-        held = [BitMap64.deserialize(covered.state.ready), BitMap64.deserialize(covered.state.inactive)]
+    lowest: list[int | None] = [covered.messages, covered.records]
+    state = covered.state
+    if isinstance(state, StoredState):
+        lowest += [lowest_of(state.ready), lowest_of(state.inactive), lowest_of(state.doomed)]
+    elif state is not None:
+        held = [read_roaring(data, covered.messages) for data in (state.ready, state.inactive)]
         lowest += [positions.min() for positions in held if positions]
-        lowest += [doomed[0] for doomed in covered.state.doomed]
-    return min(lowest)
+        lowest += [doomed[0] for doomed in state.doomed]
+    return min(position for position in lowest if position is not None)
 
 
-def restore(queue: Queue, stored: StoredState) -> None:
-    """Bring a queue to a stored state. Raises `ValueError` for what is none."""
+def restore(queue: Queue, covered: Covered) -> None:
+    """Bring a queue to a stored state, of positions below `covered.messages`. Raises `ValueError` for what is
+    none."""
+    stored, end = covered.state, covered.messages
+    assert stored is not None
+    read = decode_set if isinstance(stored, StoredState) else read_roaring
     state = QueueState(queue.definition.target_queue_depth)
-    state.ready = BitMap64.deserialize(stored.ready)
-    state.inactive = BitMap64.deserialize(stored.inactive)
-    for position, reason, deliveries, cancels in stored.doomed:
-        state.restore_doomed(position, Doom(reason, Tries(deliveries, cancels)))
-    for position, deliveries, cancels in stored.tries:
-        state.restore_tries(position, Tries(deliveries, cancels))
+    state.ready, state.inactive = read(stored.ready, end), read(stored.inactive, end)
+    if isinstance(stored, StoredState):
+        state.doomed = decode_set(stored.doomed, end)
+        state.reasons = _slices(stored.reasons, end)
+        state.deliveries, state.cancels = _slices(stored.deliveries, end), _slices(stored.cancels, end)
+    else:
+        for position, reason, *tries in stored.doomed:
+            state.restore_doomed(_below(position, end), Doom(reason, Tries(*tries)))
+        for position, *tries in stored.tries:
+            state.restore_tries(_below(position, end), Tries(*tries))
     state.entered, state.acknowledged, state.taken, state.buried = stored.counts
     state.returned, state.expired = dict(stored.returned), dict(stored.expired)
+    state.check()
     definition = queue.definition
-    expiry = Expiry.of(definition.expiration, definition.expiration_model, stored.expiry)
+    expiry = Expiry.of(definition.expiration, definition.expiration_model, stored.expiry, read, end)
     order = Order(state, prioritised=definition.priority is not None)
     barriers, levels = stored.order
-    order.restore(BitMap64.deserialize(barriers), [(at, BitMap64.deserialize(one)) for at, one in levels])
+    order.restore(read(barriers, end), [(at, read(level, end)) for at, level in levels])
     queue.take_over(state, expiry, order)
+
+
+def _slices(stored: list[bytes], end: int) -> BitSlices:
+    if len(stored) > _SLICES_MAX:
+        raise ValueError(f"stored numbers of {len(stored)} bits")
+    return BitSlices([decode_set(data, end) for data in stored])
+
+
+def _below(position: int, end: int) -> int:
+    if not 0 <= position < end:
+        raise ValueError(f"a stored message at position {position}, not below {end}")
+    return position
 
 
 def _stored(queue: Queue) -> StoredState:
     state = queue.state
     barriers, levels = queue.order.stored()
     return StoredState(
-        (state.ready | state.leased).serialize(),
-        state.inactive.serialize(),
-        [(at, doom.reason, *doom.tries) for at in state.doomed for doom in [state.doom_of(at)]],
-        [(at, *state.tries_of(at)) for at in state.deliveries.positions() - state.doomed],
+        encode_set(state.ready | state.leased),
+        encode_set(state.inactive),
+        encode_set(state.doomed),
+        [encode_set(held) for held in state.reasons.slices],
+        [encode_set(held) for held in state.deliveries.slices],
+        [encode_set(held) for held in state.cancels.slices],
         (state.entered, state.acknowledged, state.taken, state.buried),
-        state.returned,
-        state.expired,
-        (barriers.serialize(), [(priority, level.serialize()) for priority, level in levels]),
+        dict(sorted(state.returned.items())),
+        dict(sorted(state.expired.items())),
+        (encode_set(barriers), [(priority, encode_set(level)) for priority, level in levels]),
         queue.expiry.stored(),
     )

@@ -7,7 +7,7 @@ commit, and messages with a life of their own are kept together by the time at w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from tickertape.batch.format import Int64s
 from tickertape.engine.queue.definition import ExpirationModel
+from tickertape.engine.queue.sets import decode_set, encode_set
 from tickertape.engine.queue.slices import below
 
 _MILLISECOND: Final = 1_000
@@ -24,6 +25,7 @@ _SECOND: Final = 1_000_000
 _LIFE_MAX: Final = (1 << 61) // _MILLISECOND
 """Milliseconds; a longer life is this long, 70,000 years."""
 _SWEEP_MIN: Final = 64
+_END: Final = (1 << 63) - 1
 
 
 class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -35,7 +37,7 @@ class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What `stored` writes. Sets of positions are serialized."""
+    """What `stored` writes, sets of positions as sets.py does."""
 
     seconds: float | None
     model: ExpirationModel
@@ -237,24 +239,30 @@ class Expiry:
         if self._ended_at:
             at = self._ended_at[-1]
             left[at] = left.get(at, BitMap64()) | (self._ended & self._pending)
-        lives = {at: group.serialize() for at, group in left.items() if group}
+        lives = {at: encode_set(left[at]) for at in sorted(left) if left[at]}
         steps = [*self._over, *self._steps]
-        gone = self._gone.serialize()
+        gone = encode_set(self._gone)
         return _ENCODE(_Stored(self._seconds, self._model, self._past, steps, lives, gone))
 
     @staticmethod
-    def of(seconds: float | None, model: ExpirationModel, data: bytes) -> Expiry:
-        """What `stored` gave. Raises `ValueError` for anything else, and for that of another `seconds` or
-        `model`: not all that these need was kept then."""
+    def of(
+        seconds: float | None,
+        model: ExpirationModel,
+        data: bytes,
+        read: Callable[[bytes, int], BitMap64] = decode_set,
+        end: int = _END,
+    ) -> Expiry:
+        """What `stored` gave, with sets that `read` reads, of positions below `end`. Raises `ValueError` for
+        anything else, and for that of another `seconds` or `model`: not all that these need was kept then."""
         try:
             stored = _DECODE(data)
-            groups = {at: BitMap64.deserialize(group) for at, group in stored.lives.items()}
-            gone = BitMap64.deserialize(stored.gone)
+            groups = {at: read(group, end) for at, group in stored.lives.items()}
+            gone = read(stored.gone, end)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"no stored expirations: {error}") from None
         if (stored.seconds, stored.model) != (seconds, model):
             raise ValueError(f"expirations of a queue with {stored.seconds} s, {stored.model}")
-        if not _rising(stored.past, stored.steps):
+        if not _rising(stored.past, stored.steps, end):
             raise ValueError("stored expirations that do not rise")
         expiry = Expiry(seconds, model)
         expiry._past, expiry._steps, expiry._gone = stored.past, deque(stored.steps), gone
@@ -268,13 +276,13 @@ class Expiry:
         return expiry
 
 
-def _rising(past: int, steps: Iterable[_Step]) -> bool:
+def _rising(past: int, steps: Iterable[_Step], end: int) -> bool:
     time = None
     for step in steps:
-        if not 0 <= past <= step.first < step.end < 1 << 63 or (time is not None and step.timestamp <= time):
+        if not 0 <= past <= step.first < step.end <= end or (time is not None and step.timestamp <= time):
             return False
         past, time = step.end, step.timestamp
-    return past >= 0
+    return 0 <= past <= end
 
 
 def _cut(numbers: BitMap64, below: int) -> None:

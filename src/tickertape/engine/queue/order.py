@@ -126,6 +126,8 @@ class Order:
                 raise ValueError("stored priorities of messages are none, or two of one message")
             seen |= positions
             self._priorities.put(positions, self._put(priority, positions))
+        if self._prioritised and (self._state.ready | self._state.inactive) - seen:
+            raise ValueError("stored messages have no priority")
 
     # -- inside -----------------------------------------------------------------------------------------
 

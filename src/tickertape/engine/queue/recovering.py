@@ -126,7 +126,7 @@ def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -
         queue.considered = max(begun.position, first)
         return _Fold(work, queue.considered, queue.considered)
     if covered.state is not None:
-        restore(queue, covered.state)
+        restore(queue, covered)
         oldest = queue.state.oldest()
         if oldest is not None and oldest < first:  # nothing held it back while there was no such queue
             raise ValueError(f"it has messages from before position {first}, which retention has removed")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.engine.queue.records import Outcome, Reason, What
@@ -147,6 +148,8 @@ class QueueState:
 
     def restore_tries(self, position: int, tries: Tries) -> None:
         """A stored state says how a message fared."""
+        if min(tries) < 0:
+            raise ValueError("stored tries are none")
         one = BitMap64([position])
         self.deliveries.put(one, tries.deliveries)
         self.cancels.put(one, tries.cancels)
@@ -157,6 +160,19 @@ class QueueState:
         self.doomed |= one
         self.reasons.put(one, doom.reason)
         self.restore_tries(position, doom.tries)
+
+    def check(self) -> None:
+        """Raises `ValueError` for a stored state in which something cannot be."""
+        inside = self.ready | self.inactive
+        if self.ready & self.inactive or inside & self.doomed:
+            raise ValueError("a stored message is in two states")
+        if (self.deliveries.positions() | self.cancels.positions()) - inside - self.doomed:
+            raise ValueError("stored tries of messages that are not there")
+        reasons = np.unique(self.reasons.numbers(self.doomed)).tolist()
+        if self.reasons.positions() - self.doomed or not {*reasons} <= {*Reason} - {Reason.NONE}:
+            raise ValueError("stored reasons are none")
+        if min(self.entered, self.acknowledged, self.taken, self.buried) < 0:
+            raise ValueError("stored counts are none")
 
     def doom_of(self, position: int) -> Doom:
         """Why a doomed message expired."""

@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 
 from tickertape.engine.queue.definition import EXPIRATION_MODELS, ExpirationModel
 from tickertape.engine.queue.expiry import Expiry
+from tickertape.engine.queue.sets import encode_set
 
 MS = 1_000
 S = 1_000_000
@@ -123,8 +124,8 @@ GARBAGE = st.one_of(
         st.just("message"),
         st.integers(-1, 9),
         st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 9), st.integers(0, 9)), max_size=2),
-        st.dictionaries(st.integers(0, 9), st.binary(max_size=20) | st.just(BitMap64([3]).serialize())),
-        st.binary(max_size=9) | st.just(BitMap64([3]).serialize()) | st.just(BitMap64().serialize()),
+        st.dictionaries(st.integers(0, 9), st.binary(max_size=20) | st.just(encode_set(BitMap64([3])))),
+        st.binary(max_size=9) | st.just(encode_set(BitMap64([3]))) | st.just(encode_set(BitMap64())),
     ).map(msgspec.msgpack.encode),
 )
 

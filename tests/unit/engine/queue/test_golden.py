@@ -20,6 +20,7 @@ from tickertape.engine.queue.checkpoint import (
     decode_covered,
     encode_covered,
     fingerprint,
+    needed_from,
     restore,
 )
 from tickertape.engine.queue.definition import QueueDefinition
@@ -147,32 +148,84 @@ def test_a_record_read_by_the_document_alone() -> None:
     }
 
 
-def test_the_golden_checkpoint_is_read() -> None:
+def body_of(data: bytes) -> bytes:
     disk = StrictDisk(Random(1))
     handle = disk.open(QUEUES_FILE, create=True)
-    disk.write(handle, 0, [golden("queue-checkpoint")])
+    disk.write(handle, 0, [data])
     disk.close(handle)
     body = read_queues(disk, JOURNAL)
     assert body is not None
-    work, plain = decode_covered(body)
+    return body
+
+
+@pytest.mark.parametrize("name", ["queue-checkpoint", "queue-checkpoint-0"])
+def test_golden_checkpoints_of_all_versions_are_read(name: str) -> None:
+    work, plain = decode_covered(body_of(golden(name)))
     assert (plain.queue, plain.messages, plain.records, plain.state) == ("plain", 25, 25, None)
     assert (work.queue, work.messages, work.records) == ("work", 25, 30)
-    assert work.state is not None
+    assert needed_from(work) == 11
     queue = Queue(DEFINITIONS[0])
-    restore(queue, work.state)
+    restore(queue, work)
     assert queue.state.ready == BitMap64([11, 12, 14, 15, 16, 17])
     assert queue.state.inactive == BitMap64([18, 19])
-    assert [(at, queue.state.doom_of(at)) for at in queue.state.doomed] == [
-        (13, Doom(Reason.EXPIRE, Tries(1, 0)))
-    ]
+    assert list(queue.state.doomed) == [13]
+    assert queue.state.doom_of(13) == Doom(Reason.EXPIRE, Tries(1, 0))
     assert queue.state.deliveries.positions() == BitMap64([12, 13])
     assert queue.state.tries_of(12) == Tries(1, 0)
     assert queue.order.barriers == BitMap64([17])
+    assert queue.order.next(9).tolist() == [11, 15, 12, 14, 16]
     assert queue.expiry.next_due() == TIME + 5_000_000
+    assert list(queue.expiry.due(TIME + 5_000_000)) == [11]
+
+
+@pytest.mark.parametrize("name", ["queue-checkpoint", "queue-checkpoint-0"])
+def test_damaged_checkpoints_raise_the_documented_error_only(name: str) -> None:
+    """Below the checksum: every byte, flipped, and the body cut after it."""
+    body = body_of(golden(name))
+    for at in range(len(body)):
+        for flip in (0x01, 0x80):
+            read_anyhow(body[:at] + bytes([body[at] ^ flip]) + body[at + 1 :])
+        read_anyhow(body[:at])
+
+
+def read_anyhow(body: bytes) -> None:
+    try:
+        covered = decode_covered(body)
+    except ValueError:
+        return
+    for one in covered:
+        try:
+            needed_from(one)
+            # As a start does: what goes beyond the log is not used.
+            if one.state is not None and max(one.messages, one.records) < 1 << 20:
+                restore(Queue(DEFINITIONS[0]), one)
+        except ValueError:
+            continue
 
 
 def sets(data: bytes) -> list[int]:
-    return list(BitMap64.deserialize(data))
+    """Positions of a set, as the document says."""
+    numbers, number, shift = [], 0, 0
+    for byte in data:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(number)
+            number = shift = 0
+    found: list[int] = []
+    end = 0
+    for gap, length in zip(numbers[::2], numbers[1::2], strict=True):
+        found += range(end + gap, end + gap + length)
+        end += gap + length
+    return found
+
+
+def numbers(slices: list[bytes]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for bit, held in enumerate(slices):
+        for position in sets(held):
+            found[position] = found.get(position, 0) + (1 << bit)
+    return found
 
 
 def test_the_checkpoint_read_by_the_document_alone() -> None:
@@ -181,17 +234,20 @@ def test_the_checkpoint_read_by_the_document_alone() -> None:
     body = data[36:]
     assert (magic, journal, size) == (b"TKTQUE\0\0", JOURNAL, len(body))
     assert checksum == crc32c(data[:32] + body)
-    (name, mark, messages, records, state), plain = msgspec.msgpack.decode(body, strict=False)
+    version, ((name, mark, messages, records, state), plain) = msgspec.msgpack.decode(body, strict=False)
+    assert version == 1
     assert plain[0::2] == ["plain", 25, None]
     assert (name, messages, records) == ("work", 25, 30)
     assert msgspec.msgpack.decode(mark) == [
         *("orders", None, "at-least-once", "/urgency", "/last", 60.0, "minimum", 6, "epoch"),
         [["orders", "fix"]],
     ]
-    ready, inactive, doomed, tries, counts, returned, expired, (barriers, levels), expiry = state
+    ready, inactive, doomed, reasons, deliveries, cancels, counts, returned, expired, order, expiry = state
     assert (sets(ready), sets(inactive)) == ([11, 12, 14, 15, 16, 17], [18, 19])
-    assert (doomed, tries) == ([[13, 7, 1, 0]], [[12, 1, 0]])
+    assert sets(doomed) == [13]
+    assert (numbers(reasons), numbers(deliveries), numbers(cancels)) == ({13: 7}, {12: 1, 13: 1}, {})
     assert (counts, returned, expired) == ([10, 1, 0, 0], {2: 1}, {7: 1})
+    barriers, levels = order
     assert sets(barriers) == [17]
     assert [(priority, sets(level)) for priority, level in levels] == [
         (0, [12, 14, 16, 18]),
