@@ -13,6 +13,24 @@ _SILENCE = "simulation/test_silence.py"
 
 DELIVERY_MUTATIONS: Final = (
     Mutation(
+        "a client takes more than the credit that it granted",
+        "client/subscription.py",
+        "        if outstanding + cost > self.bound and",
+        "        if outstanding + cost < 0 and",
+        ("unit/client/test_hostile_server.py",),
+        promise="invariant 20",
+        tier="unit",
+    ),
+    Mutation(
+        "a client takes an answer of another kind for the one it asked for",
+        "client/calls.py",
+        "        _check_kind(call.command, answer)\n",
+        "",
+        ("unit/client/test_hostile_server.py",),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
         "a live subscription that comes back is given all that is not persisted at once",
         "engine/live.py",
         "if sent >= outbox_bytes_max:",

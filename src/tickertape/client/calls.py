@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
 from tickertape.batch import MessageBatch
@@ -16,6 +16,7 @@ from tickertape.client.effects import Effect, Resolve, Send, Tell
 from tickertape.client.publishing import Publishing
 from tickertape.client.resubscription import Round
 from tickertape.client.subscriptions import Request, Subscriptions
+from tickertape.wire import commands
 from tickertape.wire.commands import (
     Ack,
     Command,
@@ -30,6 +31,14 @@ from tickertape.wire.commands import (
 
 Answer: TypeAlias = Ack | Resolved | Staged | Committed
 """What a server answers a command with an id."""
+
+
+_ANSWERS: Final[dict[type[Command], type[Answer]]] = {
+    commands.Resolve: Resolved,
+    commands.Prepare: Staged,
+    commands.Commit: Committed,
+}
+"""The answer to each command that succeeded; every other one is answered with `Ack`."""
 
 
 class _Call(NamedTuple):
@@ -96,10 +105,12 @@ class Calls:
         self._subscriptions.told(sub_id)
 
     def answered(self, answer: Answer) -> None:
-        """The server answered a command. Raises `BadCommand` when nobody had asked."""
-        call = self._waiting.pop(answer.id, None)
+        """The server answered a command. Raises `BadCommand` when nobody had asked, or not for this."""
+        call = self._waiting.get(answer.id)
         if call is None:
             raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
+        _check_kind(call.command, answer)
+        del self._waiting[answer.id]
         if isinstance(call.token, Round) and isinstance(answer, Ack):
             self._placed_again(call, call.token, answer)
             return
@@ -226,3 +237,13 @@ class Calls:
         self._waiting.clear()
         self._flushes.clear()
         self._effects.extend(Resolve(token, error) for token in tokens if token is not None)
+
+
+def _check_kind(command: Command, answer: Answer) -> None:
+    """Raise `BadCommand` for an answer of another kind than the command has; a refusal fits each."""
+    expected = _ANSWERS.get(type(command), Ack)
+    if not isinstance(answer, expected) and not (isinstance(answer, Ack) and answer.code):
+        asked, given = type(command).__name__, type(answer).__name__
+        raise BadCommand(
+            f"the server answered command {answer.id}, {asked}, with {given} in place of {expected.__name__}"
+        )

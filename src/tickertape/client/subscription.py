@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tickertape.base.errors import BadCommand
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_default, message_cost_bytes
 from tickertape.batch.lease import Hold, Lease
 from tickertape.batch.message import Discards
@@ -61,6 +62,7 @@ class Subscription:
 
     __slots__ = (
         "asked",
+        "bound",
         "consumed",
         "context",
         "deadline",
@@ -93,6 +95,8 @@ class Subscription:
         self.order = order
         """Those that are placed again keep the order in which they were placed first."""
         self.window = request.depth_bytes
+        self.bound = self.window
+        """How much may be outstanding on this connection: unconsumed, or consumed and not given back."""
         self.unconsumed = 0
         self.consumed = 0
         self.deadline = 0.0
@@ -138,6 +142,8 @@ class Subscription:
         """What asks another connection for it. What lies unconsumed here is still of its window."""
         request, replay, terms = self.request, self.replay, self.terms
         self.asked, self.consumed = call_id, 0
+        credit = max(message_cost_bytes, self.window - self.unconsumed)
+        self.bound = self.unconsumed + credit
         return Subscribe(
             id=call_id,
             sub_id=request.context.sub_id,
@@ -145,7 +151,7 @@ class Subscription:
             bookmark=None if replay is None else replay.again(conflated=terms.conflated, live=terms.live),
             filter=request.filter,
             options=terms.again(replay),
-            credit=max(message_cost_bytes, self.window - self.unconsumed),
+            credit=credit,
             until_caught_up=replay is not None and replay.until_caught_up,
         )
 
@@ -174,6 +180,18 @@ class Subscription:
         browsed = "browse" in self.terms.options
         lease = settler.lease(command, self.context.sub_id, self.hold, browsed=browsed)
         return msgspec.structs.replace(self.context, lease=lease)
+
+    def check_credit(self, messages: int, cost: int) -> None:
+        """Raise `BadCommand` for a delivery that the credit does not cover.
+
+        One message may exceed it while the bound is not passed: a server sends that when, as far as it knows,
+        nothing is outstanding."""
+        outstanding = self.unconsumed + self.consumed
+        if outstanding + cost > self.bound and (messages > 1 or outstanding > self.bound):
+            raise BadCommand(
+                f"the server exceeded the credit of subscription {self.context.sub_id!r}: {outstanding:,} "
+                f"bytes are outstanding, it sent {cost:,} more, and {self.bound:,} are allowed"
+            )
 
     def take(self, cost: int) -> Credit | None:
         """The application took `cost`; the credit to give back now, if any."""

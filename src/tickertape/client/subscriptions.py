@@ -4,8 +4,7 @@ One that is to be replaced goes on until the server answers: what comes before t
 what comes behind it the new one's. Where subscriptions are kept, those with a handler outlive their
 connection and are placed again. What comes before a first one stands belongs to another one of its id, which
 ended here while that was on its way. Must never hold messages: what arrives is handed on at once. Credit is
-given back when half of the window was consumed, or, for the little that remains, a moment after the last
-delivery: a server whose next message does not fit what is left waits for exactly that.
+given back when half of the window was consumed; quiet_credit.py returns the rest.
 """
 
 from __future__ import annotations
@@ -16,13 +15,20 @@ from operator import attrgetter
 import msgspec
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import Closed, SubscriptionExists, TickertapeError, UsageError, error_from_code
-from tickertape.base.limits import credit_linger_seconds
+from tickertape.base.errors import (
+    BadCommand,
+    Closed,
+    SubscriptionExists,
+    TickertapeError,
+    UsageError,
+    error_from_code,
+)
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.bookmarks import MemoryTrail, StoredTrail, Trail, asked
 from tickertape.client.effects import Again, CaughtUp, Effect, End, Hand, HandAll, Joined, Notice, Part, Tell
+from tickertape.client.quiet_credit import QuietCredit
 from tickertape.client.resubscription import Replay, place_after
 from tickertape.client.settler import Settler
 from tickertape.client.shares import Recent, Route
@@ -40,7 +46,7 @@ class Subscriptions:
         self._effects = effects
         self._settler = settler
         self._by_id: dict[str, Subscription] = {}
-        self._lingering: dict[str, Subscription] = {}
+        self._quiet = QuietCredit()
         self._recent = Recent()
         self._placed = 0
         """How many were begun."""
@@ -234,7 +240,7 @@ class Subscriptions:
         subscription = self._by_id.pop(sub_id, None)
         if subscription is None:
             return
-        self._lingering.pop(sub_id, None)
+        self._quiet.forget(sub_id)
         subscription.end_leases()
         self._settler.ended(sub_id)
         self._effects.append(End(subscription.sink, reason, error))
@@ -271,7 +277,7 @@ class Subscriptions:
         successor, present.successor = present.successor, None
         if successor is not None:
             self._effects.append(End(successor.sink, reason, error))
-        self._lingering.pop(sub_id, None)
+        self._quiet.forget(sub_id)
         present.lose()
         replay = present.replay
         if replay is not None and replay.completed and replay.ends:
@@ -343,11 +349,13 @@ class Subscriptions:
     # -- delivery ---------------------------------------------------------------------------------------
 
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
-        """A batch came; one for a subscription that is over was on its way when it ended."""
+        """A batch came; one for a subscription that is over was on its way when it ended. Raises `BadCommand`
+        for more than the credit allows."""
         subscription = self._standing(command.sub_id)
         if subscription is None:
             return
-        self._came(subscription, batch.cost, now.mono)
+        subscription.check_credit(batch.count, batch.cost)
+        self._quiet.delivered(subscription, batch.cost, now.mono)
         context, replay = subscription.context, subscription.replay
         if replay is not None and replay.trail is not None:
             replay.came = True
@@ -359,14 +367,21 @@ class Subscriptions:
         self._effects.append(Hand(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
-        """A batch came for several subscriptions: each gets its share of it."""
+        """A batch came for several subscriptions: each gets its share of it. Raises `BadCommand` for more
+        than the credit of one allows, once those before it have theirs."""
         shared = self._recent.add(batch)
         parts: list[Part] = []
+        beyond: BadCommand | None = None
         by_id, share, mono = self._by_id, shared.share, now.mono
         for sub_id, rows, cost in routes:
             subscription = by_id.get(sub_id)
             if subscription is not None and subscription.stood:
-                self._came(subscription, cost, mono)
+                try:
+                    subscription.check_credit(len(rows), cost)
+                except BadCommand as error:
+                    beyond = error
+                    break
+                self._quiet.delivered(subscription, cost, mono)
                 context, replay = subscription.context, subscription.replay
                 if replay is not None and replay.trail is not None:
                     replay.came = True
@@ -375,6 +390,8 @@ class Subscriptions:
                     parts.append((subscription.sink, share(rows, cost, context), rows))
         if parts:
             self._effects.append(HandAll(shared, parts))
+        if beyond is not None:
+            raise beyond
 
     def _standing(self, sub_id: str) -> Subscription | None:
         """Whom it concerns when the server speaks of an id."""
@@ -386,14 +403,6 @@ class Subscriptions:
         for sub_id in sub_ids:
             if self._standing(sub_id) is not None:
                 self.failed(sub_id, error)
-
-    def _came(self, subscription: Subscription, cost: int, mono: float) -> None:
-        subscription.unconsumed += cost
-        subscription.overdue = False
-        subscription.delivered = mono
-        if not subscription.deadline:
-            subscription.deadline = mono + credit_linger_seconds
-            self._lingering[subscription.context.sub_id] = subscription
 
     def _sifted(self, subscription: Subscription, trail: Trail, batch: MessageBatch) -> Sifted:
         """What of a batch is for the application."""
@@ -475,25 +484,8 @@ class Subscriptions:
 
     def next_deadline(self) -> float | None:
         """When `wake` wants to be called (monotonic seconds), or None."""
-        for subscription in self._lingering.values():
-            return subscription.deadline
-        return None
+        return self._quiet.next_deadline()
 
     def wake(self, now: Now) -> list[Credit]:
         """The credit to give back for subscriptions that have been quiet for a moment."""
-        grants = []
-        for sub_id, subscription in list(self._lingering.items()):
-            if subscription.deadline > now.mono:
-                break
-            del self._lingering[sub_id]
-            quiet = subscription.delivered + credit_linger_seconds
-            if quiet > now.mono:
-                subscription.deadline = quiet
-                self._lingering[sub_id] = subscription
-                continue
-            subscription.deadline = 0.0
-            if subscription.unconsumed > 0:
-                subscription.overdue = True
-            elif subscription.consumed and subscription.successor is None:
-                grants.append(subscription.give_back())
-        return grants
+        return self._quiet.wake(now.mono)
