@@ -80,6 +80,7 @@ class Client(
             self.set_bookmark_store(bookmark_store)
         if publish_store is not None:
             self._core.set_store(publish_store, now())
+        del uri, password, token  # not to be in a traceback that shows local variables
         if connect:
             self.connect()
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tickertape.base.errors import BadOption, TickertapeError
 from tickertape.client.authenticators import Authenticator
-from tickertape.client.link import parse_uri
+from tickertape.client.link import parse_uri, shown_uri
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True):
@@ -21,6 +21,9 @@ class ConnectionInfo(msgspec.Struct, frozen=True):
     client_name: str
     uri: str
     """As the chooser gave it, with the password if there is one in it."""
+
+    def __repr__(self) -> str:
+        return f"ConnectionInfo(client_name={self.client_name!r}, uri={shown_uri(self.uri)!r})"
 
 
 @runtime_checkable

@@ -42,6 +42,9 @@ class Address(NamedTuple):
     password: str | None
     tls: bool = False
 
+    def __repr__(self) -> str:
+        return f"Address({self.uri!r})"  # a password is shown nowhere
+
 
 _NETWORK: Final = ("tcp", "tls", "tcps")
 """The last two are the same thing, with the reference's word for it."""
@@ -49,26 +52,58 @@ NOWHERE: Final = Address("nowhere", "", 0, "", None, None)
 """The address of a client that was not told yet where to connect."""
 
 
+def shown_uri(uri: str) -> str:
+    """The address as errors and logs show it: without the password, also where it is not escaped."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        scheme, rest = "", uri
+    credentials, at, place = rest.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    if not (at and colon) or (scheme == "unix" and rest.startswith("/")):
+        return uri
+    return f"{scheme}{mark}{user}:...@{place}"
+
+
 def parse_uri(uri: str) -> Address:
     """Read `tcp://host:port`, `tls://host:port`, either with `user:password@`, or `unix:///path`. Raises
-    `BadOption`."""
+    `BadOption`, which never shows a password."""
     if not isinstance(uri, str):
         raise BadOption(f"a server address is text such as tcp://host:port, not {type(uri).__name__}")
-    parts = urlsplit(uri)
-    shown = uri.replace(f":{parts.password}@", ":...@") if parts.password else uri
+    address: Address | None = None
     try:
-        port = parts.port
-    except ValueError as error:
-        raise BadOption(f"{shown!r}: {error}") from error
-    user = None if parts.username is None else unquote(parts.username)
-    password = None if parts.password is None else unquote(parts.password)
+        address = _address(uri)
+        if address is not None and not address.path:
+            address.host.encode("idna")  # as the resolver does: a label has 1 to 63 bytes
+    except ValueError:  # its text may have parts of a password
+        address = None
+    if address is None or "\0" in address.host + address.path:
+        hint = " In a user name or password write % / ? # @ as %25 %2F %3F %23 %40." if "@" in uri else ""
+        raise BadOption(
+            f"Invalid server address {shown_uri(uri)!r}. Use tcp://host:port, tls://host:port or "
+            f"unix:///path.{hint}"
+        )
+    if "?" in uri or "#" in uri:
+        raise BadOption(
+            f"Invalid server address {address.uri!r}: it has a query or a fragment. Remove it, or write ? "
+            "and # in a path as %3F and %23."
+        )
+    return address
+
+
+def _address(uri: str) -> Address | None:
+    """The parts of an address, None for what is not one. Raises `ValueError`."""
+    parts = urlsplit(uri)
+    shown, port = shown_uri(uri), parts.port
     if parts.scheme == "unix" and parts.path and not parts.netloc:
         return Address(shown, "", 0, unquote(parts.path), None, None)
-    if parts.scheme in _NETWORK and parts.hostname and port and parts.path in ("", "/"):
-        if parts.query or parts.fragment:
-            raise BadOption(f"a server address has no query: leave out what follows {parts.hostname}:{port}")
-        return Address(shown, parts.hostname, port, "", user, password, parts.scheme != "tcp")
-    raise BadOption(f"{shown!r} is no server address: use tcp://host:port, tls://host:port or unix:///path")
+    if parts.scheme not in _NETWORK or not parts.hostname or not port or parts.path not in ("", "/"):
+        return None
+    host, mark, zone = parts.hostname.partition("%")
+    if mark and ":" in host and zone.startswith("25"):  # RFC 6874: the percent sign is escaped
+        zone = zone[2:]
+    user = None if parts.username is None else unquote(parts.username)
+    password = None if parts.password is None else unquote(parts.password)
+    return Address(shown, host + mark + zone, port, "", user, password, parts.scheme != "tcp")
 
 
 def dial(address: Address, timeout: float | None) -> socket.socket:

@@ -62,7 +62,7 @@ def test_without_servers_it_says_so() -> None:
 
 
 def test_what_is_no_server_and_no_authenticator_is_refused() -> None:
-    with pytest.raises(tt.BadOption, match="no server address"):
+    with pytest.raises(tt.BadOption, match="Invalid server address"):
         tt.DefaultServerChooser("http://a:1")
     with pytest.raises(tt.BadOption, match="no Authenticator"):
         tt.DefaultServerChooser(A, authenticator="secret")  # type: ignore[arg-type]

@@ -92,8 +92,8 @@ def test_an_unknown_option_is_refused_with_those_there_are() -> None:
     ("options", "error", "text"),
     [
         ({"servers": " , "}, BadOption, "servers is missing"),
-        ({"servers": "127.0.0.1:9007"}, BadOption, "no server address"),
-        ({"servers": "tcp://a:1,tcp://b"}, BadOption, "no server address"),
+        ({"servers": "127.0.0.1:9007"}, BadOption, "Invalid server address"),
+        ({"servers": "tcp://a:1,tcp://b"}, BadOption, "Invalid server address"),
         ({"topic": ""}, BadOption, "topic is missing"),
         ({"topic": "flights/.*"}, BadTopic, "give it as topicPattern"),
         ({"topicPattern": "a"}, BadOption, "topic and topicPattern exclude each other"),

@@ -32,7 +32,7 @@ def test_names_of_files_travel_with_each_server() -> None:
             {"servers": "tcp://10.0.0.1:1", "tokenFile": "/t"},
             "option tokenFile: a token would travel in clear",
         ),
-        ({"servers": "tls://a:1#caFile=/x"}, "has no query"),
+        ({"servers": "tls://a:1#caFile=/x"}, "has a query"),
         ({"servers": "tls://a:1,tls://ann:secret@b:1"}, r"tls://ann:\.\.\.@b:1 has a password .* tokenFile"),
     ],
 )
