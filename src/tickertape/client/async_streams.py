@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Self
 
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.base.limits import batch_bytes_target
-from tickertape.base.units import parse_interval
 from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
@@ -29,7 +28,7 @@ from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import Inbox, rest_of
 from tickertape.client.loop_waiting import Waiters
 from tickertape.client.subscribing import Handler
-from tickertape.client.waiting import DEFAULT, Timeout
+from tickertape.client.waiting import DEFAULT, Timeout, seconds_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,7 +158,7 @@ class AsyncMessageStream:
         """
         seconds = self._client_seconds
         if timeout is not DEFAULT:
-            seconds = None if timeout is None else parse_interval(timeout)
+            seconds = seconds_of(timeout)
         self._check_not_forked()
         inbox = self._inbox
         who = object()
@@ -278,7 +277,7 @@ class AsyncMessageStream:
 
     async def _wait(self, timeout: float | str | None) -> None:
         self._in_a_row_bytes = 0
-        seconds = None if timeout is None else parse_interval(timeout)
+        seconds = seconds_of(timeout)
         if not await self._changed.wait_for(lambda: self._inbox.ready, seconds):
             raise self._inbox.late(seconds)
 

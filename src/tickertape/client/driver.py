@@ -37,7 +37,7 @@ from tickertape.client.handlers import ExceptionListener, Handlers
 from tickertape.client.lane import CLOSED
 from tickertape.client.link import Address, parse_uri
 from tickertape.client.states import ConnectionState, StateListener, StateListeners
-from tickertape.client.waiting import DEFAULT, Timeout
+from tickertape.client.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.ways import DEFAULT_WAYS, Ways
 from tickertape.wire.commands import LoggedOn
 
@@ -83,7 +83,7 @@ class Driver(ABC):
         self._waiting = self._core.waiting
         self._handlers = Handlers()
         self._states = StateListeners()
-        self._timeout = None if timeout is None else parse_interval(timeout)
+        self._timeout = seconds_of(timeout)
         self._failed_write_handler: FailedWriteHandler | None = None
         self._disconnect_handler: DisconnectHandler | None = None
         self._made_ids: Iterator[int] = count(1)
@@ -230,7 +230,7 @@ class Driver(ABC):
     def _seconds(self, timeout: Timeout) -> float | None:
         if timeout is DEFAULT:
             return self._timeout
-        return None if timeout is None else parse_interval(timeout)
+        return seconds_of(timeout)
 
     def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
         """Raise unless somebody may make room. `reconnects`: a handler may connect again in time."""

@@ -27,6 +27,8 @@ from tickertape.base.units import within
 from tickertape.client.forks import let_go
 from tickertape.wire.pulse import Sight
 
+POLL_SECONDS_MAX: Final = 86_400.0
+"""The longest wait for a socket at a time: the system counts milliseconds in 31 bits, 24 days."""
 BUFFERS_A_WRITE: Final = 64
 """Buffers given to one `sendmsg`."""
 
@@ -112,13 +114,13 @@ def dial(address: Address, timeout: float | None) -> socket.socket:
         if address.path:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                connection.settimeout(timeout)
+                connection.settimeout(socket_timeout(timeout))
                 connection.connect(address.path)
             except BaseException:
                 connection.close()
                 raise
         else:
-            connection = socket.create_connection((address.host, address.port), timeout)
+            connection = socket.create_connection((address.host, address.port), socket_timeout(timeout))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except TimeoutError as error:
         raise TimedOut(f"no connection to {address.uri} {within(timeout)}") from error
@@ -126,6 +128,15 @@ def dial(address: Address, timeout: float | None) -> socket.socket:
         raise Disconnected(f"cannot connect to {address.uri}: {error.strerror or error}") from error
     connection.setblocking(False)
     return connection
+
+
+def socket_timeout(seconds: float | None) -> float | None:
+    """The timeout to give to a socket: none when it is longer than the system can count."""
+    return None if seconds is None or seconds > POLL_SECONDS_MAX else seconds
+
+
+def _poll_seconds(deadline: float) -> float:
+    return min(max(0.0, deadline - time.monotonic()), POLL_SECONDS_MAX)
 
 
 def unread_bytes(descriptor: int) -> int:
@@ -363,7 +374,7 @@ class Link:
     def _receive(self) -> Disconnected:
         while True:
             deadline = self._deadline
-            wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+            wait = None if deadline is None else _poll_seconds(deadline)
             self._handing_on = False
             ready = self._poller.poll(wait)
             self._handing_on = True
@@ -406,8 +417,10 @@ class Link:
                 return None  # that emptied the socket: asking again would only cost
 
     def _read_answer(self, done: Callable[[], bool], deadline: float | None) -> bool:
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        if not self._answers.poll(wait) or done():
+        wait = None if deadline is None else _poll_seconds(deadline) * 1000
+        if not self._answers.poll(wait):
+            return deadline is not None and time.monotonic() < deadline
+        if done():
             return False
         self._consuming = True
         self._why = self._read() or self._why

@@ -15,7 +15,7 @@ from tickertape.base.limits import receive_buffer_bytes
 from tickertape.base.ports import Buffer
 from tickertape.base.security_limits import encrypted_at_once_bytes_max
 from tickertape.base.units import within
-from tickertape.client.link import BUFFERS_A_WRITE, Driven, Link
+from tickertape.client.link import BUFFERS_A_WRITE, Driven, Link, socket_timeout
 from tickertape.security.channel import Channel
 
 _HANDSHAKE_BYTES: Final = 16 * 1024
@@ -71,7 +71,7 @@ def _left(deadline: float | None) -> float | None:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    return left
+    return socket_timeout(left)
 
 
 class SecureLink(Link):

@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tickertape.base.errors import TickertapeError, UsageError
-from tickertape.base.units import parse_interval
 from tickertape.batch.arrow import table_of
 from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
@@ -31,7 +30,7 @@ from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import NOWHERE, Inbox, Place
 from tickertape.client.subscribing import Handler
 from tickertape.client.subscriptions import Request
-from tickertape.client.waiting import DEFAULT, Timeout
+from tickertape.client.waiting import DEFAULT, Timeout, seconds_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,7 +169,7 @@ class MessageStream:
         """
         seconds = self._client_seconds
         if timeout is not DEFAULT:
-            seconds = None if timeout is None else parse_interval(timeout)
+            seconds = seconds_of(timeout)
         inbox = self._inbox
         who = object()
         try:
@@ -334,7 +333,7 @@ class MessageStream:
         self._inbox.check_caught_up(seconds)
 
     def _wait(self, timeout: float | str | None) -> None:
-        seconds = None if timeout is None else parse_interval(timeout)
+        seconds = seconds_of(timeout)
         if not self._wait_until(lambda: self._inbox.ready, seconds):
             raise self._inbox.late(seconds)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from tickertape.base.errors import TickertapeError, TimedOut
 from tickertape.base.ports import Now
-from tickertape.base.units import within
+from tickertape.base.units import parse_interval, within
 
 
 class Default(enum.Enum):
@@ -29,8 +29,16 @@ Timeout = float | str | None | Default
 """Seconds, text such as `"500ms"`, None = as long as the connection lasts, or `DEFAULT`."""
 
 
+LONGEST_SECONDS: Final = threading.TIMEOUT_MAX / 2
+"""The longest that a lock can be waited for is about 292 years; whoever says more than half of that waits
+so long."""
 LOOKS: Final = 10
 """How often in its time a wait looks whether anybody is busy with what came before the answer."""
+
+
+def seconds_of(timeout: float | str | None) -> float | None:
+    """A timeout of the application in seconds, at most `LONGEST_SECONDS`. Raises `BadOption`."""
+    return None if timeout is None else min(parse_interval(timeout), LONGEST_SECONDS)
 
 
 def no_answer(what: str, seconds: float | None) -> TimedOut:

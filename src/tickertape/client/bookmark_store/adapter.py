@@ -36,7 +36,7 @@ class ConflatingRecoveryPointAdapter:
         updates: int = _UPDATES,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
-        self._seconds = parse_interval(seconds)
+        self._seconds = min(parse_interval(seconds), threading.TIMEOUT_MAX / 2)
         if self._seconds <= 0 or updates < 1:
             raise BadOption(f"seconds={seconds!r}, updates={updates!r}: both are above 0")
         self.inner = inner
