@@ -18,7 +18,7 @@ from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.layout import MessageBatch
-from tickertape.batch.message import DeliveryContext, Message
+from tickertape.batch.message import Message
 from tickertape.client import forks
 from tickertape.client.again import is_over
 from tickertape.client.automatic import Reading, async_handler, bare, is_gone, lease_in
@@ -183,7 +183,7 @@ class AsyncMessageStream:
         owed = self._inbox.conflate(by)
         if owed:
             self._report(self.sub_id, owed)
-        self._let_go(self._inbox.context)
+        self._let_go()
 
     async def close(self) -> None:
         """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
@@ -210,7 +210,7 @@ class AsyncMessageStream:
         """Internal: a batch was delivered."""
         owed = self._inbox.push(batch)
         self._changed.wake()
-        self._let_go(batch.context)
+        self._let_go()
         if owed:
             self._report(self.sub_id, owed)
 
@@ -281,11 +281,11 @@ class AsyncMessageStream:
         if not await self._changed.wait_for(lambda: self._inbox.ready, seconds):
             raise self._inbox.late(seconds)
 
-    def _let_go(self, context: DeliveryContext | None) -> None:
-        if self._inbox.superseded and context is not None:
-            error = let_go(self._inbox, context)
-            if error is not None:
-                self.end(error.code, error)
+    def _let_go(self) -> None:
+        superseded = self._inbox.take_superseded()
+        error = None if superseded is None else let_go(superseded)
+        if error is not None:
+            self.end(error.code, error)
 
     def _drop_current(self) -> None:
         deque(bare(self._current), maxlen=0)  # a loop may be in the middle of it

@@ -7,7 +7,7 @@ ones took the place of are let go of when they are half of a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -41,10 +41,12 @@ _KEYS: Final[dict[str, Callable[[MessageBatch], Iterator[Key | None]]]] = {
 }
 
 
-class Superseding(Protocol):
-    """What keeps the messages that newer ones took the place of."""
+class Superseded(NamedTuple):
+    """Messages of a subscription with a bookmark store that newer ones took the place of."""
 
-    superseded: list[tuple[int, int]]
+    context: DeliveryContext
+    marks: list[tuple[int, int]]
+    """Publisher and sequence of each."""
 
 
 class Waiting:
@@ -116,13 +118,12 @@ class Conflation:
                 del self._newest[key]
 
 
-def let_go(inbox: Superseding, context: DeliveryContext) -> TickertapeError | None:
-    """Nobody will be given what newer messages took the place of: a bookmark store is told. What it raised,
-    if it did."""
-    marks, inbox.superseded = inbox.superseded, []
-    if context.store is None:
-        return None
+def let_go(superseded: Superseded) -> TickertapeError | None:
+    """Discard them in the bookmark store, as nobody will be given them. Returns what it raised, if it did."""
+    context, marks = superseded
     store, numbers = context.store, np.array(marks, U8)
+    if store is None:
+        return None
     try:
         asked(lambda: store.discard_all(context.sub_id, numbers[:, 0], numbers[:, 1]))
     except TickertapeError as error:

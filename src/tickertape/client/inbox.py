@@ -22,7 +22,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
 from tickertape.batch.select import slice_batch
 from tickertape.client.again import left_of
-from tickertape.client.conflated import Conflation, Waiting
+from tickertape.client.conflated import Conflation, Superseded, Waiting
 
 Taken = tuple[int, int, MessageBatch | None]
 """What was taken of what came: how many batches, their cost, and the last one until it is settled."""
@@ -72,6 +72,8 @@ class Inbox:
         "_prepaid_cost",
         "_pushed_batches",
         "_pushed_cost",
+        "_superseded",
+        "_superseded_of",
         "_taken",
         "_void_batches",
         "caught_up",
@@ -83,7 +85,6 @@ class Inbox:
         "owed",
         "passed",
         "sub_id",
-        "superseded",
         "voids",
     )  # fmt: skip
 
@@ -98,8 +99,8 @@ class Inbox:
         """Whether the application wants no more; what comes then is dropped."""
         self._batches: deque[MessageBatch | Waiting] = deque()
         self._conflation: Conflation | None = None
-        self.superseded: list[tuple[int, int]] = []
-        """Publisher and sequence of what newer messages took the place of; who discards it empties this."""
+        self._superseded: list[tuple[int, int]] = []
+        self._superseded_of: DeliveryContext | None = None
         self._pushed_batches = 0
         self._pushed_cost = 0
         self._taken: Taken = (0, 0, None)
@@ -139,6 +140,9 @@ class Inbox:
         self._conflation = conflation
         owed, paid_cost, at = 0, self._prepaid_cost, self._taken[1]
         for item in came:
+            if isinstance(item, Waiting) and not item.left:
+                self._batches.append(item)  # nothing of it is left, but it is counted
+                continue
             batch = item.rest() if isinstance(item, Waiting) else item
             at += batch.cost
             self._pushed_batches -= 1
@@ -146,12 +150,13 @@ class Inbox:
             owed += self._conflate(conflation, batch, paid=at <= paid_cost)
         return owed
 
-    @property
-    def context(self) -> DeliveryContext | None:
-        """What the messages that wait know of their subscription."""
-        for item in self._batches:
-            return (item.batch if isinstance(item, Waiting) else item).context
-        return None
+    def take_superseded(self) -> Superseded | None:
+        """The messages to discard in a bookmark store because newer ones took their places. Each is given
+        once: whoever takes them discards them."""
+        if self._superseded_of is None or not self._superseded:
+            return None
+        marks, self._superseded = self._superseded, []
+        return Superseded(self._superseded_of, marks)
 
     def _conflate(self, conflation: Conflation, batch: MessageBatch, *, paid: bool = False) -> int:
         waiting, superseded = conflation.add(batch)
@@ -161,9 +166,11 @@ class Inbox:
         self._pushed_cost += batch.cost
         owed = 0
         with_store = batch.context is not None and batch.context.store is not None
+        if with_store:
+            self._superseded_of = batch.context
         for earlier, row in superseded:
             if with_store:
-                self.superseded.append(earlier.mark(row))
+                self._superseded.append(earlier.mark(row))
             cost = earlier.drop(row)
             self._pushed_cost -= cost
             if earlier.paid:

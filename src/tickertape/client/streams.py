@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.batch.arrow import table_of
 from tickertape.batch.layout import MessageBatch
-from tickertape.batch.message import DeliveryContext, Message
+from tickertape.batch.message import Message
 from tickertape.client import forks
 from tickertape.client.again import unless_over
 from tickertape.client.automatic import Reading, bare, handler_for, is_gone
-from tickertape.client.conflated import let_go
+from tickertape.client.conflated import Superseded, let_go
 from tickertape.client.handlers import Handlers
 from tickertape.client.inbox import NOWHERE, Inbox, Place
 from tickertape.client.subscribing import Handler
@@ -188,10 +188,9 @@ class MessageStream:
         is that of the log. Messages of the batch that was begun are still given. Raises `UsageError`.
         """
         inbox = self._inbox
-        self._locked(self._conflate, by)
+        superseded = self._locked(self._conflate, by)
+        self._let_go(superseded)
         self._pay(early=inbox.early)
-        if inbox.superseded and (context := inbox.context) is not None:
-            self._let_go(context)
 
     def close(self) -> None:
         """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
@@ -218,9 +217,10 @@ class MessageStream:
         """Internal: a batch was delivered."""
         with self._lock:
             owed = self._inbox.push(batch)
+            superseded = self._inbox.take_superseded()
             self._changed.notify_all()  # whoever was interrupted while it waited may still be on the list
-        if self._inbox.superseded and batch.context is not None:
-            self._let_go(batch.context)
+        if superseded is not None:
+            self._let_go(superseded)
         if owed:
             self._report(self.sub_id, owed)
 
@@ -315,12 +315,13 @@ class MessageStream:
                 self._lock.release()
             raise
 
-    def _conflate(self, by: str) -> None:
+    def _conflate(self, by: str) -> Superseded | None:
         inbox = self._inbox
         inbox.early += inbox.conflate(by)
+        return inbox.take_superseded()
 
-    def _let_go(self, context: DeliveryContext) -> None:
-        error = let_go(self._inbox, context)
+    def _let_go(self, superseded: Superseded | None) -> None:
+        error = None if superseded is None else let_go(superseded)
         if error is not None:
             self.end(error.code, error)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from tickertape.base.errors import StoreFailed, UsageError
 from tickertape.batch.builder import BatchBuilder
+from tickertape.batch.format import UInt64s
 from tickertape.batch.layout import MessageBatch
+from tickertape.client import streams
 from tickertape.client.bookmark_store import MemoryBookmarkStore
+from tickertape.client.bookmark_store.progress import Publishers
 from tickertape.client.bookmark_store.protocol import columns_of
 from tickertape.client.inbox import Inbox
 from tickertape.client.streams import MessageStream
@@ -136,3 +141,50 @@ def test_a_store_that_fails_ends_the_stream() -> None:
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(UsageError, match="use one of 'sow_key', 'topic'"):
         Inbox("s", limited=False).conflate("colour")
+
+
+def test_conflating_again_keeps_the_newest_message_of_each_key() -> None:
+    inbox = Inbox("s", limited=False)
+    inbox.conflate("topic")
+    inbox.push(batch_of(1, ("a", "k", b"1"), ("b", "m", b"2")))
+    inbox.push(batch_of(3, ("a", "k", b"3"), ("b", "n", b"4")))
+    inbox.conflate("sow_key")
+    inbox.push(batch_of(5, ("a", "k", b"5")))
+    inbox.void()
+    inbox.push(batch_of(6, ("a", "k", b"6")))
+    assert taken(inbox) == [4, 6]
+    assert not inbox.voided
+
+
+def test_conflate_on_another_thread_while_a_batch_is_pushed_discards_each_message_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    discarded: list[int] = []
+
+    class Store(MemoryBookmarkStore):
+        def discard_all(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> int:
+            discarded.extend(sequences.tolist())
+            return super().discard_all(sub_id, publishers, sequences)
+
+    store = Store()
+    stream = MessageStream("s", consumed=lambda *_: None, unsubscribe=lambda _: None)
+    stream.conflate("topic")
+    let_go: Callable[..., object] = streams.let_go  # type: ignore[attr-defined]
+    rest = ["conflate"]
+
+    def overtaken(*arguments: object) -> object:
+        if rest:
+            rest.clear()
+            other = threading.Thread(target=stream.conflate, args=("topic",))
+            other.start()
+            other.join()
+        return let_go(*arguments)
+
+    monkeypatch.setattr(streams, "let_go", overtaken)
+    for first in range(1, 4):
+        batch = batch_of(first, ("a", "", b"1"), store=store)
+        store.log("s", *columns_of(batch))
+        stream.push(batch)
+    assert stream.end_reason is None, stream.end_error
+    assert discarded == [1, 2]
+    assert stream.get(0).data == b"1"
