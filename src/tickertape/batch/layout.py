@@ -367,6 +367,17 @@ class MessageBatch:
         """As `Message.expire`, for all its messages at once."""
         lease_of(self, "expire").settle("expire", marks_of(self))
 
+    def __copy__(self) -> MessageBatch:
+        return self  # it never changes
+
+    def __deepcopy__(self, _: object) -> MessageBatch:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from tickertape.batch.copies import reduced_batch
+
+        return reduced_batch(self)
+
     def __len__(self) -> int:
         return self.count
 

@@ -67,6 +67,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     """One message. `data` is its body; everything else is looked up in the batch it came with.
 
     Messages compare by identity. One message keeps the memory of its whole batch: keep `data` to keep less.
+    A pickled message is one message only; it can be read, but not discarded or settled.
     """
 
     data: bytes
@@ -203,6 +204,17 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def json(self) -> Any:
         """The body, read as JSON. Raises `BadMessage` when it is not."""
         return decode(self.data)
+
+    def __copy__(self) -> Message:
+        return self  # it never changes
+
+    def __deepcopy__(self, _: object) -> Message:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from tickertape.batch.copies import reduced_message
+
+        return reduced_message(self)
 
     def __repr__(self) -> str:
         return f"<Message {self.topic} {self.batch.bookmark(self.index)} {len(self.data)} bytes>"

@@ -1,0 +1,110 @@
+"""Owns copies of messages and batches for other processes: what pickle writes, and what it makes of that.
+
+Must never take a client, a store or a lease along: a copy cannot be settled or discarded, and says so.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from tickertape.base.errors import UsageError
+from tickertape.batch.select import slice_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tickertape.batch.layout import MessageBatch
+    from tickertape.batch.message import DeliveryContext, Message
+
+
+class CopiedStore(msgspec.Struct, frozen=True):
+    """In place of the bookmark store of the original."""
+
+    def discard(self, *_: object) -> NoReturn:
+        """Raises `UsageError`."""
+        raise UsageError(
+            "Cannot discard a copied message: its bookmark store belongs to the process that received it. "
+            "Discard the original there."
+        )
+
+    discard_all = discard
+
+
+class CopiedLease(msgspec.Struct, frozen=True):
+    """In place of the lease of the original: what can be read of it."""
+
+    queue: str
+    expires: datetime | None
+
+    def ack(self, *_: object) -> NoReturn:
+        """Raises `UsageError`."""
+        self.settle("acknowledge")
+
+    def settle(self, action: str, *_: object) -> NoReturn:
+        """Raises `UsageError`."""
+        action = "acknowledge" if action == "ack" else action
+        raise UsageError(
+            f"Cannot {action} a copied message of queue {self.queue!r}: its lease belongs to the process "
+            "that received it. Settle the original there, or call ack() of a client with its bookmark."
+        )
+
+
+class CopiedContext(msgspec.Struct, frozen=True):
+    """What a copy knows of the subscription of the original."""
+
+    sub_id: str
+    with_bookmark: bool
+    with_timestamp: bool
+    command: str
+    came_again: bool
+    store: CopiedStore | None
+    lease: CopiedLease | None
+
+
+def reduced_batch(batch: MessageBatch) -> tuple[Callable[..., MessageBatch], tuple[Any, ...]]:
+    """For `__reduce__` of a batch."""
+    return batch_of, (batch.encode(), _copied(batch.context), batch.positions)
+
+
+def reduced_message(message: Message) -> tuple[Callable[..., Message], tuple[Any, ...]]:
+    """For `__reduce__` of a message: it leaves the rest of its batch behind."""
+    batch, index = message.batch, message.index
+    return message_of, (slice_batch(batch, index, index + 1).encode(), _copied(batch.context))
+
+
+def batch_of(encoded: bytes, context: CopiedContext | None, positions: Any) -> MessageBatch:
+    """The copy of a batch. Raises `BadBatch`."""
+    from tickertape.batch.layout import MessageBatch
+
+    batch = MessageBatch.parse(encoded)
+    # Protocols ask for what settles; a copy has what refuses to.
+    batch.context = context  # type: ignore[assignment]
+    if positions is not None:
+        batch.positions = positions
+    return batch
+
+
+def message_of(encoded: bytes, context: CopiedContext | None) -> Message:
+    """The copy of a message. Raises `BadBatch`."""
+    from tickertape.batch.message import Message
+
+    batch = batch_of(encoded, context, None)
+    return Message(batch.body(0), batch, 0)
+
+
+def _copied(context: DeliveryContext | None) -> CopiedContext | None:
+    if context is None:
+        return None
+    lease = context.lease
+    return CopiedContext(
+        sub_id=str(context.sub_id),
+        with_bookmark=context.with_bookmark,
+        with_timestamp=context.with_timestamp,
+        command=context.command,
+        came_again=context.came_again,
+        store=None if context.store is None else CopiedStore(),
+        lease=None if lease is None else CopiedLease(lease.queue, lease.expires),
+    )
