@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tickertape.base.errors import (
     BadCommand,
     Closed,
+    PeerError,
     StoreError,
     TickertapeError,
     UsageError,
@@ -378,7 +379,7 @@ class ClientCore:
                 return
             try:
                 self._command(event.command, event.batch, now)
-            except (BadCommand, StoreError) as error:
+            except (PeerError, StoreError) as error:
                 self._hang_up(error)
             if self.subscriptions.grants or self.subscriptions.leaving:
                 self._run_errands()

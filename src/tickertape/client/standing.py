@@ -6,7 +6,15 @@ raises.
 
 from __future__ import annotations
 
-from tickertape.base.errors import BadCommand, BadOption, Closed, Disconnected, NameInUse, TickertapeError
+from tickertape.base.errors import (
+    BadCommand,
+    BadOption,
+    BadVersion,
+    Closed,
+    Disconnected,
+    NameInUse,
+    TickertapeError,
+)
 from tickertape.base.limits import credentials_bytes_max, last_persisted_max
 from tickertape.client.publishing import Publishing
 from tickertape.wire.commands import LoggedOn, Logon
@@ -72,9 +80,15 @@ class Standing:
 
     def accept(self, answer: LoggedOn) -> None:
         """The server has accepted the logon. Raises `BadCommand` when it says so twice, and for a last
-        persisted sequence that leaves none to give."""
+        persisted sequence that leaves none to give; `BadVersion` for a version that was not offered."""
         if self.accepted is not None:
             raise BadCommand("the server answered the logon twice")
+        if answer.version not in self.logon.versions:
+            offered = ", ".join(map(str, self.logon.versions))
+            raise BadVersion(
+                f"Cannot log on: the server chose version {answer.version} of the protocol, this client "
+                f"speaks {offered}. Update the older side."
+            )
         if answer.last_persisted > last_persisted_max:
             raise BadCommand(
                 f"the server persisted sequence {answer.last_persisted}: above {last_persisted_max} there is "

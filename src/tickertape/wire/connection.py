@@ -64,6 +64,11 @@ _FROM_SERVER: Final = msgspec.msgpack.Decoder[ServerCommand](ServerCommand)
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _VERSION_DIGITS: Final = b"0123456789"
 _TLS_BEGINS: Final = b"\x16\x03"
+_TLS_ANSWERS: Final = (b"\x15\x03", b"\x16\x03")
+"""An alert, or a handshake."""
+_TEXT: Final = b"\t\r\n" + bytes(range(32, 127))
+_JUDGED_BYTES: Final = 4
+_SHOWN_BYTES: Final = 24
 _BEFORE_LOGGED_ON: Final = (LoggedOn, Goodbye, Heartbeat)
 """What a server may send to a client that is not logged on."""
 
@@ -78,7 +83,17 @@ class Connection:
     `scratch` is memory to read into, which connections of one thread may share (see `FrameReader`).
     """
 
-    __slots__ = ("_begun", "_broken", "_decoder", "_preface", "_preface_filled", "_reader", "role")
+    __slots__ = (
+        "_begun",
+        "_broken",
+        "_decoder",
+        "_first",
+        "_preface",
+        "_preface_filled",
+        "_reader",
+        "_room",
+        "role",
+    )
 
     def __init__(self, role: Role, *, scratch: memoryview | None = None) -> None:
         self.role = role
@@ -90,6 +105,9 @@ class Connection:
         # the preface has memory of its own: no byte of a frame is read before it was judged
         self._preface = memoryview(bytearray(len(PREFACE))) if server else None
         self._preface_filled = 0
+        # the first bytes of a server, until they are judged, and where the next ones are read to
+        self._first: bytes | None = None if server else b""
+        self._room = memoryview(b"")
         self._begun = False  # the logon has come (server), or its answer (client)
         self._broken = False
 
@@ -122,6 +140,9 @@ class Connection:
         """Where to read to, never empty; valid until `received`."""
         if self._preface is not None:
             return self._preface[self._preface_filled :]
+        if self._first is not None:
+            self._room = self._reader.buffer()
+            return self._room
         return self._reader.buffer()
 
     def received(self, size: int) -> list[Event]:
@@ -130,6 +151,10 @@ class Connection:
             return []
         if self._preface is not None:
             return self._judge_preface(self._preface, size)
+        if self._first is not None:
+            problem = self._judge_server(self._first + self._room[: min(size, _SHOWN_BYTES)])
+            if problem is not None:
+                return [self._violation(problem)]
         events: list[Event] = []
         for frame in self._reader.received(size):
             event = self._event(frame)
@@ -186,6 +211,21 @@ class Connection:
         else:
             error = NotTickertape(f"the connection began with {found!r}, not with {PREFACE!r}")
         return [self._violation(error)]
+
+    def _judge_server(self, first: bytes) -> PeerError | None:
+        """What is wrong with a peer whose first bytes these are: four characters do not begin a frame."""
+        if len(first) < _JUDGED_BYTES:
+            self._first = first
+            return None
+        self._first, self._room = None, memoryview(b"")
+        if first.startswith(_TLS_ANSWERS):
+            return NotTickertape("Cannot log on: this address expects TLS. Connect to tls://.")
+        if not all(byte in _TEXT for byte in first[:_JUDGED_BYTES]):
+            return None
+        return NotTickertape(
+            f"Cannot log on: the peer is not a Tickertape server, it sent {first[:_SHOWN_BYTES]!r}. "
+            "Check host and port."
+        )
 
     def _event(self, frame: Frame) -> Event:
         try:

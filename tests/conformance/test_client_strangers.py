@@ -1,0 +1,52 @@
+"""What a client says of a peer that is not a Tickertape server, or of another version of it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tests.helpers.wire import LOGGED_ON
+from tickertape.wire.connection import Connection
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """The address of a peer that answers the first connection with these bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+                while connection.recv(4096):
+                    pass
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(30)
+
+
+def test_http_server_is_reported_as_not_tickertape(front: Front) -> None:
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as uri:
+        client = front.make("c", uri)
+        with pytest.raises(tt.NotTickertape, match="Check host and port"):
+            client.connect()
+        client.close()
+
+
+def test_wire_version_that_was_not_offered_is_refused(front: Front) -> None:
+    with answering(b"".join(Connection("server").send(replace(LOGGED_ON, version=7)))) as uri:
+        client = front.make("c", uri)
+        with pytest.raises(tt.BadVersion, match="version 7"):
+            client.connect()
+        assert not client.connected
+        client.close()
