@@ -74,8 +74,6 @@ def parse_uri(uri: str) -> Address:
     address: Address | None = None
     try:
         address = _address(uri)
-        if address is not None and not address.path:
-            address.host.encode("idna")  # as the resolver does: a label has 1 to 63 bytes
     except ValueError:  # its text may have parts of a password
         address = None
     if address is None or "\0" in address.host + address.path:
@@ -124,10 +122,20 @@ def dial(address: Address, timeout: float | None) -> socket.socket:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except TimeoutError as error:
         raise TimedOut(f"no connection to {address.uri} {within(timeout)}") from error
-    except OSError as error:
-        raise Disconnected(f"cannot connect to {address.uri}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        raise not_connected(address, error) from error
     connection.setblocking(False)
     return connection
+
+
+def not_connected(address: Address, error: OSError | UnicodeError) -> Disconnected:
+    """Why there is no connection: `UnicodeError` is about a host name that no resolver takes."""
+    if isinstance(error, OSError):
+        return Disconnected(f"cannot connect to {address.uri}: {error.strerror or error}")
+    return Disconnected(
+        f"Cannot connect to {address.uri}: the host name has an empty label or one above 63 characters. "
+        "Check the host name."
+    )
 
 
 def socket_timeout(seconds: float | None) -> float | None:

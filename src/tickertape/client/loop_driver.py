@@ -20,6 +20,7 @@ from tickertape.client.beats import Interval
 from tickertape.client.core import Arrived, Lost, Opened
 from tickertape.client.driver import DisconnectHandler, Driver
 from tickertape.client.effects import Down, Effect, Send
+from tickertape.client.link import not_connected
 from tickertape.client.loop_link import LoopLink
 from tickertape.client.loop_waiting import LoopCall, Waiters, left
 from tickertape.client.secure_loop_link import SecureLoopLink
@@ -224,9 +225,8 @@ class LoopDriver(Driver):
             late = TimedOut(f"no logon at {self._address.uri} {within(seconds)}")
             link.discard(Disconnected(str(late)))
             raise late from error
-        except OSError as error:
-            reason = error.strerror or error
-            raise Disconnected(f"cannot connect to {self._address.uri}: {reason}") from error
+        except (OSError, UnicodeError) as error:
+            raise not_connected(self._address, error) from error
         except asyncio.CancelledError:
             link.discard(Disconnected("connecting was cancelled"))
             raise
