@@ -23,7 +23,7 @@ from tickertape.client.aio import AsyncClient
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.bookmark_store import BookmarkStore
 from tickertape.client.counsel import as_failure, request_of, stored_of
-from tickertape.client.effects import Again, CaughtUp, Down, End, Notice, State
+from tickertape.client.effects import Down, End, SinkEffect, State
 from tickertape.client.keeping import Consulting, Keeping
 from tickertape.client.loop_waiting import LoopCall, Waiters, left
 from tickertape.client.publish_store import PublishStore
@@ -210,7 +210,7 @@ class AsyncHAClient(Keeping, AsyncClient):
         if stream.end_reason in (None, "closed"):  # else it is over, or replaced, and that was told
             self._counsel.subscribed(stored)
 
-    def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
+    def _tell_sink(self, effect: SinkEffect) -> None:
         super()._tell_sink(effect)
         if (
             isinstance(effect, End)

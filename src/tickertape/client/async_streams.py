@@ -86,10 +86,24 @@ class AsyncMessageStream:
         return self._inbox.end_error
 
     @property
+    def started_after(self) -> str | None:
+        """Where a bookmark subscription really started: the bookmark of the last message before its start,
+        EPOCH at the beginning of the log. After a reconnection, the start on the new connection. None for a
+        plain subscription, and where the server does not know it yet."""
+        return self._inbox.started_after
+
+    @property
+    def bookmark_found(self) -> bool | None:
+        """Whether the log has the bookmark at which this subscription was to start; when it has not, it
+        started as `bookmark_not_found` says. None for a plain subscription."""
+        return self._inbox.bookmark_found
+
+    @property
     def recovery_point(self) -> str | None:
         """Where a bookmark subscription can be taken up again so that nothing is missed: a bookmark of the
-        log, or None while none is known. It moves when the next batch is asked for, and, about once a second,
-        while nothing matches and nothing is waiting here. What was taken of the batch at hand comes again.
+        log, or None while none is known. It begins at `started_after`, and moves when the next batch is
+        asked for, and, about once a second, while nothing matches and nothing is waiting here. What was taken
+        of the batch at hand comes again.
         """
         return self._inbox.recovery_point
 
@@ -213,6 +227,10 @@ class AsyncMessageStream:
         self._let_go()
         if owed:
             self._report(self.sub_id, owed)
+
+    def started(self, after: str, found: bool) -> None:
+        """Internal: the server placed it."""
+        self._inbox.started(after, found=found)
 
     def caught_up(self) -> None:
         """Internal: the replay has caught up or reached its stop."""

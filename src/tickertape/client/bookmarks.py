@@ -152,6 +152,16 @@ class MemoryTrail:
         return self._point.bookmarks(self._delivered, moved)
 
 
+def trail_of(store: BookmarkStore | None, sub_id: str, *, made_up: bool, kept: bool) -> Trail | None:
+    """Who keeps account of a bookmark subscription: the store, or memory where it is `kept` beyond its
+    connection. A store forgets what an id was before that is `made_up`, and may raise."""
+    if store is None:
+        return MemoryTrail() if kept else None
+    if made_up:
+        asked(lambda: store.purge(sub_id))
+    return StoredTrail(store, sub_id)
+
+
 def asked(call: Callable[[], T]) -> T:
     """The outcome of a call of a store. What it raises is a `TickertapeError`."""
     try:

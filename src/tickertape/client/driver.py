@@ -17,7 +17,6 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.client import forks
 from tickertape.client.core import ClientCore
 from tickertape.client.effects import (
-    Again,
     CaughtUp,
     Down,
     Effect,
@@ -30,6 +29,8 @@ from tickertape.client.effects import (
     Notice,
     Resolve,
     Room,
+    SinkEffect,
+    Started,
     State,
     Tell,
 )
@@ -140,7 +141,7 @@ class Driver(ABC):
                 self._hand_all(effect)
             elif isinstance(effect, Resolve):
                 effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
-            elif isinstance(effect, CaughtUp | Notice | End | Again):
+            elif isinstance(effect, SinkEffect):
                 self._tell_sink(effect)
             elif isinstance(effect, Joined):
                 self._joined(effect.sinks)
@@ -158,9 +159,11 @@ class Driver(ABC):
             elif isinstance(effect, State):
                 self._tell(effect.state)
 
-    def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
+    def _tell_sink(self, effect: SinkEffect) -> None:
         sink: Any = effect.sink
-        if isinstance(effect, CaughtUp):
+        if isinstance(effect, Started):
+            sink.started(effect.after, effect.found)
+        elif isinstance(effect, CaughtUp):
             sink.caught_up()
         elif isinstance(effect, Notice):
             sink.noticed(effect.bookmark)

@@ -6,7 +6,7 @@ Must never do any of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tickertape.base.errors import PublishRejected, TickertapeError
 from tickertape.base.ports import Buffer
@@ -55,6 +55,16 @@ class Joined(NamedTuple):
     """The subscriptions of `sinks` were resumed together: from here on their handlers keep one order."""
 
     sinks: list[object]
+
+
+class Started(NamedTuple):
+    """The server placed the bookmark subscription of `sink`."""
+
+    sink: object
+    after: str
+    """The bookmark of the last message before its start, EPOCH at the beginning; empty when it is unknown."""
+    found: bool
+    """Whether the log has the bookmark that was asked for."""
 
 
 class CaughtUp(NamedTuple):
@@ -119,6 +129,8 @@ class State(NamedTuple):
     state: ConnectionState
 
 
+SinkEffect: TypeAlias = Started | CaughtUp | Notice | End | Again
+"""What a sink is told."""
 Effect = (
     Send
     | Hangup
@@ -126,6 +138,7 @@ Effect = (
     | Hand
     | HandAll
     | Joined
+    | Started
     | CaughtUp
     | Notice
     | End

@@ -24,7 +24,7 @@ from tickertape.client import session as machine
 from tickertape.client.blocking import Client
 from tickertape.client.bookmark_store import BookmarkStore
 from tickertape.client.counsel import as_failure, request_of, stored_of
-from tickertape.client.effects import Again, CaughtUp, Down, Effect, End, Notice, State
+from tickertape.client.effects import Down, Effect, End, SinkEffect, State
 from tickertape.client.keeping import Consulting, Keeping
 from tickertape.client.lane import NOBODY
 from tickertape.client.link import Link
@@ -223,7 +223,7 @@ class HAClient(Keeping, Client):
             if stream.end_reason in (None, "closed"):  # else it is over, or replaced, and that was told
                 self._counsel.subscribed(stored)
 
-    def _tell_sink(self, effect: CaughtUp | Notice | End | Again) -> None:
+    def _tell_sink(self, effect: SinkEffect) -> None:
         super()._tell_sink(effect)
         if isinstance(effect, End) and type(effect.sink) is HandledStream:
             with self._managing:

@@ -76,6 +76,7 @@ class Inbox:
         "_superseded_of",
         "_taken",
         "_void_batches",
+        "bookmark_found",
         "caught_up",
         "closed",
         "early",
@@ -84,6 +85,7 @@ class Inbox:
         "limited",
         "owed",
         "passed",
+        "started_after",
         "sub_id",
         "voids",
     )  # fmt: skip
@@ -94,6 +96,8 @@ class Inbox:
         """Whether its end means that everything was read, so that being cut short is an error."""
         self.end_reason: str | None = None
         self.end_error: TickertapeError | None = None
+        self.started_after: str | None = None
+        self.bookmark_found: bool | None = None
         self.caught_up = False
         self.closed = False
         """Whether the application wants no more; what comes then is dropped."""
@@ -178,6 +182,12 @@ class Inbox:
             else:
                 owed += cost
         return owed + (self._prepay() if self._catching_up else 0)
+
+    def started(self, after: str, *, found: bool) -> None:
+        """The server placed it behind the message with the bookmark `after`, if that is known."""
+        self.started_after, self.bookmark_found = after or None, found
+        if self._done is None:
+            self._done = self.started_after
 
     def notice(self, bookmark: str) -> None:
         """Everything up to `bookmark` was delivered: with what is here, a place to resume from."""

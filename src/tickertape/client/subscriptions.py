@@ -26,8 +26,20 @@ from tickertape.base.errors import (
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore
-from tickertape.client.bookmarks import MemoryTrail, StoredTrail, Trail, asked
-from tickertape.client.effects import Again, CaughtUp, Effect, End, Hand, HandAll, Joined, Notice, Part, Tell
+from tickertape.client.bookmarks import Trail, asked, trail_of
+from tickertape.client.effects import (
+    Again,
+    CaughtUp,
+    Effect,
+    End,
+    Hand,
+    HandAll,
+    Joined,
+    Notice,
+    Part,
+    Started,
+    Tell,
+)
 from tickertape.client.quiet_credit import QuietCredit
 from tickertape.client.resubscription import Replay, place_after
 from tickertape.client.settler import Settler
@@ -99,7 +111,11 @@ class Subscriptions:
         self._placed += 1
         replay = None
         if request.bookmark is not None or request.positions is not None:
-            trail = self._trail(request, present)
+            trail = None
+            if request.bookmark is not None:
+                made_up = not request.named and present is None
+                kept = self.keep and request.handled
+                trail = trail_of(self.store, sub_id, made_up=made_up, kept=kept)
             replay = Replay(request.bookmark, request.options, trail, until_caught_up=request.until_caught_up)
         subscription = Subscription(request, sink, replay, self._placed)
         if replay is not None and replay.trail is not None:
@@ -107,16 +123,6 @@ class Subscriptions:
                 subscription.context = msgspec.structs.replace(request.context, store=self.store)
             replay.trail.resumed(conflated=subscription.terms.conflated)
         return subscription
-
-    def _trail(self, request: Request, present: Subscription | None) -> Trail | None:
-        store, sub_id = self.store, request.context.sub_id
-        if request.bookmark is None:
-            return None
-        if store is None:
-            return MemoryTrail() if self.keep and request.handled else None
-        if not request.named and present is None:
-            asked(lambda: store.purge(sub_id))
-        return StoredTrail(store, sub_id)
 
     def begin(self, subscription: Subscription) -> None:
         """Expect deliveries to it."""
@@ -147,6 +153,8 @@ class Subscriptions:
         self._settler.granted(sub_id, answer.backlog)
         if present.replay is not None and answer.after:
             self._begun(present, present.replay, place)
+        if present.replay is not None:
+            self._effects.append(Started(present.sink, answer.after, answer.found))
         left, present.left = present.left, False
         return left
 
