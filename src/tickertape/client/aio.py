@@ -19,7 +19,7 @@ from tickertape.base.units import within
 from tickertape.client.acking import AcknowledgingClient
 from tickertape.client.aio_committing import AsyncTransacting
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.bookmark_store.protocol import BookmarkStore, refuse_own_client
+from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, naming
 from tickertape.client.convoy import Convoy
@@ -191,10 +191,12 @@ class AsyncClient(
 
     def set_bookmark_store(self, store: BookmarkStore | None) -> None:
         """Use `store` from now on. Raises `UsageError` while a bookmark subscription runs, and for a store
-        whose adapter works through this client."""
+        whose adapter works through this client; `StoreOfAnother` for a file with the positions of another
+        client name."""
         self._check_not_forked()
         if store is not None:
             refuse_own_client(store, self)
+            bind(store, self.name)
         self._core.subscriptions.use_store(store)
 
     def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from tickertape.base.errors import Disconnected, TickertapeError, TimedOut
 from tickertape.base.limits import client_timeout_seconds
-from tickertape.client.bookmark_store.protocol import BookmarkStore, refuse_own_client
+from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
 from tickertape.client.chunks import Chunk, chunks_of_messages, chunks_of_table
 from tickertape.client.command import Command, naming
 from tickertape.client.committing import Transacting
@@ -193,9 +193,11 @@ class Client(
 
     def set_bookmark_store(self, store: BookmarkStore | None) -> None:
         """Use `store` from now on. Raises `UsageError` while a bookmark subscription runs, and for a store
-        whose adapter works through this client."""
+        whose adapter works through this client; `StoreOfAnother` for a file with the positions of another
+        client name."""
         if store is not None:
             refuse_own_client(store, self)
+            bind(store, self.name)
         with self._lock:
             self._core.subscriptions.use_store(store)
 

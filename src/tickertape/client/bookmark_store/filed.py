@@ -9,9 +9,10 @@ import os
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
-from tickertape.base.errors import BadOption, StoreCorrupt
+from tickertape.base.errors import BadOption, StoreCorrupt, StoreOfAnother
 from tickertape.client.bookmark_store.files import StoreFile
 from tickertape.client.bookmark_store.heads import not_ours
+from tickertape.client.bookmark_store.owners import OWNER_AT, OWNER_END, mark, owner_named
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.store import ProgressStore
 
@@ -31,6 +32,8 @@ class FiledStore(ProgressStore, ABC):
         if sync not in ("never", "always"):
             raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
         self._always = sync == "always"
+        self._owner = b""
+        self._salt = 0
 
     @property
     def path(self) -> str:
@@ -41,6 +44,24 @@ class FiledStore(ProgressStore, ABC):
     @abstractmethod
     def size_bytes(self) -> int:
         """Bytes of the file in use."""
+
+    def bind_client_name(self, name: str) -> None:
+        """The client `name` uses it, and no other one from now on; one without subscriptions is free for
+        each. Raises `StoreOfAnother`, `StoreFailed`, `Closed`."""
+        owner = owner_named(name)
+        with self._lock:
+            self._check()
+            if owner == self._owner:
+                return
+            if self._owner and self._progress:
+                raise StoreOfAnother(
+                    f"Cannot use {self._kind} {self.path} for client {name!r}: it has the positions of "
+                    "another client name. Use a file of its own for each name, or forget these positions "
+                    "with purge()."
+                )
+            self._owner = owner
+            self._file.map[OWNER_AT:OWNER_END] = mark(owner, self._salt)
+            self._file.sync(OWNER_AT, OWNER_END)
 
     def sync(self) -> None:
         """Make durable what was recorded."""

@@ -23,6 +23,7 @@ from tickertape.base.units import parse_size
 from tickertape.client.bookmark_store import records
 from tickertape.client.bookmark_store.filed import FiledStore, Sync
 from tickertape.client.bookmark_store.files import boot_id, random_salt
+from tickertape.client.bookmark_store.owners import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.records import BODY, RECORD, RECORD_BYTES, BadRecord, Kind
@@ -74,7 +75,6 @@ class LoggedBookmarkStore(FiledStore):
         self._behind = False
         """A step is under way, or was interrupted: the file lacks what memory has."""
         self._numbers = 0
-        self._salt = 0
         self._at = self._size = self._pruned = 0
         self._take(path)
 
@@ -95,7 +95,7 @@ class LoggedBookmarkStore(FiledStore):
         with self._lock:
             self._check()
             salt = random_salt()
-            content = records.snapshot(self._progress, salt, boot_id())
+            content = marked(records.snapshot(self._progress, salt, boot_id()), self._owner, salt)
             size = _room_for(len(content))
             before = self._file.replaced
             try:
@@ -170,6 +170,7 @@ class LoggedBookmarkStore(FiledStore):
         if isinstance(head, str):
             raise self._unusable(head, "give the store an adapter, ")
         self._salt, boot = head
+        self._owner = owner_of(content, self._salt)
         try:
             log = records.read_log(content, self._salt)
         except BadRecord as error:

@@ -99,6 +99,13 @@ def columns_of(batch: MessageBatch) -> tuple[Publishers, UInt64s]:
     return batch.publishers, batch.sequences
 
 
+def bind(store: BookmarkStore, name: str) -> None:
+    """Tell a store which client uses it, if it has `bind_client_name`. Raises what that raises."""
+    told = getattr(store, "bind_client_name", None)
+    if told is not None:
+        told(name)
+
+
 def refuse_own_client(store: BookmarkStore, client: object) -> None:
     """Raise `UsageError` when the adapter of `store` works through `client`: its updates would wait for the
     very deliveries that cause them."""

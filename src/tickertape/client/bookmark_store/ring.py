@@ -19,6 +19,7 @@ from tickertape.client.bookmark_store import cells
 from tickertape.client.bookmark_store.cells import NAME_BYTES, NAME_LENGTH_MAX, SLOT, SLOT_BYTES, Cell, Place
 from tickertape.client.bookmark_store.filed import FiledStore, Sync
 from tickertape.client.bookmark_store.files import boot_id, random_salt
+from tickertape.client.bookmark_store.owners import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 
@@ -57,7 +58,7 @@ class RingBookmarkStore(FiledStore):
                 f"{bookmark_ring_cells_max:,} in all"
             )
         self._subscriptions, self._publishers = subscriptions, publishers
-        self._salt = self._version = 0
+        self._version = 0
         self._places: dict[str, Place] = {}
         self._numbered: dict[int, Place] = {}
         self._free: list[int] = []
@@ -103,6 +104,7 @@ class RingBookmarkStore(FiledStore):
             found = cells.read_ring(content, boot_id())
             if not isinstance(found, str):
                 self._salt, self._version = found.salt, found.version
+                self._owner = owner_of(content, found.salt)
                 self._subscriptions, self._publishers = found.subscriptions, found.publishers
                 self._places = {sub_id: place for sub_id, (place, _) in found.held.items()}
                 self._progress = {sub_id: progress for sub_id, (_, progress) in found.held.items()}
@@ -119,7 +121,8 @@ class RingBookmarkStore(FiledStore):
 
     def _header(self, salt: int) -> bytes:
         flags = cells.SYNCED if self._always else 0
-        return cells.header(salt, self._subscriptions, self._publishers, boot_id(), flags)
+        head = cells.header(salt, self._subscriptions, self._publishers, boot_id(), flags)
+        return marked(head, self._owner, salt)
 
     def _begin(self, content: bytes, found: cells.Ring) -> None:
         """Write on where the file ends; anew when it is not as it has to be, durably before all else."""
