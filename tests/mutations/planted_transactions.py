@@ -21,6 +21,15 @@ _STAGED = "unit/journal/test_staging.py"
 
 TRANSACTION_MUTATIONS: Final = (
     Mutation(
+        "an empty commit brings a space of numbers to its end",
+        "base/transaction_limits.py",
+        "transaction_empty_number_max: Final = 10**17 - 1",
+        "transaction_empty_number_max: Final = 10**18",
+        ("unit/engine/test_transactions.py",),
+        promise="invariant 20",
+        tier="unit",
+    ),
+    Mutation(
         "what is accepted of a transaction is live before its end",
         "engine/transactions.py",
         "        self._live.withheld(current.end)\n",

@@ -41,6 +41,9 @@ transaction_batches_max: Final = 16_384
 a part are looked at in one turn of the event loop."""
 transaction_name_bytes_max: Final = 255
 """Of each text that names a transaction or a part of one, in UTF-8."""
+transaction_empty_number_max: Final = 10**17 - 1
+"""The highest number to which a commit without parts may bring a space: nine tenths of the numbers are left.
+A space at its end takes no transaction any more."""
 transaction_names_each_max: Final = 16_384
 """Names of committed transactions that are known of one publisher; those of a space need one place
 a space."""

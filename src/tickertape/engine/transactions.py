@@ -32,6 +32,7 @@ from tickertape.base.texts import shown
 from tickertape.base.transaction_limits import (
     commits_waiting_each_max,
     commits_waiting_max,
+    transaction_empty_number_max,
     transaction_name_bytes_max,
     transaction_parts_max,
 )
@@ -207,6 +208,11 @@ class Transactions:
             self.staging.drop_all(transaction)
             self._answers.send(session.conn, self._before(transaction, command.id))
             return
+        if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
+            raise BadOption(
+                f"Cannot commit {told(transaction)} without parts: a number above "
+                f"{transaction_empty_number_max:,} would bring the space near its end. Use lower numbers."
+            )
         if self._asked_all >= commits_waiting_max:
             raise LimitReached(f"{commits_waiting_max} commits wait for their answers: wait for some")
         if self._asked[session.conn] >= commits_waiting_each_max:

@@ -111,6 +111,19 @@ def test_an_empty_transaction_is_committed_once_too(world: EngineWorld, sink: Si
     assert bodies_of(world) == []
 
 
+def test_empty_commit_does_not_bring_a_space_to_its_end(world: EngineWorld, sink: Sink) -> None:
+    end = 10**18 - 1
+    assert sink.code(Commit, transaction=numbered(end), parts=()) == "bad_option"
+    assert sink.code(Commit, transaction=numbered(10**17), parts=()) == "bad_option"
+    sink.prepared(b"7", transaction=numbered(7))
+    assert sink.commit("0", transaction=numbered(7)) != Committed(id=sink.peer.ids, repeated=True)
+    assert sink.commit(transaction=numbered(10**17 - 1)) == Committed(id=sink.peer.ids)
+    sink.prepared(b"end", transaction=numbered(end))
+    assert isinstance(sink.commit("0", transaction=numbered(end)), Committed), "with parts"
+    assert sink.commit(transaction=numbered(end)) == Committed(id=sink.peer.ids, repeated=True, highest=end)
+    assert bodies_of(world) == [b"7", b"end"]
+
+
 # -- what is refused ----------------------------------------------------------------------------------
 
 
