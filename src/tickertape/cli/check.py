@@ -36,17 +36,20 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     tickertape check tickertape.toml --json | jq '.problems[] | "\\(.file):\\(.line) \\(.text)"'
     """
     settings, problems = examine(config)
+    warnings: list[str] = []
     if settings is not None:
-        unusable = _unusable(settings)
+        unusable, warnings = _looked_at(settings)
         if unusable:
             problems.append(Problem(Place(config, 0), "", unusable))
             settings = None
     if as_json:
-        click.echo(_document(config, settings, problems))
+        click.echo(_document(config, settings, problems, warnings))
     elif settings is not None:
         click.echo(f"{printable(config)}: in order")
         for line in _summary(settings):
             click.echo(line)
+        for warning in warnings:
+            click.echo(f"  warning   {warning}")
     else:
         for line in told(problems):
             click.echo(line)
@@ -54,15 +57,19 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     ctx.exit(0 if settings is not None else 1)
 
 
-def _unusable(settings: Config) -> str:
-    """What is wrong with the files of certificates and tokens that it names; empty when nothing is."""
+def _looked_at(settings: Config) -> tuple[str, list[str]]:
+    """The first problem of the files of certificates and tokens that it names, empty when there is none; and
+    warnings."""
     from tickertape.server.admission import Admission
 
     try:
-        Admission(settings)
+        unrestricted = Admission(settings).tokens_for_any_client
     except ConfigurationError as error:
-        return str(error)
-    return ""
+        return str(error), []
+    return "", [
+        f"token {name} may use every client name, also those of other tokens: give it clients ="
+        for name in unrestricted
+    ]
 
 
 def told(problems: Iterable[Problem]) -> list[str]:
@@ -82,7 +89,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _document(config: str, settings: Config | None, problems: Problems) -> bytes:
+def _document(config: str, settings: Config | None, problems: Problems, warnings: list[str]) -> bytes:
     rows = [
         {
             "file": printable(problem.place.file),
@@ -93,6 +100,8 @@ def _document(config: str, settings: Config | None, problems: Problems) -> bytes
         for problem in problems
     ]
     document = {"file": printable(config), "in_order": settings is not None, "problems": rows}
+    if warnings:
+        document["warnings"] = warnings
     if settings is not None:
         admin = msgspec.structs.replace(settings.admin, listen=settings.admin.listen or ADMIN_DEFAULT)
         document["configuration"] = msgspec.structs.replace(

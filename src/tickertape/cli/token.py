@@ -85,6 +85,12 @@ def new(name: str, file: str | None, path: str | None, clients: str | None, expi
         else:
             _add(Path(file), name, table)
         click.echo(made.text, out)
+    if clients is None:
+        click.echo(
+            f"tickertape: warning: token {name} may use every client name, also those of other tokens. Give "
+            'each token its own with --clients, such as --clients "^spark-".',
+            err=True,
+        )
 
 
 def _quoted(text: str) -> str:

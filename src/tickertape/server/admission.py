@@ -43,6 +43,11 @@ class Admission:
         """Whether a logon needs a token."""
         return self._tokens is not None
 
+    @property
+    def tokens_for_any_client(self) -> list[str]:
+        """Names of tokens that may use every client name, also those of other tokens."""
+        return [] if self._tokens is None else self._tokens.for_any_client()
+
     def user_of(self, logon: Logon, now: Now) -> str | None:
         """Who logs on: the user it claims to be, or with tokens the one whose token it has. Raises
         `AuthenticationFailed`."""

@@ -73,6 +73,12 @@ class Tokens:
             )
         return name
 
+    def for_any_client(self) -> list[str]:
+        """The names of the tokens that are for every client name, when there are others to protect."""
+        if len(self._known) < 2:
+            return []
+        return [name for name, known in self._known.items() if known.clients is None]
+
     def check_name(self, user: str | None, name: str) -> None:
         """Raise `AuthenticationFailed` unless the token of the name `user` is for the client name `name`."""
         known = None if user is None else self._known.get(user)
