@@ -12,6 +12,7 @@ from tests.mutations.mutation import Mutation
 _CRASHES = "simulation/test_queue_crashes.py"
 _DELIVERING = "unit/engine/queue/test_delivering.py"
 _FILTERS = "unit/engine/queue/test_many_filters.py"
+_STEPS = "unit/engine/queue/test_bounded_steps.py"
 _ORDER = "unit/engine/queue/test_order.py"
 
 QUEUE_MUTATIONS: Final = (
@@ -25,11 +26,24 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "messages that are too old are delivered while others of them expire",
+        "engine/queue/work.py",
+        "        return not self.queue.late or self._retry_at is not None\n",
+        "        return True\n",
+        (f"{_STEPS}::test_messages_that_expire_together_do_so_in_steps_and_none_is_delivered",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
         "a batch that Spark repeats after a restart has other messages",
         "spark/queue_stream.py",
         "        if batch is None or (batch.start, batch.end) != (begin, after):\n",
         "        if batch is None:\n",
         ("unit/spark/test_queue_stream.py",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
         "a stored set may reach beyond the log",
         "engine/queue/sets.py",
         "    if int(edges[-1]) > end:\n",

@@ -49,6 +49,8 @@ queue_step_messages_max: Final = 4_096
 """Messages of a queue that are looked at, or shared out, in one step."""
 queue_step_choices_max: Final = 65_536
 """Pairs of a message and a consumer whose filter it passes that are weighed in one step."""
+queue_step_outcomes_max: Final = 65_536
+"""About how many messages expire, or return after their leases, in one step."""
 queue_filter_scans_max: Final = 8
 """Scans of one queue's messages for filters of its consumers that run at a time: further ones wait."""
 queue_frame_messages_max: Final = 1_024

@@ -131,7 +131,6 @@ def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
     assert run("check", str(file)).exit_code == 0
 
 
-<<<<<<< HEAD
 ARCHIVE = """
 [archive]
 location = "s3://bucket/log"
@@ -163,7 +162,8 @@ def test_check_suggests_archive_for_a_misspelt_section(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[archve]\nlocation = "a"\n')
     assert "did you mean 'archive'?" in run("check", str(file)).stdout
-=======
+
+
 def test_tokens_for_every_client_name_are_warned_about_beside_others(tmp_path: Path) -> None:
     file, tokens = tmp_path / "c.toml", tmp_path / "tokens.toml"
     file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
@@ -179,4 +179,3 @@ def test_tokens_for_every_client_name_are_warned_about_beside_others(tmp_path: P
     document = json.loads(run("check", str(file), "--json").stdout)
     assert len(document["warnings"]) == 1
     assert document["in_order"] is True
->>>>>>> 7eae567 (cli: warn about tokens that may use every client name)

@@ -11,6 +11,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.ports import Now
+from tickertape.base.queue_limits import queue_step_outcomes_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.engine.queue.consumer import Consumer
@@ -20,6 +21,7 @@ from tickertape.engine.queue.expiry import Expiry
 from tickertape.engine.queue.leases import Lease, Leases
 from tickertape.engine.queue.order import Order
 from tickertape.engine.queue.records import Outcome, Reason, What, bitmap_of, ranges_of
+from tickertape.engine.queue.slices import first_of
 from tickertape.engine.queue.state import QueueState
 
 Held = list[tuple[Lease[Consumer], BitMap64]]
@@ -45,12 +47,14 @@ class Queue:
         self.unrecorded = 0
         self.unjudged = BitMap64()
         """Messages that went back to wait without a judgement of their age."""
+        self._late = BitMap64()
+        """Messages that are too old, and expire in the next steps."""
         self.deferred = 0
         """Acknowledgements of messages that were not active yet."""
 
     def take_over(self, state: QueueState, expiry: Expiry, order: Order) -> None:
         """Go on from a state that was stored."""
-        self.state, self.expiry, self.order = state, expiry, order
+        self.state, self.expiry, self.order, self._late = state, expiry, order, BitMap64()
         if expiry.active:
             self.unjudged = state.ready | state.inactive
 
@@ -177,13 +181,23 @@ class Queue:
         """When `too_old` may find something, wall microseconds; None: never, as things are."""
         if not self.expiry.active:
             return None
-        return 0 if self.unjudged else self.expiry.next_due()
+        return 0 if self.unjudged or self._late else self.expiry.next_due()
+
+    @property
+    def late(self) -> bool:
+        """Whether `too_old` has more than it gave."""
+        return bool(self._late)
 
     def too_old(self, wall: int) -> Outcome | None:
-        """What waits and has become too old; what is leased is judged at the end of its lease."""
-        due = self.expiry.due(wall)
+        """What waits and has become too old, the oldest `queue_step_outcomes_max` of it; what is leased is
+        judged at the end of its lease."""
+        self._late |= self.expiry.due(wall)
         if self.unjudged:
-            due |= self.expiry.overdue(self.state.has(self.unjudged), wall)
+            self._late |= self.expiry.overdue(self.state.has(self.unjudged), wall)
             self.unjudged = BitMap64()
-        waiting = due & (self.state.ready | self.state.inactive) if due else due
+        if not self._late:
+            return None
+        self._late &= self.state.ready | self.state.inactive
+        waiting = first_of(self._late, queue_step_outcomes_max)
+        self._late -= waiting
         return self.expired(waiting, Reason.EXPIRATION, delivered=False) if waiting else None

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from pyroaring import BitMap64
+
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import step_bytes_max
 from tickertape.base.ports import Buffer, Now
-from tickertape.base.queue_limits import queue_step_messages_max
+from tickertape.base.queue_limits import queue_step_messages_max, queue_step_outcomes_max
 from tickertape.engine.queue.burying import Burying
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.delivering import Delivering, Due
 from tickertape.engine.queue.entering import Entrance
 from tickertape.engine.queue.forward import Forward
+from tickertape.engine.queue.leases import Lease
 from tickertape.engine.queue.ledger import Ledger
 from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
@@ -62,6 +65,8 @@ class Work:
         self._untidy = 0
         """Messages that have entered since the queue was tidied."""
         self._retry_at: float | None = None
+        self._gone: dict[Consumer, None] = {}
+        """Consumers that have gone, whose leases go back."""
         self.failure: TickertapeError | None = None
 
     def begin(self) -> None:
@@ -91,20 +96,34 @@ class Work:
         self.delivering.discard(consumer)
 
     def take_back(self, consumer: Consumer, now: Now) -> None:
-        """A consumer has gone: what it holds goes back."""
+        """A consumer has gone: what it holds goes back, in steps."""
+        self._gone[consumer] = None
+        self._take_back_some(now)
+        while self.failure is not None and self._gone:  # there are no steps any more
+            self._take_back_some(now)
+        self.stir()
+
+    def _take_back_some(self, now: Now) -> None:
+        consumer = next(iter(self._gone))
+        leases = _some(self.queue.leases.of_holder(consumer))
+        self._end_leases(leases, Reason.HOLDER_GONE, now, counted=self._hands.ledger.can_write())
+        if not self.queue.leases.of_holder(consumer):
+            del self._gone[consumer]
+
+    def _end_leases(self, leases: list[Lease[Consumer]], reason: Reason, now: Now, *, counted: bool) -> None:
+        """Leases end without success. `counted`: the log is told."""
         queue = self.queue
-        outcomes: list[Outcome] = []
-        for lease in queue.leases.of_holder(consumer):
+        ended = BitMap64()
+        for lease in leases:
             positions = lease.positions.copy()
             queue.release(lease, positions)
-            if queue.definition.at_most_once:
-                continue  # it has left the queue
-            if self._hands.ledger.can_write():
-                outcomes += queue.given_back(positions, Reason.HOLDER_GONE, now.wall)
-            else:
-                queue.give_back(positions)
-        self._write(outcomes, now)
-        self.stir()
+            ended |= positions
+        if not ended or queue.definition.at_most_once:
+            return  # what was delivered at most once has left the queue
+        if counted:
+            self._write(queue.given_back(ended, reason, now.wall), now)
+        else:
+            queue.give_back(ended)
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
@@ -141,12 +160,7 @@ class Work:
         if not self._hands.ledger.can_write():
             self._retry_at = now.mono + _RETRY_SECONDS
             return
-        outcomes: list[Outcome] = []
-        for lease in due:
-            positions = lease.positions.copy()
-            queue.release(lease, positions)
-            outcomes += queue.given_back(positions, Reason.LEASE_EXPIRED, now.wall)
-        self._write(outcomes, now)
+        self._end_leases(_some(due), Reason.LEASE_EXPIRED, now, counted=True)
         old = queue.too_old(now.wall)
         if old is not None:
             self._write([old], now)
@@ -164,11 +178,13 @@ class Work:
             deadline = now.mono + wait if deadline is None else min(deadline, now.mono + wait)
         return deadline
 
-    def _expire(self, now: Now) -> None:
-        """What has become too old is not handed out, though nobody was woken for it yet."""
+    def _expire(self, now: Now) -> bool:
+        """What has become too old is not handed out, though nobody was woken for it yet. False: there is more
+        of it, for the next steps."""
         at = self.queue.next_due()
         if at is not None and at <= now.wall:
             self.wake(now)
+        return not self.queue.late or self._retry_at is not None
 
     # -- steps ------------------------------------------------------------------------------------------
 
@@ -192,6 +208,9 @@ class Work:
         queue = self.queue
         if self._entering:
             self._enter()
+        if self._gone:
+            self._take_back_some(now)
+            self._stirred = True
         if self.delivering.filters.step():
             self._stirred = True
         if self._burying.has_work:
@@ -205,8 +224,7 @@ class Work:
             self._stirred = False
         elif self._burying.stuck:
             self._retry_soon(now)
-        if self._stirred:
-            self._expire(now)
+        if self._stirred and self._expire(now):
             self._stirred = self.delivering.deliver(now)
         if not self._stirred:
             self.delivering.rest()
@@ -259,3 +277,13 @@ class Work:
         for outcome in outcomes:
             self.queue.apply(outcome)
         self._hands.ledger.write(self.queue.name, outcomes, now)
+
+
+def _some(leases: list[Lease[Consumer]]) -> list[Lease[Consumer]]:
+    """The first of some leases, with about `queue_step_outcomes_max` messages."""
+    messages = 0
+    for number, lease in enumerate(leases):
+        messages += len(lease.positions)
+        if messages >= queue_step_outcomes_max:
+            return leases[: number + 1]
+    return leases
