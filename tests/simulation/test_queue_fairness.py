@@ -90,7 +90,7 @@ def test_round_robin_moved_consumer_takes_its_turn_behind_earlier_ones() -> None
         replace = (peers[name].conn, "s") in world.model.consumers
         peers[name].consume("s", queue, max_backlog=10, replace=replace)
         world.rest()
-    turns = []
+    turns: list[str] = []
     for number in range(6):
         publisher.put("q", [make_body(number)])
         world.rest()  # the oracle judges whose turn it was
