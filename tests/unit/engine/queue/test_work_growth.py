@@ -105,7 +105,7 @@ def consumer(world: QueueEngine, backlog: int, **more: Any) -> Peer:
 
 
 def filters(n: int) -> Counted:
-    """n filters, and 100 messages that pass one of them each."""
+    """n filters, and 30 messages that pass one of them each."""
     world = world_of()
     for low in range(0, n, 5_000):
         peer = world.connect(f"c{low}")
@@ -113,8 +113,8 @@ def filters(n: int) -> Counted:
             peer.subscribe(f"s{number}", "q", filter=f"/k = {number}", options="max_backlog=10")
     world.settle()
     with Counted() as counted:
-        publish(world, [b'{"k":%d}' % (number * n // 100) for number in range(100)])
-    assert world.look("q").leased == 100
+        publish(world, [b'{"k":%d}' % (number * n // 30) for number in range(30)])
+    assert world.look("q").leased == 30
     return counted
 
 
@@ -130,17 +130,17 @@ def priorities(n: int) -> Counted:
 
 
 def blocked_priorities(n: int) -> Counted:
-    """n messages of different priorities that nobody may have, above 100 others that arrive one by one."""
+    """n messages of different priorities that nobody may have, above 30 others that arrive one by one."""
     world = world_of(priority="/p")
     publish(world, [b'{"p":%d,"k":1}' % number for number in range(100, n + 100)])
     consumer(world, 1_000, filter="/k = 2")
     world.settle()
     publisher = world.connect("p")
     with Counted() as counted:
-        for number in range(100):
+        for number in range(30):
             publisher.publish("q", [b'{"p":%d,"k":2}' % number])
             world.settle()
-    assert world.look("q").leased == 100
+    assert world.look("q").leased == 30
     return counted
 
 
@@ -219,6 +219,7 @@ STEP_MAX = {
 """Messages of one step, by the name of its bound."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.__name__)
 def test_work_grows_at_most_as_n_log_n(row: Callable[[int], Counted]) -> None:
     grows_as_n_log_n(row, QUICK)
