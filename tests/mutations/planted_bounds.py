@@ -138,6 +138,7 @@ BOUND_MUTATIONS: Final = (
         promise="R15",
         tier="integration",
     ),
+    Mutation(
         "a sequence is stored with which its client can never log on again",
         "engine/publishing.py",
         "    if last > last_persisted_max:\n",
