@@ -2,6 +2,9 @@
 
 Must never retry an error, decide what a failure means, or reach a path outside its root. It is the only
 module below `server/` that may touch the operating system. Interrupted calls are repeated by Python itself.
+
+The root is opened once, and everything goes through that descriptor: a directory that is renamed, replaced, or
+covered by a mount while it is used stays the one that is used.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import itertools
 import mmap
 import os
 import stat
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -28,6 +32,10 @@ _BUFFERS_MAX: Final = max(16, os.sysconf("SC_IOV_MAX"))
 _PATHS_KEPT: Final = 256
 _ZEROS: Final = bytes(1 << 20)
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LOCK_ABSENT: Final = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EBADF, errno.EISDIR}
+)
+"""What file systems answer that cannot lock a directory, network file systems among them."""
 _NOWAIT_ABSENT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -48,16 +56,19 @@ def path_parts(path: str) -> tuple[str, ...]:
 class SystemDisk:
     """The directory tree below `root` (which may be missing: `make_directory("")` creates it).
 
-    Symbolic links below the root are refused, so nothing outside it can be reached. Safe to use from
+    The directory that `root` names at the first call is used from then on, until `close_all`. Symbolic links below the root are refused, so nothing outside it can be reached. Safe to use from
     several threads, but a handle must not be closed while another thread uses it. Handles are never reused:
     a stale one gives `OSError(EBADF)` instead of somebody else's file.
     """
+
+    _root: int | None = None
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.where = str(root)
         self._files: dict[int, int] = {}
         self._locks: list[int] = []
+        self._opening = threading.Lock()
         self._next_handle = itertools.count(1)
         self._nowait = True
 
@@ -65,11 +76,8 @@ class SystemDisk:
 
     def names(self, directory: str) -> list[str]:
         """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
-        fd = self._open_directory(path_parts(directory))
-        try:
+        with self._directory(path_parts(directory)) as fd:
             return sorted(os.listdir(fd))
-        finally:
-            os.close(fd)
 
     def make_directory(self, path: str) -> None:
         """Create `path` with mode 0700; no error when it is there already.
@@ -79,48 +87,34 @@ class SystemDisk:
         parts = path_parts(path)
         if not parts:
             return self._make_root()
-        parent = self._open_directory(parts[:-1])
-        try:
+        with self._directory(parts[:-1]) as parent:
             try:
                 os.mkdir(parts[-1], _DIRECTORY_MODE, dir_fd=parent)
             except FileExistsError:
                 if not stat.S_ISDIR(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode):
                     raise
-        finally:
-            os.close(parent)
         return None
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file, replacing one called `new`; durable after `sync_directory` of both directories."""
         from_parts, to_parts = _entry(old), _entry(new)
-        source = self._open_directory(from_parts[:-1])
-        try:
-            target = self._open_directory(to_parts[:-1])
-            try:
-                os.rename(from_parts[-1], to_parts[-1], src_dir_fd=source, dst_dir_fd=target)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
+        with self._directory(from_parts[:-1]) as source, self._directory(to_parts[:-1]) as target:
+            os.rename(from_parts[-1], to_parts[-1], src_dir_fd=source, dst_dir_fd=target)
 
     def remove(self, path: str) -> None:
         """Take away the name of a file; durable after `sync_directory` of its directory."""
         parts = _entry(path)
-        parent = self._open_directory(parts[:-1])
-        try:
+        with self._directory(parts[:-1]) as parent:
             os.unlink(parts[-1], dir_fd=parent)
-        finally:
-            os.close(parent)
 
     def sync_directory(self, path: str) -> None:
         """Make the names in `path` durable."""
-        fd = self._open_directory(path_parts(path))
-        try:
+        with self._directory(path_parts(path)) as fd:
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _make_root(self) -> None:
+        if self._root is not None:
+            return
         try:
             self.root.mkdir(_DIRECTORY_MODE)
         except FileExistsError:
@@ -133,23 +127,34 @@ class SystemDisk:
         finally:
             os.close(fd)
 
-    def _open_directory(self, parts: Sequence[str]) -> int:
-        fd = os.open(self.root, _OPEN_DIRECTORY)
-        for part in parts:
-            try:
+    @contextlib.contextmanager
+    def _directory(self, parts: Sequence[str]) -> Iterator[int]:
+        """A descriptor of a directory, for as long as the block runs; that of the root is kept."""
+        fd = root = self._root_descriptor()
+        try:
+            for part in parts:
                 below = os.open(part, _OPEN_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
-            finally:
+                if fd != root:
+                    os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            if fd != root:
                 os.close(fd)
-            fd = below
-        return fd
+
+    def _root_descriptor(self) -> int:
+        if self._root is None:
+            with self._opening:
+                if self._root is None:
+                    self._root = os.open(self.root, _OPEN_DIRECTORY)
+        return self._root
 
     def _open_file(self, path: str, flags: int) -> int:
         parts = _entry(path)
-        parent = self._open_directory(parts[:-1])
-        try:
-            fd = os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE, dir_fd=parent)
-        finally:
-            os.close(parent)
+        with self._directory(parts[:-1]) as parent:
+            # O_NONBLOCK means nothing to a regular file; without it a FIFO would be waited for.
+            flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            fd = os.open(parts[-1], flags, _FILE_MODE, dir_fd=parent)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
@@ -173,11 +178,20 @@ class SystemDisk:
         os.close(fd)
 
     def close_all(self) -> None:
-        """Close every handle and let go of every lock."""
+        """Close every handle, let go of every lock, and of the directory itself."""
         while self._files:
             os.close(self._files.popitem()[1])
         while self._locks:
             os.close(self._locks.pop())
+        self._let_go()
+
+    def __del__(self) -> None:
+        self._let_go()  # those who only read keep nothing else open
+
+    def _let_go(self) -> None:
+        root, self._root = self._root, None
+        if root is not None:
+            os.close(root)
 
     def size(self, handle: int) -> int:
         return os.fstat(self._fd(handle)).st_size
@@ -276,30 +290,66 @@ class SystemDisk:
     # -- the lock -------------------------------------------------------------------------------------
 
     def lock(self, path: str, owner: str) -> None:
-        """Hold `path` until `close_all` or the end of the process (a forked child holds it too).
+        """Hold `path`, and the directory in which it stands, until `close_all` or the end of the process (a
+        forked child holds them too).
 
         The file is created when missing and says who holds it: `owner` and the pid. Raises `BlockingIOError`,
-        whose text is what the holder wrote.
+        whose text is what the holder wrote. Whoever removes the file does not let a second one in: the
+        directory is held too (but for file systems that cannot lock one).
         """
-        fd = self._open_file(path, os.O_RDWR | os.O_CREAT)
+        parts = _entry(path)
+        held = self._lock_directory(parts)
+        try:
+            fd = self._open_file(path, os.O_RDWR | os.O_CREAT)
+        except BaseException:
+            os.close(held)
+            raise
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = os.pread(fd, 4096, 0).decode("utf-8", "replace").strip()
-                raise lock_held(holder) from None
+                raise lock_held(_written(fd)) from None
             text = f"{owner} (pid {os.getpid()})\n".encode()
             os.pwrite(fd, text, 0)
             os.ftruncate(fd, len(text))
         except BaseException:
+            os.close(held)
             os.close(fd)
             raise
-        self._locks.append(fd)
+        self._locks += [held, fd]
+
+    def _lock_directory(self, parts: Sequence[str]) -> int:
+        """A descriptor that holds the directory of the lock file. Raises `BlockingIOError` as `lock` does."""
+        with self._directory(parts[:-1]) as parent:
+            # One of its own: a lock belongs to what was opened, not to who opened it.
+            fd = os.open(".", _OPEN_DIRECTORY, dir_fd=parent)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            holder = ""
+            with contextlib.suppress(FileNotFoundError):
+                file = self._open_file("/".join(parts), os.O_RDONLY)
+                try:
+                    holder = _written(file)
+                finally:
+                    os.close(file)
+            raise lock_held(holder) from None
+        except OSError as error:
+            if error.errno not in _LOCK_ABSENT:
+                os.close(fd)
+                raise
+        return fd
+
+
+def _written(fd: int) -> str:
+    """What the holder of a lock file wrote into it."""
+    return os.pread(fd, 4096, 0).decode("utf-8", "replace").strip()
 
 
 def lock_held(holder: str) -> BlockingIOError:
     """The error of a lock held by `holder`: its text is exactly that, its errno is EWOULDBLOCK."""
-    error = BlockingIOError(holder or "another process that has not written its name yet")
+    error = BlockingIOError(holder or "another process, which the lock file does not name")
     error.errno = errno.EWOULDBLOCK
     return error
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import gc
 import os
 import re
 import resource
@@ -101,6 +103,61 @@ def test_the_root_itself_may_be_a_link(disk: SystemDisk, root: Path, tmp_path: P
     disk.open("a", create=True)
     (tmp_path / "link").symlink_to(root)
     assert SystemDisk(tmp_path / "link").names(".") == ["a"]
+
+
+def _use(disk: SystemDisk, name: str) -> None:
+    """Everything that names a file or a directory."""
+    disk.make_directory("d")
+    handle = disk.open(f"d/{name}", create=True)
+    disk.write(handle, 0, [name.encode()])
+    disk.close(handle)
+    disk.sync_directory("d")
+    disk.sync_directory(".")
+    disk.make_directory(".")
+    disk.open(f"{name}-removed", create=True)
+    disk.remove(f"{name}-removed")
+    disk.rename(f"d/{name}", name)
+    assert name in disk.names(".")
+
+
+def test_a_directory_that_is_renamed_stays_the_one_that_is_used(root: Path, tmp_path: Path) -> None:
+    disk = SystemDisk(root)
+    disk.make_directory(".")
+    disk.lock("lock", "me")
+    _use(disk, "before")
+    root.rename(tmp_path / "moved")
+    _use(disk, "while there is none")
+    root.mkdir()
+    (root / "d").mkdir()
+    (root / "before").write_bytes(b"of somebody else")
+    _use(disk, "while there is another")
+    disk.remove("before")
+    assert sorted(os.listdir(root)) == ["before", "d"]
+    assert os.listdir(root / "d") == []
+    there = ["d", "lock", "while there is another", "while there is none"]
+    assert sorted(os.listdir(tmp_path / "moved")) == there
+    with pytest.raises(BlockingIOError, match=r"^me \(pid"):
+        SystemDisk(tmp_path / "moved").lock("lock", "you")
+    SystemDisk(root).lock("lock", "you")
+    disk.close_all()
+    assert disk.names(".") == ["before", "d", "lock"], "the next life uses what the path names then"
+
+
+def test_a_disk_that_was_only_looked_at_leaves_no_descriptor_open(root: Path) -> None:
+    root.mkdir()
+    before = len(os.listdir("/proc/self/fd"))
+    SystemDisk(root).names(".")
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_a_fifo_is_no_file_and_is_not_waited_for(disk: SystemDisk, root: Path, write: bool) -> None:
+    os.mkfifo(root / "a")
+    with pytest.raises(IsADirectoryError, match="not a regular file"):
+        disk.open("a", write=write)
+    with pytest.raises(IsADirectoryError, match="not a regular file"):
+        disk.lock("a", "me")
 
 
 def test_path_parts() -> None:
@@ -305,9 +362,50 @@ def test_a_holder_that_has_not_written_its_name_is_still_reported(disk: SystemDi
         SystemDisk(root).lock("lock", "you")
 
 
+def test_a_lock_file_that_is_removed_lets_nobody_else_in(disk: SystemDisk, root: Path) -> None:
+    disk.lock("lock", "me")
+    (root / "lock").unlink()
+    with pytest.raises(BlockingIOError, match="another process, which the lock file does not name"):
+        SystemDisk(root).lock("lock", "you")
+    assert os.listdir(root) == [], "and what is refused leaves nothing"
+    (root / "lock").write_text("an instance of somebody\n")
+    with pytest.raises(BlockingIOError, match=r"^an instance of somebody$"):
+        SystemDisk(root).lock("lock", "you")
+    disk.close_all()
+    SystemDisk(root).lock("lock", "you")
+
+
+def test_a_program_that_holds_the_file_alone_is_respected(disk: SystemDisk, root: Path) -> None:
+    """Versions before held only the file."""
+    (root / "lock").write_text("an older one\n")
+    with (root / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for _ in range(2):
+            with pytest.raises(BlockingIOError, match=r"^an older one$"):
+                disk.lock("lock", "me")
+    disk.lock("lock", "me")
+
+
+def test_where_a_directory_cannot_be_locked_the_file_is(
+    disk: SystemDisk, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fcntl.flock
+
+    def flock(fd: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        whole(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    disk.lock("lock", "me")
+    with pytest.raises(BlockingIOError, match=r"^me \(pid"):
+        SystemDisk(root).lock("lock", "you")
+
+
 def test_a_refused_lock_leaves_no_descriptor_open(disk: SystemDisk, root: Path) -> None:
     disk.lock("lock", "me")
     other = SystemDisk(root)
+    other.names(".")  # from here on it has its root open
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         with pytest.raises(BlockingIOError):
