@@ -72,6 +72,11 @@ class SystemDisk:
         self._next_handle = itertools.count(1)
         self._nowait = True
 
+    def descriptor(self) -> int:
+        """That of the root, for those who keep files below it of which this port knows nothing; not to be
+        closed."""
+        return self._root_descriptor()
+
     # -- names ----------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:

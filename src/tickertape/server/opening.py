@@ -100,7 +100,7 @@ def open_on(
         new_id=new_id,
         instance=config.instance.name,
     )
-    spill = _spill_files(config, owner)
+    spill = _spill_files(config, owner, disk)
     recovered = recover(disk, identity.journal_id)
     journal = Journal(
         recovered,
@@ -202,12 +202,15 @@ def _archive(settings: ArchiveConfig, broker: Broker) -> ArchiveReads:
     return ArchiveReads(settings, journal.identity, older)
 
 
-def _spill_files(config: Config, owner: str) -> SpillFiles | None:
+def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
     settings = config.slow_clients
     if not settings.disk_limit:
         return None
-    # The data directory is held already; another one must not be cleared while somebody uses it.
-    return SpillFiles(settings.place(config.instance.data), None if settings.directory is None else owner)
+    place = settings.place(config.instance.data)
+    if settings.directory is not None:
+        # The data directory is held already; another one must not be cleared while somebody uses it.
+        return SpillFiles(place, owner)
+    return SpillFiles(place, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
 
 
 def record_end(opened: Opened) -> None:

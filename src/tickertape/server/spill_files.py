@@ -6,6 +6,7 @@ what is found at a start is deleted. The directory is no part of the log.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -34,10 +35,14 @@ class SpillFiles:
     """The files in one directory. Answers come on a thread: who takes them hands over to the event loop.
 
     Making it creates the directory when it is missing, holds it for `owner` (None: it lies in a directory
-    that is held already), and deletes what an earlier run left in it. Raises `SpillFailed`."""
+    that is held already), and deletes what an earlier run left in it. With `within`, a descriptor, it is the
+    one of that name there and no link; otherwise what the path names now is used until `stop`. Raises
+    `SpillFailed`."""
 
-    def __init__(self, directory: str | Path, owner: str | None = None) -> None:
+    def __init__(self, directory: str | Path, owner: str | None = None, *, within: int | None = None) -> None:
         self.directory = Path(directory)
+        self._within = within
+        self._directory = -1
         self._answer: Answer | None = None
         self._writes: SimpleQueue[Job | None] = SimpleQueue()
         self._reads: SimpleQueue[Job | None] = SimpleQueue()
@@ -45,19 +50,30 @@ class SpillFiles:
         self._threads: list[threading.Thread] = []
         self._stopped = False
         try:
-            self.directory.mkdir(mode=0o700, exist_ok=True)
+            self._directory = self._opened()
             self._lock = None if owner is None else self._hold(owner)
             self._clear()
         except OSError as error:
+            if self._directory >= 0:
+                os.close(self._directory)
             raise SpillFailed(
                 f"the directory for what waits for slow clients, {self.directory}, cannot be used: {error}; "
                 "name another one in [slow_clients], or write disk_limit = 0 there"
             ) from None
 
+    def _opened(self) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        if self._within is None:
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            return os.open(self.directory, flags)
+        name = self.directory.name
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self._within)
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=self._within)
+
     def _hold(self, owner: str) -> int:
-        lock = os.open(
-            self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        lock = os.open(_LOCK, flags, _FILE_MODE, dir_fd=self._directory)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -71,9 +87,9 @@ class SpillFiles:
         return lock
 
     def _clear(self) -> None:
-        for name in os.listdir(self.directory):
+        for name in os.listdir(self._directory):
             if _NAME.fullmatch(name):
-                os.unlink(self.directory / name)
+                os.unlink(name, dir_fd=self._directory)
 
     def start(self, answer: Answer) -> None:
         """Say who takes the answers, before the first job."""
@@ -102,6 +118,7 @@ class SpillFiles:
             self._trim(number)
         if self._lock is not None:
             os.close(self._lock)
+        os.close(self._directory)
 
     def _run(self, queue: SimpleQueue[Job | None]) -> None:
         while (job := queue.get()) is not None:
@@ -127,7 +144,8 @@ class SpillFiles:
         fd = self._files.get(job.file)
         if fd is None:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = self._files[job.file] = os.open(self._path(job.file), flags, _FILE_MODE)
+            fd = os.open(_name(job.file), flags, _FILE_MODE, dir_fd=self._directory)
+            self._files[job.file] = fd
         views = [memoryview(buffer).cast("B") for buffer in job.buffers]
         offset = job.offset
         while views:
@@ -155,13 +173,15 @@ class SpillFiles:
         if fd is None:
             return  # its first write failed
         try:
-            os.unlink(self._path(number))
+            os.unlink(_name(number), dir_fd=self._directory)
         except OSError as error:
             self._tell("delete", number, error)
         os.close(fd)
 
     def _tell(self, action: str, number: int, error: OSError) -> None:
-        event("spill_failed", logging.WARNING, action=action, file=str(self._path(number)), text=str(error))
+        path = self.directory / _name(number)
+        event("spill_failed", logging.WARNING, action=action, file=str(path), text=str(error))
 
-    def _path(self, number: int) -> Path:
-        return self.directory / f"{number:020d}.spill"
+
+def _name(number: int) -> str:
+    return f"{number:020d}.spill"

@@ -77,6 +77,37 @@ def test_a_start_deletes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
+def test_a_link_in_the_data_directory_is_not_followed(tmp_path: Path) -> None:
+    data, outside = tmp_path / "data", tmp_path / "outside"
+    data.mkdir()
+    outside.mkdir()
+    (outside / f"{3:020d}.spill").write_bytes(b"of somebody else")
+    (data / "spill").symlink_to(outside)
+    within = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with pytest.raises(SpillFailed, match=r"/spill, cannot be used: .*Not a directory.*\[slow_clients\]"):
+            SpillFiles(data / "spill", within=within)
+    finally:
+        os.close(within)
+    assert [path.name for path in outside.iterdir()] == [f"{3:020d}.spill"]
+
+
+def test_a_data_directory_that_is_renamed_takes_its_files_along(tmp_path: Path, answers: Answers) -> None:
+    data, moved = tmp_path / "data", tmp_path / "moved"
+    data.mkdir()
+    within = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
+    spill = SpillFiles(data / "spill", within=within)
+    os.close(within)
+    spill.start(lambda token, answer: answers.put((token, answer)))
+    data.rename(moved)
+    (data / "spill").mkdir(parents=True)
+    spill.submit(SpillWrite(1, 7, 0, [b"abc"]))
+    assert answers.get(timeout=10) == (1, None)
+    assert [path.name for path in (moved / "spill").iterdir()] == [f"{7:020d}.spill"]
+    spill.stop()
+    assert list((moved / "spill").iterdir()) == list((data / "spill").iterdir()) == []
+
+
 def test_a_directory_in_use_or_that_is_none_is_refused(tmp_path: Path, files: SpillFiles) -> None:
     with pytest.raises(
         SpillFailed, match=r"it is in use by instance a; name another one in \[slow_clients\]"
