@@ -3,8 +3,8 @@
 Must never retry an error, decide what a failure means, or reach a path outside its root. It is the only
 module below `server/` that may touch the operating system. Interrupted calls are repeated by Python itself.
 
-The root is opened once, and everything goes through that descriptor: a directory that is renamed, replaced, or
-covered by a mount while it is used stays the one that is used.
+The root is opened once, and everything goes through that descriptor: a directory that is renamed, replaced,
+or covered by a mount while it is used stays the one that is used.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def path_parts(path: str) -> tuple[str, ...]:
 class SystemDisk:
     """The directory tree below `root` (which may be missing: `make_directory("")` creates it).
 
-    The directory that `root` names at the first call is used from then on, until `close_all`. Symbolic links below the root are refused, so nothing outside it can be reached. Safe to use from
-    several threads, but a handle must not be closed while another thread uses it. Handles are never reused:
-    a stale one gives `OSError(EBADF)` instead of somebody else's file.
+    The directory that `root` names at the first call is used from then on, until `close_all`. Symbolic links
+    below the root are refused, so nothing outside it can be reached. Safe to use from several threads, but a
+    handle must not be closed while another thread uses it. Handles are never reused: a stale one gives
+    `OSError(EBADF)` instead of somebody else's file.
     """
 
     _root: int | None = None

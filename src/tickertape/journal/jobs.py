@@ -25,6 +25,7 @@ _NO_ROOM: Final = {
     errno.ENFILE: "let the system have more open files",
 }
 """Nothing was written, and room may come back: space, a quota, or descriptors; and what brings it."""
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class NoRoom(OSError):
@@ -182,7 +183,14 @@ class Executor:
                 raise NoRoom(*error.args) from error
             raise
         self._disk.sync(handle)
-        self._disk.sync_directory(JOURNAL_DIRECTORY)
+        try:
+            self._disk.sync_directory(JOURNAL_DIRECTORY)
+        except OSError as error:
+            if (
+                error.errno in _NO_DESCRIPTOR
+            ):  # it could not be opened: nothing was lost, it may be tried again
+                raise NoRoom(*error.args) from error
+            raise
         return self._entropy()
 
     def _retire(self, job: RetireSegments) -> None:

@@ -34,6 +34,10 @@ OPERATIONS: Final = (
 """What `StrictDisk.calls` counts and `StrictDisk.fail` accepts."""
 
 
+_NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE)
+"""No descriptor was left: what was to be done did not begin."""
+
+
 class _Fault(NamedTuple):
     call: int
     error: int
@@ -91,7 +95,8 @@ class StrictDisk:
         """Let the `nth` call of `operation` from now (1: the next) raise `OSError(error)`, once.
 
         A failing write first writes `written` bytes (default: drawn from `rng`), which stay, unsynced. A
-        failing sync drops what it should have written. Any other call has no effect.
+        failing sync drops what it should have written, unless the system had no descriptor for it. Any other
+        call has no effect.
         """
         if operation not in OPERATIONS or nth < 1:
             raise ValueError(
@@ -184,6 +189,8 @@ class StrictDisk:
     def sync_directory(self, path: str) -> None:
         fault = self._fault("sync_directory")
         directory = self._directory(path_parts(path), path)
+        if fault is not None and fault.error in _NOT_OPENED:
+            raise _error(fault.error, path)
         if fault is not None:
             self.counts["names_dropped"] += self._names.fail_sync(directory)
             raise _error(fault.error, path)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.simulation.journal_world import FailingDisk, Trace
+from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
 from tickertape.journal.jobs import (
     Executor,
@@ -111,6 +117,52 @@ def test_no_room_for_a_reserve_may_be_tried_again_and_its_cause_is_told(
     assert caught.value.errno == number
     assert remedy in caught.value.reason
     assert executor.run(PREPARE) == 42
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_directory_that_cannot_be_opened_is_tried_again(number: int) -> None:
+    """Its sync never began: nothing that it should have written is lost."""
+    disk, executor, _ = bench()
+    disk.sync_directory(".")
+    disk.fail("sync_directory", 1, number)
+    with pytest.raises(NoRoom) as caught:
+        executor.run(PREPARE)
+    assert "more open files" in caught.value.reason
+    assert executor.run(PREPARE) == 42
+    for seed in range(20):
+        assert segment_path(PREPARE.number) in disk.crash_clone(Random(seed)).contents()
+
+
+@contextmanager
+def descriptors(left: int) -> Iterator[None]:
+    """Let this process open only so many more files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(left + 1)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(opened), before[1]))
+        taken = []
+        with suppress(OSError):
+            while True:  # what is free below those
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for fd in opened[:-1]:
+            os.close(fd)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in (opened[-1], *taken):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_few_descriptors_are_no_failure_however_few(tmp_path: Path, left: int) -> None:
+    disk = SystemDisk(tmp_path)
+    disk.make_directory(JOURNAL_DIRECTORY)
+    executor = Executor(disk, lambda: 42)
+    with descriptors(left), suppress(NoRoom):
+        assert executor.run(PREPARE) == 42
+    assert executor.run(PREPARE) == 42
+    executor.close()
+    disk.close_all()
 
 
 @pytest.mark.parametrize(
