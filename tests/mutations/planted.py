@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
 from tests.mutations.planted_bounds import BOUND_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
+from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
@@ -55,8 +56,8 @@ MUTATIONS: Final = (
     Mutation(
         "the names of reserved segments are not synced",
         "journal/jobs.py",
-        "        self._disk.sync_directory(JOURNAL_DIRECTORY)\n        return",
-        "        return",
+        "            self._disk.sync_directory(JOURNAL_DIRECTORY)\n            if begun",
+        "            if begun",
         (_ENGINE_CRASHES,),
         promise="R1",
         tier="simulation",
@@ -336,6 +337,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     *DELIVERY_MUTATIONS,
+    *DISK_MUTATIONS,
     *BOUND_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,

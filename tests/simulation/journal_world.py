@@ -24,6 +24,7 @@ from tickertape.journal.jobs import (
     NoRoom,
     PrepareSegment,
     RollSegment,
+    StartSegment,
     SyncSegment,
     WriteCommit,
 )
@@ -374,6 +375,14 @@ class World:
         self.counts["failures latched"] += journal.failure is not None
         jobs = journal.jobs()
         assert not (jobs and journal.failure is not None), "no job after a failure"
+        begins = {
+            job.number if isinstance(job, StartSegment) else job.new
+            for job in self._queue + jobs
+            if isinstance(job, StartSegment | RollSegment)
+        }
+        for job in jobs:
+            if isinstance(job, PrepareSegment):
+                assert job.number - 1 not in begins, "nothing is reserved behind what is not begun"
         self._queue.extend(jobs)
 
     def drain(self) -> None:

@@ -417,6 +417,8 @@ class GroupCommit:
             return
         if not self.reserve.may_ask(now):
             return
+        if self._in_flight is not None and isinstance(self._in_flight.job, StartSegment | RollSegment):
+            return  # what stands behind a segment proves that its header was durable
         if prepared is not None and needed <= prepared.capacity:
             return
         if active is None or waits or active.offset > active.half:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tickertape.journal.begun import BEGUN_FILE
 from tickertape.journal.format import QUARANTINE_DIRECTORY, SPILL_DIRECTORY
 from tickertape.journal.identity import CREATED_NAMES
 from tickertape.journal.queue_files import QUEUES_FILE
@@ -14,7 +15,7 @@ from tickertape.journal.reached import END_FILE
 from tickertape.journal.retired import RETIRED_FILE
 from tickertape.journal.staging import STAGING_DIRECTORY
 
-_REPLACED: Final = (END_FILE, RETIRED_FILE, QUEUES_FILE)
+_REPLACED: Final = (BEGUN_FILE, END_FILE, RETIRED_FILE, QUEUES_FILE)
 """Written under a name of their own first, and renamed."""
 
 DATA_NAMES: Final = CREATED_NAMES.union(

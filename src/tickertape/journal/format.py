@@ -24,6 +24,8 @@ footer_bytes: Final = 40
 
 JOURNAL_DIRECTORY: Final = "journal"
 QUARANTINE_DIRECTORY: Final = "quarantine"
+AGAIN: Final = ".again"
+"""Behind the name of a reserve while it gets that name anew."""
 SPILL_DIRECTORY: Final = "spill"
 """No part of the log: what waits for slow clients, unless configured elsewhere; emptied at every start."""
 CONTROL_TOPIC: Final = "$control"

@@ -14,7 +14,8 @@ from typing import Final
 import msgspec
 
 from tickertape.base.ports import Buffer, Disk
-from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
+from tickertape.journal.begun import BEGUN_FILE, make_begun, reserve_begun
+from tickertape.journal.format import AGAIN, JOURNAL_DIRECTORY, segment_path
 from tickertape.journal.queue_files import write_queues
 from tickertape.journal.retired import Retired, write_retired
 
@@ -122,6 +123,8 @@ class Executor:
         self._disk = disk
         self._entropy = entropy
         self._handles: dict[int, int] = {}
+        self._begun: int | None = None
+        """The file that says which segment was begun last; open from the first reserve on."""
 
     def run(self, job: Job) -> int:
         """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
@@ -155,6 +158,9 @@ class Executor:
         for handle in self._handles.values():
             self._disk.close(handle)
         self._handles.clear()
+        if self._begun is not None:
+            self._disk.close(self._begun)
+            self._begun = None
 
     def _handle(self, number: int) -> int:
         handle = self._handles.get(number)
@@ -166,6 +172,10 @@ class Executor:
         handle = self._handle(number)
         self._disk.write(handle, 0, [header])
         self._disk.sync(handle)
+        # Only behind that, and before anything in it is acknowledged.
+        assert self._begun is not None, "a segment is prepared before it is begun"
+        self._disk.write(self._begun, 0, [header])
+        self._disk.sync(self._begun)
 
     def _seal(self, number: int, offset: int, seal: list[Buffer], end: int) -> None:
         handle = self._handle(number)
@@ -176,8 +186,11 @@ class Executor:
         del self._handles[number]
 
     def _prepare(self, job: PrepareSegment) -> int:
+        begun = None
         try:
             handle = self._reserve(job)
+            if self._begun is None:
+                begun = reserve_begun(self._disk)
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise NoRoom(*error.args) from error
@@ -185,6 +198,10 @@ class Executor:
         self._disk.sync(handle)
         try:
             self._disk.sync_directory(JOURNAL_DIRECTORY)
+            if begun is not None:
+                make_begun(self._disk, begun)
+            if self._begun is None:
+                self._begun = self._disk.open(BEGUN_FILE)
         except OSError as error:
             if (
                 error.errno in _NO_DESCRIPTOR
@@ -209,8 +226,8 @@ class Executor:
             except FileExistsError:
                 # An earlier process may have failed to sync this name, and then no later sync of the
                 # directory does: only a change that is new makes it last.
-                self._disk.rename(path, path + ".again")
-                self._disk.rename(path + ".again", path)
+                self._disk.rename(path, path + AGAIN)
+                self._disk.rename(path + AGAIN, path)
                 self._handles[job.number] = self._disk.open(path)
         handle = self._handles[job.number]
         self._disk.preallocate(handle, job.bytes)

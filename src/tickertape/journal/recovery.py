@@ -15,7 +15,9 @@ from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
 from tickertape.base.limits import MIB, segment_header_bytes
 from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.active import Active, LogEnd, make_seal
+from tickertape.journal.begun import BEGUN_FILE, read_begun
 from tickertape.journal.format import (
+    AGAIN,
     FLAG_CONTINUES,
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
@@ -28,7 +30,7 @@ from tickertape.journal.index import SegmentIndex
 from tickertape.journal.reached import END_FILE, Reached, read_reached
 from tickertape.journal.rebuild import IndexRebuild
 from tickertape.journal.retired import RETIRED_FILE, Retired, read_retired
-from tickertape.journal.seen import Head, Indexes, Seen, leftovers, look, refuse
+from tickertape.journal.seen import Head, Indexes, Seen, is_blank, leftovers, look, refuse
 from tickertape.journal.segment import Ending, SegmentScan, Verdict
 from tickertape.journal.staging import STAGING_DIRECTORY
 from tickertape.journal.unfinished import Unfinished, is_staged
@@ -97,10 +99,9 @@ def decide(seen: list[Seen], retired: Retired | None = None) -> list[tuple[Seen,
             raise WrongJournal(
                 f"{path} belongs to another journal or number: move it away; nothing was changed"
             )
-        if previous is not None and file.number != seen[at - 1].number + 1:
-            refuse(path, 0, f"segment {seen[at - 1].number + 1} is missing")
-        if previous is None and file.head is Head.VALID and file.number != first:
-            refuse(path, 0, f"segment {first} is missing")
+        expected = seen[at - 1].number + 1 if at else first
+        if file.number != expected:
+            refuse(path, 0, f"segment {expected} is missing")
         if file.head is Head.VALID:
             _check_link(previous, file, path)
             if previous is None and retired is not None:
@@ -112,6 +113,9 @@ def decide(seen: list[Seen], retired: Retired | None = None) -> list[tuple[Seen,
             previous = file
         elif any(f.head in (Head.VALID, Head.LOST) for f in later) or file.head is Head.LOST:
             refuse(path, 0, f"{file.head.value} in the middle of the log")
+        elif later:
+            what = f"{file.head.value}, but it was begun: segment {later[0].number} was reserved behind it"
+            _refuse_lost(path, 0, what, "this file and those behind it")
         else:
             steps.append((file, Step.ADOPT if file.head is Head.BLANK else Step.ASIDE))
     return steps
@@ -164,8 +168,20 @@ def check_reached(steps: list[tuple[Seen, Step]], reached: Reached | None) -> No
         _refuse_lost(path, last.seal.offset, f"its seal is not that of the clean stop, {reached.commit}")
 
 
-def _refuse_lost(path: str, offset: int, what: str) -> NoReturn:
-    refuse(path, offset, f"{what}. To go on without what is lost, remove {END_FILE}")
+def check_begun(steps: list[tuple[Seen, Step]], begun: int) -> None:
+    """Refuse a log that ends before the segment that is known to have been `begun` (0: none); pure."""
+    used = [file.number for file, step in steps if step in (Step.USE, Step.FINISH)]
+    last = max(used, default=0)
+    # One that retention has removed since leaves a log that begins behind it.
+    if last < begun:
+        there = any(file.number == last + 1 for file, _ in steps)
+        what = "reads as zeros or nonsense" if there else "is missing"
+        _refuse_lost(segment_path(last + 1), 0, f"segment {begun} was begun, and this one {what}", BEGUN_FILE)
+
+
+def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoReturn:
+    also = f", {remove}" if remove else ""
+    refuse(path, offset, f"{what}. To go on without what is lost, remove {END_FILE}, {BEGUN_FILE}{also}")
 
 
 # -- do -----------------------------------------------------------------------------------------------
@@ -185,6 +201,8 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
         report.append(f"segments {left[0]} to {left[-1]}: retired by an earlier run, still to be removed")
     reached = _reached(disk, report)
     check_reached(steps, reached)
+    check_begun(steps, _begun(disk, journal_id, report))
+    unknown = _resumed(disk, seen, retired, unknown)
     _make_durable(disk, steps, retired)
     segments: list[Segment] = []
     used = [file for file, step in steps if step in (Step.USE, Step.FINISH)]
@@ -224,6 +242,25 @@ def _reached(disk: Disk, report: list[str]) -> Reached | None:
     except ValueError as error:
         report.append(f"{error}; whether the log has lost its end is not known")
         return None
+
+
+def _begun(disk: Disk, journal_id: bytes, report: list[str]) -> int:
+    try:
+        return read_begun(disk, journal_id)
+    except ValueError as error:
+        report.append(f"{error}; whether the log has lost its last segment is not known")
+        return 0
+
+
+def _resumed(disk: Disk, seen: list[Seen], retired: Retired | None, unknown: list[str]) -> list[str]:
+    """Give the reserve its name back where an earlier start was cut short between two renames (see
+    `jobs.py`); the names that are still none of ours."""
+    number = (seen[-1].number if seen else 0 if retired is None else retired.through) + 1
+    path = segment_path(number) + AGAIN
+    if path.rpartition("/")[2] not in unknown or not is_blank(disk, path):
+        return unknown
+    disk.rename(path, segment_path(number))
+    return [name for name in unknown if name != path.rpartition("/")[2]]
 
 
 def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]], retired: Retired | None) -> None:

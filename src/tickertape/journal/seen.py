@@ -159,6 +159,15 @@ def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: Indexes | None
         disk.close(handle)
 
 
+def is_blank(disk: Disk, path: str) -> bool:
+    """Whether a file is empty, or all zeros."""
+    handle = disk.open(path, write=False)
+    try:
+        return _without_header(lambda o, n: disk.read(handle, o, n), disk.size(handle)) is Head.BLANK
+    finally:
+        disk.close(handle)
+
+
 def _without_header(read: ReadAt, size: int) -> Head:
     blank = True
     zeros = bytes(_SEARCH_BYTES + commit_header_bytes)

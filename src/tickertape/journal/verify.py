@@ -12,6 +12,7 @@ from typing import Final
 from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
 from tickertape.base.limits import segment_header_bytes
 from tickertape.base.ports import Disk
+from tickertape.journal.begun import BEGUN_FILE, read_begun
 from tickertape.journal.directory import DATA_NAMES
 from tickertape.journal.format import (
     JOURNAL_DIRECTORY,
@@ -90,8 +91,11 @@ class _Looking:
         if JOURNAL_DIRECTORY in names:
             # Asked first: a server that stops meanwhile seals, and only then says so.
             reached = self._reached()
-            self._segments(self._journal_id(names))
+            journal_id = self._journal_id(names)
+            begun = self._begun(journal_id)
+            self._segments(journal_id)
             self._check_end(reached)
+            self._check_begun(begun)
         else:
             self._damage(JOURNAL_DIRECTORY, 0, "the directory is missing")
         self._report.damage[:] = sorted(set(self._report.damage))
@@ -104,6 +108,21 @@ class _Looking:
         except ValueError as error:
             self._note(END_FILE, 0, str(error))
             return None
+
+    def _begun(self, journal_id: bytes) -> int:
+        try:
+            return read_begun(self._disk, journal_id)
+        except ValueError as error:
+            self._note(BEGUN_FILE, 0, str(error))
+            return 0
+
+    def _check_begun(self, begun: int) -> None:
+        """The segment that was begun last is there, and begun."""
+        through = 0 if self._retired is None else self._retired.through
+        there = [one.number for one in self._report.segments if one.state in ("sealed", "active")]
+        path = segment_path(max(there, default=through) + 1)
+        if max(there, default=through) < begun and all(found.file != path for found in self._report.damage):
+            self._damage(path, 0, f"segment {begun} was begun, and that is gone")
 
     def _check_end(self, reached: Reached | None) -> None:
         """The segment that a clean stop sealed is there, and sealed."""
@@ -155,7 +174,7 @@ class _Looking:
                 first = at == 0 and retired is None
                 previous = self._valid(file, previous, first=first, begun_after=begun_after)
             else:
-                self._without_header(file, path, begun_after=begun_after)
+                self._without_header(file, path, begun=file is not seen[-1])
                 previous = None
 
     def _read_retired(self, journal_id: bytes) -> Retired | None:
@@ -200,13 +219,13 @@ class _Looking:
         except JournalError:
             self._damage(segment_path(first.number), 0, f"it does not follow what {RETIRED_FILE} says")
 
-    def _without_header(self, file: Seen, path: str, *, begun_after: bool) -> None:
-        reserved = file.head is Head.BLANK and not begun_after
+    def _without_header(self, file: Seen, path: str, *, begun: bool) -> None:
+        reserved = file.head is Head.BLANK and not begun
         summary = SegmentSummary(
             number=file.number, file=path, state="reserved" if reserved else "unreadable", bytes=file.size
         )
         self._report.segments.append(summary)
-        if file.head is Head.BROKEN and not begun_after:
+        if file.head is Head.BROKEN and not begun:
             self._note(path, 0, "interrupted creation: the next start moves it to quarantine")
         elif not reserved:
             self._damage(path, 0, file.head.value)

@@ -10,11 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
-from tests.simulation.journal_world import FailingDisk, Trace
+from tests.simulation.journal_log import JOURNAL_ID
+from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
+from tickertape.journal.begun import read_begun
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.format import JOURNAL_DIRECTORY, segment_path
+from tickertape.journal.format import JOURNAL_DIRECTORY, SegmentHeader, encode_segment_header, segment_path
 from tickertape.journal.jobs import (
     Executor,
     Job,
@@ -48,6 +51,10 @@ SYNC = SyncSegment(segment=1, number=2)
 SEAL = SealSegment(segment=1, seal_offset=515, seal=[b"s"], end=516)
 ROLL = RollSegment(old=1, seal_offset=515, seal=[b"s"], old_end=516, new=2, header=b"i" * 512)
 
+NOTED = ["create", "preallocate", "write"]
+"""The file that will say which segment was begun; once in the life of a directory."""
+NAMED = ["sync", "rename", "sync_directory"]
+
 
 def bench() -> tuple[StrictDisk, Executor, Calls]:
     disk, calls = StrictDisk(Random(1)), Calls()
@@ -58,9 +65,9 @@ def bench() -> tuple[StrictDisk, Executor, Calls]:
 @pytest.mark.parametrize(
     ("before", "job", "calls"),
     [
-        ([], PREPARE, ["create", "preallocate", "sync", "sync_directory"]),
+        ([], PREPARE, ["create", "preallocate", *NOTED, "sync", "sync_directory", *NAMED]),
         ([PREPARE], PrepareSegment(number=1, bytes=9000), ["preallocate", "sync", "sync_directory"]),
-        ([PREPARE], START, ["write", "sync"]),
+        ([PREPARE], START, ["write", "sync"] * 2),
         ([PREPARE, START], WRITE, ["write", "sync"]),
         ([PREPARE, START], LAZY, ["write"]),
         ([PREPARE, START], SYNC, ["sync"]),
@@ -68,7 +75,7 @@ def bench() -> tuple[StrictDisk, Executor, Calls]:
         (
             [PREPARE, START, PrepareSegment(number=2, bytes=4096)],
             ROLL,
-            ["write", "truncate", "sync", "write", "sync"],
+            ["write", "truncate", "sync", *["write", "sync"] * 2],
         ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Job) else "",
@@ -186,6 +193,43 @@ def test_another_failure_of_the_reserve_is_a_failure() -> None:
     with pytest.raises(OSError, match="Input/output") as caught:
         executor.run(PREPARE)
     assert not isinstance(caught.value, NoRoom)
+
+
+def test_which_segment_was_begun_is_durable_with_it() -> None:
+    disk, executor, _ = bench()
+    disk.sync_directory(".")
+    header = SegmentHeader(JOURNAL_ID, 1, 1, 0, 1, 7, 0, 0, 0)
+    assert read_begun(disk, JOURNAL_ID) == 0
+    executor.run(PREPARE)
+    assert read_begun(disk, JOURNAL_ID) == 0
+    executor.run(StartSegment(number=1, header=encode_segment_header(header)[0]))
+    executor.run(PrepareSegment(number=2, bytes=4096))
+    second = encode_segment_header(header._replace(number=2))[0]
+    for seed in range(20):
+        assert read_begun(disk.crash_clone(Random(seed)), JOURNAL_ID) == 1
+    disk.fail("write", 3, errno.EIO)  # seal, header, and then the note
+    with pytest.raises(OSError, match="Input/output"):
+        executor.run(msgspec.structs.replace(ROLL, header=second))
+    for seed in range(20):
+        crashed = disk.crash_clone(Random(seed))
+        with suppress(ValueError):  # half of it was written: that is told
+            assert read_begun(crashed, JOURNAL_ID) in (1, 2)
+        assert crashed.contents()[segment_path(2)].startswith(second), "the header is durable before it"
+    with pytest.raises(ValueError, match="of another journal"):
+        read_begun(disk.crash_clone(Random(1)), bytes(16))
+
+
+def test_the_file_that_says_so_survives_every_crash_of_its_making() -> None:
+    for operations in range(12):
+        disk = StrictDisk(Random(operations))
+        disk.make_directory("journal")
+        disk.sync_directory(".")
+        with suppress(PowerLost):
+            Executor(FailingDisk(disk, operations), lambda: 1).run(PREPARE)
+        for seed in range(10):
+            crashed = disk.crash_clone(Random(seed))
+            assert read_begun(crashed, JOURNAL_ID) == 0, "never unreadable"
+            assert Executor(crashed, lambda: 2).run(PREPARE) == 2
 
 
 def test_a_prepared_segment_whose_name_was_not_synced_is_named_anew_after_a_restart() -> None:

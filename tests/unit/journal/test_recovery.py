@@ -25,6 +25,7 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.journal.begun import BEGUN_FILE
 from tickertape.journal.format import (
     decode_commit,
     decode_footer,
@@ -98,12 +99,18 @@ def files(**changes: bytes | None) -> Files:
     return made
 
 
+def unnoted(made: Files) -> Files:
+    """The same as a version left it that did not note which segment was begun last."""
+    return {path: data for path, data in made.items() if path != BEGUN_FILE}
+
+
 LAST_DATA = LOG.commits[-2][0] - 40
 """A byte inside the last commit of messages; its mark follows."""
 HALF_WRITE = bytes(commit_header_bytes) + Random(1).randbytes(300)
 ACTIVE_DATA = LOG.files[ACTIVE]
 USED = ACTIVE_DATA[: LOG.used]
 
+UNBEGUN = "the segment that `begun.bin` names is missing, empty, or has no valid header"
 MISSING = (
     "a number missing: the first (1, or the one behind `through` of `retired.bin`), "
     "or one between two segments"
@@ -194,15 +201,47 @@ ROWS = [
     Row("`end.json` unreadable", lambda: {**stopped(), END_FILE: b'{"segment":'}, "end.json cannot be read"),
     Row("last segment sealed but not cut", lambda: _ended(lambda data: data + bytes(900)), ""),
     Row("sealed segment: header, link, seal and length agree", lambda: _ended(lambda data: data), ""),
+    *(
+        Row("no valid header and no commits, but another file behind it", make, JournalCorrupt)
+        for make in (
+            lambda: unnoted(files(active=b"", reserved=bytes(8192))),
+            lambda: unnoted(files(active=bytes(8192), reserved=bytes(8192))),
+            lambda: unnoted(files(active=bytes(8192), reserved=b"")),
+            lambda: unnoted(files(active=Random(2).randbytes(700), reserved=b"")),
+        )
+    ),
+    *(
+        Row(
+            "the segment that `begun.bin` names is missing, empty, or has no valid header",
+            make,
+            JournalCorrupt,
+        )
+        for make in (
+            lambda: files(active=None),
+            lambda: files(active=b""),
+            lambda: files(active=bytes(8192)),
+            lambda: files(active=Random(2).randbytes(700)),
+            lambda: files(active=ACTIVE_DATA[:100]),
+            lambda: files(first=None, active=None),
+        )
+    ),
+    Row("`begun.bin` unreadable", lambda: {**files(), BEGUN_FILE: bytes(512)}, "begun.bin cannot be read"),
+    Row("`begun.bin` unreadable", lambda: {**files(), BEGUN_FILE: b""}, "begun.bin cannot be read"),
+    Row(MISSING, lambda: unnoted(files(first=None, active=None, reserved=b"")), JournalCorrupt),
+    Row(
+        "a reserve that has the name `NNNNNNNNNN.segment.again`",
+        lambda: {**files(reserved=None), f"{RESERVED}.again": bytes(8192)},
+        "no clean stop",
+    ),
     Row("last file all zeros", lambda: {**files(reserved=bytes(8192))}, "no clean stop"),
     Row(
         "last file without a valid header and without commits",
-        lambda: {**stopped(), RESERVED: Random(2).randbytes(700)},
+        lambda: {**unnoted(stopped()), RESERVED: Random(2).randbytes(700)},
         "segment 3: interrupted creation",
     ),
     Row(
         "last file without a valid header and without commits",
-        lambda: {**stopped(), RESERVED: b"TKT"},
+        lambda: {**unnoted(stopped()), RESERVED: b"TKT"},
         "segment 3",
     ),
     Row(
@@ -290,6 +329,8 @@ def _nothing_is_deleted(before: Files, after: Files) -> None:
     """Every byte that was not zero is still somewhere: in its file, or in quarantine."""
     aside = [data for path, data in after.items() if path.startswith("quarantine/")]
     for path, data in before.items():
+        if path == BEGUN_FILE:
+            continue  # its number only rises
         kept = after.get(path, b"")
         same = next(
             (i for i, (a, b) in enumerate(zip(data, kept, strict=False)) if a != b), min(len(data), len(kept))
@@ -330,7 +371,7 @@ def test_a_directory_held_by_another_process() -> None:
 
 
 def test_sealed_segments_are_not_read_through_at_start() -> None:
-    disk = disk_with({path: data for path, data in stopped().items() if path != RESERVED})
+    disk = disk_with({path: data for path, data in unnoted(stopped()).items() if path != RESERVED})
     read: list[range] = []
     original = disk.read
 
@@ -344,6 +385,32 @@ def test_sealed_segments_are_not_read_through_at_start() -> None:
     assert not any(segment_header_bytes in part for part in read), (
         "no first commit: only headers, seals, footers"
     )
+
+
+def test_a_start_cut_short_between_two_renames_of_a_reserve_leaves_nothing_behind() -> None:
+    """Before every operation of a start that takes over a reserve, and again."""
+    for operations in range(200):
+        disk = disk_with({**files(), RESERVED: bytes(8192)})
+        cut = FailingDisk(disk, operations)
+        with contextlib.suppress(PowerLost):
+            Driver(cut)
+        disk = disk.kill_clone()
+        driver = Driver(disk)
+        assert driver.recovered.unknown == []
+        assert not [path for path in disk.contents() if ".again" in path]
+        assert messages_in(driver.journal, disk) == EVERYTHING
+        if cut.left is not None and cut.left > 0:
+            return
+    raise AssertionError("the start did not come to its end")
+
+
+@pytest.mark.parametrize("data", [b"of somebody", bytes(100) + LOG.files[ACTIVE]])
+def test_a_name_like_a_reserves_with_anything_in_it_is_left(data: bytes) -> None:
+    name = f"{RESERVED}.again"
+    disk = disk_with({**files(reserved=None), name: data})
+    driver = Driver(disk)
+    assert driver.recovered.unknown == [name.removeprefix("journal/")]
+    assert disk.contents()[name] == data
 
 
 def test_decide_is_pure_and_says_what_is_done() -> None:

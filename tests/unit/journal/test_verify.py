@@ -15,6 +15,7 @@ from crc32c import crc32c
 from tests.unit.journal.written import START_MICROS, Written
 from tickertape.base.errors import NotAJournal
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.journal.begun import read_begun
 from tickertape.journal.format import (
     CommitHeader,
     CommitKind,
@@ -453,5 +454,7 @@ def test_a_read_error_is_damage_where_it_happens_and_the_rest_is_read() -> None:
 def disk_reads_before_commits(disk: StrictDisk) -> int:
     """Reads of a look until the first commit is read: identity, then a head and a seal of each segment."""
     before = disk.calls["read"]
-    look(disk, read_identity(disk).journal_id)
+    journal_id = read_identity(disk).journal_id
+    read_begun(disk, journal_id)
+    look(disk, journal_id)
     return disk.calls["read"] - before

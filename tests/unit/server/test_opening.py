@@ -11,6 +11,7 @@ import pytest
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC
+from tickertape.journal.begun import BEGUN_FILE
 from tickertape.journal.reached import END_FILE
 from tickertape.server.config import Config, Instance, TopicConfig
 from tickertape.server.opening import Opened, clock, open_instance, record_end
@@ -58,10 +59,12 @@ def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_acc
     shutil.copytree(data, refused)
     with pytest.raises(JournalCorrupt, match=f"segment at 0: a clean stop sealed it.*remove {END_FILE}"):
         open_instance(Config(instance=Instance(data=str(refused))))
-    (data / END_FILE).unlink()
+    for name in (END_FILE, BEGUN_FILE):
+        (data / name).unlink()
     opened = open_instance(config)
     assert opened.report == []
     persisted(opened)
+    (data / BEGUN_FILE).unlink()
     for segment in (data / "journal").iterdir():
         segment.unlink()
     opened = open_instance(config)

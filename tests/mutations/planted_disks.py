@@ -1,0 +1,72 @@
+"""Owns the mutations of what happens to a data directory from outside: it moves, its lock goes, files of it
+are lost or read as zeros, sectors cannot be read.
+
+Must never hold one that changes nothing a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_DISK = "unit/journal/test_disk.py"
+_JOBS = "unit/journal/test_jobs.py"
+_RECOVERY = "unit/journal/test_recovery.py"
+
+DISK_MUTATIONS: Final = (
+    Mutation(
+        "the data directory is found by its path each time",
+        "journal/disk.py",
+        "        fd = root = self._root_descriptor()\n",
+        "        fd = root = os.open(self.root, _OPEN_DIRECTORY)\n",
+        (_DISK,),
+        promise="R1",
+        tier="unit",
+    ),
+    Mutation(
+        "the lock file alone keeps others out",
+        "journal/disk.py",
+        "        held = self._lock_directory(parts)\n",
+        "        held = os.dup(self._root_descriptor())\n",
+        (_DISK,),
+        promise="invariant 2",
+        tier="unit",
+    ),
+    Mutation(
+        "an empty segment is a reserve, whatever stands behind it",
+        "journal/recovery.py",
+        "        elif later:\n",
+        "        elif later is None:\n",
+        (_RECOVERY,),
+        promise="invariant 17",
+        tier="unit",
+    ),
+    Mutation(
+        "a segment that was begun and is gone is not missed",
+        "journal/recovery.py",
+        "    if last < begun:\n",
+        "    if begun < 0:\n",
+        (_RECOVERY,),
+        promise="R1",
+        tier="unit",
+    ),
+    Mutation(
+        "which segment was begun is written and not synced",
+        "journal/jobs.py",
+        "        self._disk.sync(self._begun)\n",
+        "",
+        (_JOBS,),
+        promise="R1",
+        tier="unit",
+    ),
+    Mutation(
+        "a segment is reserved behind one that is not begun yet",
+        "journal/commit.py",
+        "            return  # what stands behind a segment proves",
+        "            pass  # what stands behind a segment proves",
+        ("simulation/test_journal_crashes.py",),
+        promise="invariant 17",
+        tier="simulation",
+    ),
+)
