@@ -17,7 +17,7 @@ from tickertape.journal.staging import (
     Staging,
     block_bytes,
     label_bytes,
-    path_of,
+    prepared_path_of,
 )
 from tickertape.testing.disk import StrictDisk
 
@@ -57,7 +57,7 @@ def golden_disk() -> StrictDisk:
 
 def golden_bytes() -> bytes:
     """The bytes of that file."""
-    return golden_disk().contents()[path_of(1)]
+    return golden_disk().contents()[prepared_path_of(1)]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from tests.mutations.mutation import Mutation
 _DISK = "unit/journal/test_disk.py"
 _JOBS = "unit/journal/test_jobs.py"
 _RECOVERY = "unit/journal/test_recovery.py"
+_STAGING = "unit/journal/test_staging.py"
 
 DISK_MUTATIONS: Final = (
     Mutation(
@@ -68,5 +69,23 @@ DISK_MUTATIONS: Final = (
         ("simulation/test_journal_crashes.py",),
         promise="invariant 17",
         tier="simulation",
+    ),
+    Mutation(
+        "what is staged is mapped, however little it is",
+        "journal/staging.py",
+        "            if self._held + size <= staged_memory_bytes_max:\n",
+        "            if size < 0:\n",
+        (_STAGING,),
+        promise="R4",
+        tier="unit",
+    ),
+    Mutation(
+        "a part that a client was told of goes without a word when its end is damaged",
+        "journal/staging.py",
+        "        if counts is None and not told:\n",
+        "        if counts is None:\n",
+        (_STAGING,),
+        promise="invariant 16",
+        tier="unit",
     ),
 )

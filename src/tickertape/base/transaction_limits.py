@@ -31,6 +31,8 @@ commits_waiting_max: Final = 8_192
 """Commits that were asked for and are not answered yet, of all connections."""
 commits_waiting_each_max: Final = 1_024
 """The same of one connection."""
+staged_memory_bytes_max: Final = 256 * MIB
+"""What of transactions that are being committed is in memory as it was read; the rest of them is mapped."""
 staging_unwritten_bytes_max: Final = 64 * MIB
 """What waits to be written to staging files: who brings more is not read from until it is."""
 staging_jobs_max: Final = 1_024

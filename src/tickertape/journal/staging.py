@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from collections import OrderedDict
-from collections.abc import Iterator
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.ports import Buffer, Disk
-from tickertape.base.transaction_limits import staging_files_open_max
+from tickertape.base.transaction_limits import staged_memory_bytes_max, staging_files_open_max
 from tickertape.journal.format import QUARANTINE_DIRECTORY
 
 STAGING_DIRECTORY: Final = "transactions"
@@ -33,7 +35,12 @@ _BLOCK: Final = struct.Struct("<IIII")
 _FOOT: Final = struct.Struct("<8sQQII")
 """Magic, where it stands, messages, blocks; checksum of these."""
 _LABEL_BYTES_MAX: Final = 4096
-_NAME: Final = re.compile(r"[0-9]{20}\.part")
+_NAME: Final = re.compile(r"[0-9]{20}\.(part|prepared)")
+_PREPARED: Final = ".prepared"
+
+
+_Read = Callable[[int, int], Buffer]
+"""Bytes at an offset, so many; fewer only at the end."""
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,33 +176,47 @@ def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
 
 def blocks_of(data: memoryview) -> list[memoryview]:
     """The encoded batches of a prepared file, each held against its checksum. Raises `Damaged`."""
-    counts = decode_foot(data[-_FOOT.size :], len(data))
+    return [
+        data[begin : begin + len(block)] for begin, block in _whole(lambda o, n: data[o : o + n], len(data))
+    ]
+
+
+def _whole(read: _Read, size: int) -> Iterator[tuple[int, Buffer]]:
+    """Where each encoded batch of a prepared file of `size` begins, and its bytes, as they were read and held
+    against their checksum. Raises `Damaged`, and what `read` raises."""
+    counts = decode_foot(read(max(size - _FOOT.size, 0), _FOOT.size), size)
     if counts is None:
         raise Damaged("it does not end as a prepared file")
-    blocks = list(_blocks(data[: -_FOOT.size]))
-    messages, number = counts
-    if (sum([count for count, _ in blocks]), len(blocks)) != (messages, number):
-        raise Damaged(f"it does not hold {messages} messages in {number} blocks")
-    return [block for _, block in blocks]
+    messages = number = 0
+    for begin, count, block in _blocks(read, size - _FOOT.size):
+        messages, number = messages + count, number + 1
+        yield begin, block
+    if (messages, number) != counts:
+        raise Damaged(f"it does not hold {counts[0]} messages in {counts[1]} blocks")
 
 
-def _blocks(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    _, at = decode_label(data)
-    while at < len(data):
-        if at + _BLOCK.size > len(data):
+def _blocks(read: _Read, end: int) -> Iterator[tuple[int, int, Buffer]]:
+    _, at = decode_label(read(0, min(_HEAD.size + _LABEL_BYTES_MAX + 8, end)))
+    while at < end:
+        if at + _BLOCK.size > end:
             raise Damaged(f"there is no block at {at}")
-        magic, messages, size, checksum = _BLOCK.unpack_from(data, at)
+        magic, messages, size, checksum = _BLOCK.unpack(read(at, _BLOCK.size))
         begin = at + _BLOCK.size
-        block = data[begin : begin + size]
+        block = read(begin, size) if magic == _BLOCK_MAGIC and begin + size <= end else b""
         if magic != _BLOCK_MAGIC or len(block) != size or crc32c(block) != checksum:
             raise Damaged(f"the block at {at} does not match its checksum")
-        yield messages, block
+        yield begin, messages, block
         at = begin + size
 
 
 def path_of(file: int) -> str:
-    """Where a file stands in the data directory."""
+    """Where a file stands in the data directory while it is written."""
     return f"{STAGING_DIRECTORY}/{file:020d}.part"
+
+
+def prepared_path_of(file: int) -> str:
+    """Where it stands from then on: whoever finds it there knows that a client was told of it."""
+    return f"{STAGING_DIRECTORY}/{file:020d}{_PREPARED}"
 
 
 class Staging:
@@ -206,6 +227,9 @@ class Staging:
         self._disk = disk
         self._handles: OrderedDict[int, int] = OrderedDict()
         """Files that are being written, the one that was written last at the end; the others are closed."""
+        self._held = 0
+        """Bytes of blocks in memory, before those of `_let_go` are taken off."""
+        self._let_go: deque[int] = deque()
 
     def run(self, task: StagingTask) -> list[memoryview]:
         """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `Damaged`."""
@@ -242,21 +266,41 @@ class Staging:
         handle = self._handle(task.file)
         self._disk.write(handle, task.offset, [encode_foot(task.offset, task.messages, task.blocks)])
         self._disk.sync(handle)
+        self._disk.rename(path_of(task.file), prepared_path_of(task.file))
         self._disk.sync_directory(STAGING_DIRECTORY)
         self._disk.sync_directory(".")
         self._close(task.file)
 
     def _open(self, file: int) -> list[memoryview]:
-        handle = self._disk.open(path_of(file), write=False)
+        """Every byte is read, so that what cannot be read is an error: under a mapping it ends the process.
+
+        The blocks stay in memory as they were read, up to `staged_memory_bytes_max` of all that are in use;
+        files beyond that are mapped after they were read."""
+        handle = self._disk.open(prepared_path_of(file), write=False)
         try:
-            return blocks_of(self._disk.map(handle))
+            size = self._disk.size(handle)
+            whole = _whole(lambda offset, count: self._disk.read(handle, offset, count), size)
+            while self._let_go:
+                self._held -= self._let_go.popleft()
+            if self._held + size <= staged_memory_bytes_max:
+                return [self._hold(block) for _, block in whole]
+            places = [(begin, len(block)) for begin, block in whole]
+            mapped = self._disk.map(handle)
+            return [mapped[begin : begin + length] for begin, length in places]
         finally:
             self._disk.close(handle)
 
+    def _hold(self, block: Buffer) -> memoryview:
+        held = np.frombuffer(block, np.uint8)
+        self._held += held.nbytes
+        weakref.finalize(held, self._let_go.append, held.nbytes).atexit = False
+        return held.data
+
     def _drop(self, file: int) -> None:
         self._close(file)
-        with contextlib.suppress(FileNotFoundError):  # its first write failed
-            self._disk.remove(path_of(file))
+        for path in (prepared_path_of(file), path_of(file)):
+            with contextlib.suppress(FileNotFoundError):  # the one that it has not, or its first write failed
+                self._disk.remove(path)
 
     def _forget(self, files: tuple[int, ...]) -> None:
         with contextlib.suppress(FileNotFoundError):  # there is no directory: nothing was ever staged
@@ -299,7 +343,7 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[Prepared], list[str
             report.append(f"{STAGING_DIRECTORY}/{name}: not a staging file of ours, ignored")
             continue
         try:
-            found.append(_found(disk, int(name[:20]), journal_id))
+            found.append(_found(disk, name, journal_id))
         except Damaged as error:
             aside = _set_aside(disk, name)
             report.append(f"{STAGING_DIRECTORY}/{name}: {error}; moved to {aside}, it cannot be committed")
@@ -327,21 +371,26 @@ class _Unprepared(Exception):
     """It never was whole."""
 
 
-def _found(disk: Disk, file: int, journal_id: bytes) -> Prepared:
-    handle = disk.open(path_of(file))
+def _found(disk: Disk, name: str, journal_id: bytes) -> Prepared:
+    file, told = int(name[:20]), name.endswith(_PREPARED)
+    handle = disk.open(f"{STAGING_DIRECTORY}/{name}")
     try:
         size = disk.size(handle)
         begin = disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8)
         if _begins(begin) and _HEAD.unpack_from(begin)[1] != _VERSION:
             decode_label(begin)  # which says so: whether it is prepared is not known here
         counts = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
-        if counts is None:
+        if counts is None and not told:
             raise _Unprepared
+        if counts is None:
+            raise Damaged("it was prepared, and does not end so any more")
         label, _ = decode_label(begin)
         if label.journal != journal_id:
             raise Damaged("it belongs to another journal")
         # After a killed process it may stand in the page cache only.
         disk.sync(handle)
+        if not told:  # its name did not become durable, or a version before gave it none
+            disk.rename(path_of(file), prepared_path_of(file))
         messages, blocks = counts
         return Prepared(file, label, messages, size, blocks)
     finally:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import gc
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from crc32c import crc32c
 
 from tests.helpers.staged_files import GOLDEN_PART, JOURNAL_ID, LABEL, batches, golden_bytes, stage
+from tests.simulation.journal_world import FailingDisk, PowerLost
 from tickertape.batch import MessageBatch
 from tickertape.journal import staging as staging_module
 from tickertape.journal.format import QUARANTINE_DIRECTORY
@@ -28,6 +36,7 @@ from tickertape.journal.staging import (
     encode_label,
     find_staged,
     path_of,
+    prepared_path_of,
 )
 from tickertape.testing.disk import StrictDisk
 
@@ -80,7 +89,7 @@ def test_what_is_staged_comes_back_and_goes(disk: StrictDisk) -> None:
     staging.run(StageDrop(5))
     assert disk.names(STAGING_DIRECTORY) == []
     assert [batch.body(0) for batch in found] == [b'{"id":1}', b'{"of":1}'], (
-        "what is mapped outlives its name"
+        "what is handed out outlives its name"
     )
     staging.run(StageDrop(5))  # its first write failed
 
@@ -94,8 +103,81 @@ def test_what_is_prepared_survives_power_loss_and_other_things_are_removed(disk:
         found, report = find_staged(after, JOURNAL_ID)
         assert found == [Prepared(1, LABEL, 3, offset + 32, 2)]
         assert report == []
-        assert after.names(STAGING_DIRECTORY) == [Path(path_of(1)).name]
+        assert after.names(STAGING_DIRECTORY) == [Path(prepared_path_of(1)).name]
         assert len(Staging(after).run(StageOpen(1))) == 2
+
+
+def test_each_read_that_fails_is_an_error_of_the_commit(disk: StrictDisk) -> None:
+    stage(Staging(disk), 1, LABEL, batches())
+    before = disk.calls["read"]
+    Staging(disk).run(StageOpen(1))
+    reads = disk.calls["read"] - before
+    assert reads >= 4
+    for memory in (256 << 20, 0):
+        for nth in range(1, reads + 1):
+            disk.fail("read", nth, errno.EIO)
+            with (
+                patch.object(staging_module, "staged_memory_bytes_max", memory),
+                pytest.raises(OSError, match="Input/output"),
+            ):
+                Staging(disk).run(StageOpen(1))
+            assert disk.faults_left == 0
+
+
+def test_what_is_beyond_the_bound_is_mapped_until_the_rest_is_let_go(
+    disk: StrictDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped: list[int] = []
+    whole = disk.map
+
+    def counted(handle: int) -> memoryview:
+        mapped.append(handle)
+        return whole(handle)
+
+    monkeypatch.setattr(disk, "map", counted)
+    monkeypatch.setattr(staging_module, "staged_memory_bytes_max", len(golden_bytes()) + 100)
+    staging = Staging(disk)
+    wanted = [batch.encode() for batch in batches()]
+    for file in (1, 2, 3):
+        stage(staging, file, LABEL, batches())
+    first = staging.run(StageOpen(1))
+    for block in first:
+        assert block.readonly
+    assert not mapped
+    second = staging.run(StageOpen(2))
+    assert len(mapped) == 1
+    assert [bytes(block) for block in first] == [bytes(block) for block in second] == wanted
+    parsed = [MessageBatch.parse(block) for block in first]
+    del first, block
+    gc.collect()
+    staging.run(StageOpen(3))
+    assert len(mapped) == 2, "the batches have it"
+    del parsed
+    gc.collect()
+    staging.run(StageOpen(3))
+    assert len(mapped) == 2
+
+
+_CUT_AFTERWARDS = """
+import os, sys
+from pathlib import Path
+from tests.helpers.staged_files import LABEL, batches, stage
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.staging import StageOpen, Staging, prepared_path_of
+disk = SystemDisk(sys.argv[1])
+staging = Staging(disk)
+stage(staging, 1, LABEL, batches())
+blocks = staging.run(StageOpen(1))
+os.truncate(Path(sys.argv[1], prepared_path_of(1)), 0)
+assert [bytes(block) for block in blocks] == [batch.encode() for batch in batches()]
+"""
+
+
+def test_what_is_handed_out_needs_no_disk_any_more(tmp_path: Path) -> None:
+    """A page that cannot be brought in is a signal, which ends the process: here the file has lost them."""
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", _CUT_AFTERWARDS, str(tmp_path)], env=paths, check=False)
+    assert done.returncode == 0
 
 
 def test_nothing_is_staged_where_nothing_was(disk: StrictDisk) -> None:
@@ -159,11 +241,64 @@ def test_a_prepared_file_that_cannot_be_used_is_set_aside_and_told(
     for seed in range(10):
         after = disk.crash_clone(Random(seed)).contents()
         assert after[aside] == data
-        assert path_of(10) in after
+        assert prepared_path_of(10) in after
     put(disk, path_of(9), data)
     find_staged(disk, JOURNAL_ID)
     assert len(disk.names(QUARANTINE_DIRECTORY)) == 2, "none takes the place of another"
-    assert disk.names(STAGING_DIRECTORY) == [Path(path_of(10)).name]
+    assert disk.names(STAGING_DIRECTORY) == [Path(prepared_path_of(10)).name]
+
+
+def ends() -> list[bytes]:
+    """A prepared part whose end is not what it was."""
+    good = golden_bytes()
+    damaged = [good[:size] for size in range(len(good))]
+    damaged += [
+        good + b"\0",
+        good + good[:8],
+        good[:-32] + bytes(32),
+        good[:-40] + bytes(40),
+        bytes(len(good)),
+    ]
+    for at in range(len(good) - 32, len(good)):
+        damaged.append(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+    return damaged
+
+
+def test_a_part_that_a_client_was_told_of_is_set_aside_however_its_end_is_damaged(disk: StrictDisk) -> None:
+    for file, data in enumerate(ends()):
+        put(disk, prepared_path_of(file), data)
+    found, report = find_staged(disk, JOURNAL_ID)
+    assert found == []
+    assert disk.names(STAGING_DIRECTORY) == []
+    assert len(report) == len(ends())
+    for file, (data, line) in enumerate(zip(ends(), report, strict=True)):
+        aside = f"{QUARANTINE_DIRECTORY}/{file:020d}-0.part"
+        what = "it was prepared, and does not end so any more"
+        assert line == f"{prepared_path_of(file)}: {what}; moved to {aside}, it cannot be committed"
+        for seed in range(2):
+            assert disk.crash_clone(Random(seed)).contents()[aside] == data
+
+
+def test_what_is_prepared_has_its_name_for_good_once_the_client_is_told(disk: StrictDisk) -> None:
+    """Power is lost before each operation; what a version before prepared gets that name at a start."""
+    for operations in range(20):
+        fresh = StrictDisk(Random(operations))
+        with contextlib.suppress(PowerLost):
+            stage(Staging(FailingDisk(fresh, operations)), 1, LABEL, batches())
+            assert operations > 8, "then it was told"
+            for seed in range(10):
+                names = fresh.crash_clone(Random(seed)).names(STAGING_DIRECTORY)
+                assert names == [Path(prepared_path_of(1)).name]
+        for seed in range(10):
+            after = fresh.crash_clone(Random(seed))
+            found, report = find_staged(after, JOURNAL_ID)
+            assert report == [], "nothing is taken for damage that is none"
+            if found:
+                assert after.names(STAGING_DIRECTORY) == [Path(prepared_path_of(1)).name]
+                assert len(Staging(after).run(StageOpen(1))) == 2
+    put(disk, path_of(3), golden_bytes())
+    assert len(find_staged(disk, JOURNAL_ID)[0]) == 1
+    assert disk.names(STAGING_DIRECTORY) == [Path(prepared_path_of(3)).name]
 
 
 def test_names_that_are_not_ours_are_left_and_told(disk: StrictDisk) -> None:
