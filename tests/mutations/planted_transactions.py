@@ -95,8 +95,8 @@ TRANSACTION_MUTATIONS: Final = (
     Mutation(
         "a part is called prepared before its file is synced",
         "journal/staging.py",
-        "        self._disk.sync(handle)\n        self._disk.sync_directory(STAGING_DIRECTORY)\n",
-        "        self._disk.sync_directory(STAGING_DIRECTORY)\n",
+        "        self._disk.sync(handle)\n        self._disk.rename(path_of",
+        "        self._disk.rename(path_of",
         (_STAGED,),
         promise="invariant 8",
         tier="unit",

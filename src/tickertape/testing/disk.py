@@ -11,6 +11,9 @@ The model of a crash (`crash_clone`), stricter than any one file system:
 * unsynced sizes survive up to some moment; created files, renames and removals survive or not, name by name,
   but never without an earlier change of the same name, and a rename leaves the old name or the new one;
 * a failed sync drops what it should have written: it stays readable, no later sync makes it durable.
+
+What happens to a data directory from outside (`harm`, `move_away`, `lose`): a file reads as zeros, is empty,
+or cannot be read; the path names another directory; a name is removed, that of a lock among them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Final, NamedTuple
 from tickertape.base.ports import Buffer
 from tickertape.journal.disk import lock_held, path_parts
 from tickertape.testing.names import Directory, NameLog, Node
-from tickertape.testing.pages import FileState
+from tickertape.testing.pages import FileState, Harm
 
 OPERATIONS: Final = (
     "names", "make_directory", "open", "close", "size", "preallocate", "truncate", "write", "sync", "read",
@@ -34,8 +37,14 @@ OPERATIONS: Final = (
 """What `StrictDisk.calls` counts and `StrictDisk.fail` accepts."""
 
 
+HARMS: Final = {"zeros": "read_as_zeros", "empty": "read_as_empty", "unreadable": "unreadable"}
+"""What `StrictDisk.harm` may do to a file, and how it is counted."""
 _NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE)
 """No descriptor was left: what was to be done did not begin."""
+
+
+class BusError(BaseException):
+    """A mapped page could not be brought in: a signal, which ends a process, and no error that it catches."""
 
 
 class _Fault(NamedTuple):
@@ -70,7 +79,10 @@ class StrictDisk:
         self._used = 0
         self._handles: dict[int, _Handle] = {}
         self._last_handle = 0
-        self._locks: dict[tuple[str, ...], str] = {}
+        self._locked: dict[Node, str] = {}
+        """Files and directories that a process of this machine holds, and who."""
+        self._mine: list[Node] = []
+        self._moved = False
         self._faults: dict[str, list[_Fault]] = {}
 
     # -- the future -----------------------------------------------------------------------------------
@@ -90,6 +102,46 @@ class StrictDisk:
         clone._names = names
         clone._used = sum(file.allocated for file in names.nodes())
         return clone
+
+    def second_process(self) -> StrictDisk:
+        """What another process of the same machine sees: the same names and files, handles of its own."""
+        other = StrictDisk(self._rng, counts=self.counts)
+        other._names, other._locked = self._names, self._locked
+        return other
+
+    def move_away(self) -> StrictDisk:
+        """The directory is renamed, and an empty one made in its place: that is returned. Who has this one
+        goes on in it; counted (`directory_moved`) when it does."""
+        self._moved = True
+        return StrictDisk(Random(self._rng.getrandbits(64)), counts=self.counts)
+
+    def lose(self, path: str) -> None:
+        """Somebody removes a file, at once and for good. Of a lock that is held it is counted (`lock_lost`)
+        when another process is refused all the same."""
+        parts = _entry(path)
+        parent = self._directory(parts[:-1], path)
+        self._names.unlink(parent, parts[-1])
+        self._names.sync(parent)
+
+    def harm(self, path: str, how: str, start: int = 0, stop: int = 1 << 62) -> None:
+        """Let the medium do to a file, whatever of it was synced, one of `HARMS`: it reads as `zeros`, is
+        `empty`, or the bytes from `start` up to `stop` are `unreadable` until all of them are written.
+
+        Counted when somebody meets it."""
+        if how not in HARMS:
+            raise ValueError(f"no harm {how!r}; there are {', '.join(HARMS)}")
+        parts = _entry(path)
+        file = self._directory(parts[:-1], path).view.get(parts[-1])
+        if not isinstance(file, FileState):
+            raise _error(errno.ENOENT, path)
+        file.suffer(how, start, stop)
+
+    def mend(self) -> None:
+        """Bring back what was harmed, as from a copy."""
+        for file in self._names.nodes():
+            if file.harm is not None:
+                file.become(file.harm.before)
+                file.harm = None
 
     def fail(self, operation: str, nth: int, error: int, *, written: int | None = None) -> None:
         """Let the `nth` call of `operation` from now (1: the next) raise `OSError(error)`, once.
@@ -199,20 +251,23 @@ class StrictDisk:
     def lock(self, path: str, owner: str) -> None:
         self._begin("lock")
         parts = _entry(path)
-        if parts in self._locks:
-            raise lock_held(self._locks[parts])
         parent = self._directory(parts[:-1], path)
         file = parent.view.get(parts[-1])
+        if parent in self._locked:
+            self.counts["lock_lost"] += file not in self._locked
+            held = file.view.read(0, 4096) if isinstance(file, FileState) else b""
+            raise lock_held(held.decode("utf-8", "replace").strip())
         if isinstance(file, Directory):
             raise _error(errno.EISDIR, path)
         if file is None:
             file = FileState()
             self._names.link(parent, parts[-1], file)
-        holder = f"{owner} (pid 1)"
-        text = f"{holder}\n".encode()
+        text = f"{owner} (pid 1)\n".encode()
         self._store(file, 0, text, path)
         file.resize(len(text))
-        self._locks[parts] = holder
+        for node in (parent, file):
+            self._locked[node] = owner
+            self._mine.append(node)
 
     def _directory(self, parts: tuple[str, ...], path: str) -> Directory:
         node: Node = self._names.root
@@ -253,11 +308,15 @@ class StrictDisk:
     def close_all(self) -> None:
         """What the end of a process does: every handle closed, every lock free, nothing synced."""
         self._handles.clear()
-        self._locks.clear()
+        while self._mine:
+            del self._locked[self._mine.pop()]
 
     def size(self, handle: int) -> int:
         self._begin("size")
-        return self._file(handle).view.size
+        file = self._file(handle)
+        if file.harm is not None and file.harm.how == "empty":
+            self.counts[HARMS["empty"]] += 1
+        return file.view.size
 
     def preallocate(self, handle: int, size: int) -> None:
         self._begin("preallocate")
@@ -308,11 +367,26 @@ class StrictDisk:
         file = self._file(handle)
         if offset < 0 or size < 0:
             raise _error(errno.EINVAL, f"{size} bytes at {offset}")
+        if file.harm is not None and self._met(file.harm, offset, size):
+            raise _error(errno.EIO, f"handle {handle}")
         return file.view.read(offset, size)
 
     def map(self, handle: int) -> memoryview:
-        """The whole file as it is now."""
+        """The whole file as it is now. Raises `BusError` where a page of it cannot be read."""
+        harm = self._file(handle).harm
+        if harm is not None and harm.how == "unreadable":
+            self.counts[HARMS["unreadable"]] += 1
+            raise BusError
         return memoryview(self.read(handle, 0, self.size(handle)))
+
+    def _met(self, harm: Harm, offset: int, size: int) -> bool:
+        """Count what a read meets; whether it fails."""
+        if harm.how != "unreadable":
+            self.counts[HARMS[harm.how]] += 1
+            return False
+        hit = offset < harm.stop and offset + size > harm.start
+        self.counts[HARMS["unreadable"]] += hit
+        return hit
 
     def read_nowait(self, handle: int, offset: int, size: int) -> bytes | None:
         """As `read`: memory never has to be waited for."""
@@ -353,9 +427,15 @@ class StrictDisk:
                 raise _error(errno.ENOSPC, what)
             self._allocate(file, stop)
         file.write(offset, data)
+        harm = file.harm
+        if harm is not None and offset <= harm.start and min(harm.stop, file.view.size) <= stop:
+            file.harm = None  # the drive puts other sectors in their place
 
     def _fault(self, operation: str) -> _Fault | None:
         self.calls[operation] += 1
+        if self._moved:
+            self._moved = False
+            self.counts["directory_moved"] += 1
         waiting = self._faults.get(operation)
         if not waiting:
             return None

@@ -137,7 +137,8 @@ class NameLog:
         def twin(node: Node) -> Node:
             if node not in twins:
                 if isinstance(node, FileState):
-                    twins[node] = FileState(node.crash(rng, counts))
+                    twins[node] = file = FileState(node.crash(rng, counts))
+                    file.harm = node.harm
                 else:
                     twins[node] = copy = Directory()
                     fill(copy, node)

@@ -126,10 +126,21 @@ class _Change(NamedTuple):
         return b"".join(self.images)[first * SECTOR_BYTES - base : stop * SECTOR_BYTES - base]
 
 
+class Harm(NamedTuple):
+    """What the medium did to a file, whatever was synced."""
+
+    how: str
+    start: int
+    stop: int
+    """Bytes that cannot be read, when that is what it did."""
+    before: FileState
+    """The file without it: the copy that is brought back."""
+
+
 class FileState:
     """One file: `view` is what reads see, `durable` what a sync promised, and the changes between them."""
 
-    __slots__ = ("allocated", "changes", "dropped", "durable", "view")
+    __slots__ = ("allocated", "changes", "dropped", "durable", "harm", "view")
 
     def __init__(self, contents: Pages | None = None) -> None:
         self.durable = contents or Pages()
@@ -138,6 +149,20 @@ class FileState:
         self.dropped: dict[int, bytes] = {}
         """Sectors that a failed sync marked clean: readable, but no later sync writes them."""
         self.allocated = self.view.size
+        self.harm: Harm | None = None
+
+    def suffer(self, how: str, start: int, stop: int) -> None:
+        """Let the medium do it: `zeros` and `empty` replace what is there, `unreadable` leaves it."""
+        self.harm = Harm(how, start, stop, self.kill_clone())
+        if how != "unreadable":
+            pages = Pages()
+            pages.size = self.view.size if how == "zeros" else 0
+            self.become(FileState(pages))
+
+    def become(self, other: FileState) -> None:
+        """Have the contents of `other`, as durable as they are there."""
+        self.durable, self.view = other.durable.fork(), other.view.fork()
+        self.changes, self.dropped = list(other.changes), dict(other.dropped)
 
     def kill_clone(self) -> FileState:
         """The same file for the next process: everything is there, and as unsynced as it was."""
@@ -146,6 +171,7 @@ class FileState:
         twin.changes = list(self.changes)
         twin.dropped = dict(self.dropped)
         twin.allocated = self.allocated
+        twin.harm = self.harm
         return twin
 
     def write(self, offset: int, data: Buffer) -> None:
