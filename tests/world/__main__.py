@@ -19,13 +19,13 @@ import msgspec
 
 from tests.world.choices import missing
 from tests.world.counters import PAGE, State, table, write_page
-from tests.world.faults import CLIENT_FAULTS, FAULTS
+from tests.world.faults import CLIENT_FAULTS, DISK_HARMS, FAULTS
 from tests.world.life import SHAPES, Shape, live
 from tests.world.machines import MachineShape
 
 WORLDS: Final = 20
 """That one process lives before it tells."""
-BATCHES: Final = (*["machines"] * 8, *["small"] * 2, "trio", "pair", "large")
+BATCHES: Final = (*["machines"] * 8, *["small"] * 2, "trio", "pair", "large", "harmed")
 """What is lived in a round: about as long of each shape."""
 
 
@@ -95,7 +95,7 @@ def soak(minutes: float, state: str, processes: int, *, write: bool) -> None:
                 print(
                     f"\r{counts['worlds']:,} worlds, {len(kept.failures)} failures", end="", file=sys.stderr
                 )
-    never = [name for name in (*FAULTS, *CLIENT_FAULTS) if not counts[name]] + missing(counts)
+    never = [name for name in (*FAULTS, *CLIENT_FAULTS, *DISK_HARMS) if not counts[name]] + missing(counts)
     print(table(kept))
     if write:
         write_page(kept)

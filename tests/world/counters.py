@@ -12,13 +12,14 @@ from typing import Final
 import msgspec
 
 from tests.world.choices import COMMANDS, CONSUME, PUBLISH, READ, missing, possible
-from tests.world.faults import CLIENT_FAULTS, FAULTS
+from tests.world.faults import CLIENT_FAULTS, DISK_HARMS, FAULTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "reliability.md"
 MARK: Final = "<!-- script/soak --write writes below this line -->"
 HAPPENED: Final = (
     "power lost in a start", "a disk ended a server", "a disk ended a start", "a stop was cut short",
+    "a start refused what was lost",
     "stopped cleanly", "connections sliced", "connections of a process that ended", "connection refused",
     "silence noticed", "call timed out", "lease ended", "committed before", "commit without an answer",
     "flush without an answer", "flushed", "replay cut short", "stream cut short", "comes again",
@@ -61,7 +62,7 @@ def table(state: State) -> str:
         "",
         "| went wrong | times |",
         "|---|---|",
-        *(f"| {name} | {counts.get(name, 0):,} |" for name in (*FAULTS, *CLIENT_FAULTS)),
+        *(f"| {name} | {counts.get(name, 0):,} |" for name in (*FAULTS, *CLIENT_FAULTS, *DISK_HARMS)),
         "",
         "| happened | times |",
         "|---|---|",

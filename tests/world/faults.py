@@ -27,10 +27,20 @@ AT_ONCE: Final = frozenset(
     {"power lost", "server killed", "server stopped", "connection cut", "wall clock jumped"}
 )
 """These strike when they are said. The others are counted where they do."""
-OF_DISKS: Final = {"sync failed": "fault_sync", "write failed": "fault_write", "disk full": "no_space"}
+OF_DISKS: Final = {
+    "sync failed": "fault_sync", "write failed": "fault_write", "disk full": "no_space",
+    "file empty": "read_as_empty", "file of zeros": "read_as_zeros", "directory renamed": "directory_moved",
+    "lock removed": "lock_lost",
+}  # fmt: skip
 """What a strict disk calls them."""
 CRASHES: Final = FAULTS[:3]
 """Those that end a server whatever it does."""
+DISK_HARMS: Final = (
+    "file empty", "file of zeros", "sector unreadable", "part unreadable", "directory renamed",
+    "lock removed",
+)  # fmt: skip
+"""What happens to a data directory from outside; in worlds of their own, for starts may be refused. Each is
+counted when somebody meets it."""
 CLIENT_FAULTS: Final = ("client killed", "client lost power")
 """The same, for worlds whose applications may end and begin again."""
 
@@ -42,6 +52,7 @@ class Faults:
         self.world = world
         self.rng = world.rng
         self._each = each_seconds
+        self._healed = False
         self._kinds: dict[str, Callable[[SimServer], bool]] = {
             "power lost": self._power_lost,
             "power lost in a disk operation": self._power_lost_inside,
@@ -56,6 +67,12 @@ class Faults:
             "stalled": lambda _: self._stalled(),
             "unreachable": self._unreachable,
             "wall clock jumped": lambda _: self._jumped(),
+            "file empty": lambda server: server.harmed("empty"),
+            "file of zeros": lambda server: server.harmed("zeros"),
+            "sector unreadable": lambda server: server.harmed("unreadable"),
+            "part unreadable": self._part_unreadable,
+            "directory renamed": lambda server: server.renamed(),
+            "lock removed": lambda server: server.lock_removed(),
             "client killed": lambda _: self._client_killed(),
             "client lost power": lambda _: self._client_lost_power(),
         }
@@ -95,6 +112,7 @@ class Faults:
     def heal(self) -> None:
         """Nothing goes wrong any more, and all servers are up."""
         world = self.world
+        self._healed = True
         world.network.unreachable.clear()
         for link in world.network.links:
             link.delay = 0.0  # half-open ones stay so: both ends are to notice
@@ -102,6 +120,7 @@ class Faults:
             server.disk.left = None
             server.disk.disk.space_bytes = None
             server.disk.disk.forget_faults()
+            server.disk.disk.mend()
             server.slow_until = 0.0
 
     # -- machines ---------------------------------------------------------------------------------------
@@ -149,6 +168,27 @@ class Faults:
         error = self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT))
         server.disk.disk.fail(operation, self.rng.randint(1, 2), error)
         return True
+
+    def _part_unreadable(self, server: SimServer, looks: int = 200) -> bool:
+        """What is staged next for a transaction, or is now, cannot be read for a while."""
+        disk = server.disk.disk
+        parts = [path for path in disk.contents() if path.endswith(".prepared")]
+        for path in parts:
+            disk.harm(path, "unreadable")
+        now = self.world.loop.time()
+        if parts:
+            self.world.at(now + self.rng.random() * 2.0, self._readable_again, server)
+        elif looks:
+            self.world.at(now + 0.002, self._look_for_parts, server, looks - 1)
+        return True
+
+    def _look_for_parts(self, server: SimServer, looks: int) -> None:
+        if not self._healed:
+            self._part_unreadable(server, looks)
+
+    @staticmethod
+    def _readable_again(server: SimServer) -> None:
+        server.disk.disk.mend()
 
     def _full(self, server: SimServer) -> bool:
         disk = server.disk.disk

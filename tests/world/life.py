@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tests.simulation.journal_world import read_log
 from tests.world import judge
 from tests.world.apps import JOBS, STRICT, TIMEOUT, TOPICS, App, Labels
-from tests.world.faults import CLIENT_FAULTS, FAULTS, OF_DISKS, Faults
+from tests.world.faults import CLIENT_FAULTS, DISK_HARMS, FAULTS, OF_DISKS, Faults
 from tests.world.judge import Logged
 from tests.world.machines import MachineShape
 from tests.world.network import NOTICED_SECONDS
@@ -81,10 +81,15 @@ LARGE: Final = Shape(
 """Clients of each kind, and a queue."""
 PAIR: Final = Shape(publishers=2, readers=2, servers=2, faults=5, kinds=FAULTS + CLIENT_FAULTS)
 """Two servers that know nothing of each other: publishers go to either, readers to one."""
+HARMED: Final = Shape(
+    publishers=2, messages=30, workers=1, faults=5, kinds=("server killed", "power lost", *DISK_HARMS)
+)
+"""A server whose files are lost, whose directory moves, whose lock goes."""
 MACHINES: Final = MachineShape()
 """The machines alone, without their drivers: in the time of one of the others there are several of these."""
 SHAPES: Final[dict[str, Shape | MachineShape]] = {
-    "machines": MACHINES, "small": SMALL, "trio": TRIO, "large": LARGE, "pair": PAIR
+    "machines": MACHINES, "small": SMALL, "trio": TRIO, "large": LARGE, "pair": PAIR,
+    "harmed": HARMED,
 }  # fmt: skip
 
 
@@ -251,6 +256,8 @@ class Life:
             self.world.counts.update(server.struck)
             for name, counted in OF_DISKS.items():
                 self.world.counts[name] += server.struck[counted]
+            self.world.counts["sector unreadable"] += server.sectors_met
+            self.world.counts["part unreadable"] += server.struck["unreadable"] - server.sectors_met
         judge.calls(self.world.apps, self.world.wrong)
         judge.all_there(self.publishers, logs)
         gone = judge.may_be_gone(self.publishers, logs)

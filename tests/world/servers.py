@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from tests.simulation.journal_world import FailingDisk, PowerLost
 from tests.world.process import Process
-from tickertape.base.errors import JournalFailed, TickertapeError
+from tickertape.base.errors import JournalError, JournalFailed, JournalLocked, TickertapeError
 from tickertape.server.config import Config, load_config
 from tickertape.server.instance import Instance, Workers
 from tickertape.server.listener import Peer
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 HOST: Final = "sim"
 ENDING: Final = ("fault_sync", "fault_write", "no_space")
 """What a disk may do that ends a server."""
+READ: Final = ("identity.json", "begun.bin", "end.json", "queues.bin")
+"""What a start reads beside the segments."""
 STOP_SECONDS_MAX: Final = 17.0
 """Of a clean stop; what is not on disk then has no acknowledgement."""
 JOB_SECONDS: Final = 0.003
@@ -135,6 +137,8 @@ class SimServer:
         self._faults_before = 0
         """Of its disks, when it was started."""
         self.starts = 0
+        self.sectors_met = 0
+        """How often a start met a sector that cannot be read."""
         self.failed: TickertapeError | None = None
         """Why it ended by itself."""
 
@@ -250,6 +254,79 @@ class SimServer:
         """Its process ends; what it wrote stands in the page cache."""
         self._gone()
         self.disk = FailingDisk(self.disk.disk.kill_clone())
+
+    def harmed(self, how: str) -> bool:
+        """Its process ends, and the medium loses a file that a start reads. The start is refused, and goes on
+        when a copy is brought back; or nothing of the log is in that file."""
+        disk = self.disk.disk
+        if self.process is None or disk.faults_left or disk.space_bytes is not None:
+            return False
+        self.sigkill()
+        disk = self.disk.disk
+        contents = disk.contents()
+        path = self.world.rng.choice(
+            [path for path in contents if path.startswith("journal/") or path in READ]
+        )
+        begun = path.startswith("journal/") and contents[path][:6] == b"TKTSEG"
+        sector = self.world.rng.randrange(0, len(contents[path]) + 1, 512)
+        disk.harm(path, how, *(() if how != "unreadable" else (sector, sector + 512)))
+        met = self.struck["unreadable"]
+        try:
+            self.start()
+        except JournalError as error:
+            self.world.counts["a start refused what was lost"] += 1
+            self.world.note("start", self.name, str(error))
+            self.sigkill()
+        else:
+            if begun and how != "unreadable":
+                self.world.wrong.append(f"{self.name} started though {path} was lost")
+        self.disk.disk.mend()
+        self.sectors_met += self.struck["unreadable"] - met
+        return True
+
+    def renamed(self) -> bool:
+        """Its directory is renamed while it runs, and another server started on what has taken its place."""
+        if not self.up:
+            return False
+        there = self.disk.disk.move_away()
+        self._another(there)
+        if self.disk.disk.contents().keys() & there.contents().keys() == set():
+            self.world.wrong.append("the other server made no log")
+        there.close_all()
+        return True
+
+    def lock_removed(self) -> bool:
+        """Its lock is removed while it runs, and another server started on its directory."""
+        disk = self.disk.disk
+        if not self.up or "lock" not in disk.names("."):
+            return False
+        disk.lose("lock")
+        beside = disk.second_process()
+        try:
+            self._another(beside)
+        except JournalLocked:
+            return True
+        finally:
+            beside.close_all()
+        self.world.wrong.append(f"a second server got into the directory of {self.name}")
+        return True
+
+    def _another(self, disk: StrictDisk) -> None:
+        rng = self.world.rng
+        beside = Process("beside", self.world.loop)
+        try:
+            opened = beside.run(
+                lambda: open_on(
+                    FailingDisk(disk),
+                    self.config,
+                    owner="beside",
+                    new_id=rng.randbytes(16),
+                    salt=lambda: rng.getrandbits(64),
+                )
+            )
+            opened.executor.close()
+        finally:
+            beside.kill()
 
     def power_lost(self) -> None:
         """Its machine ends, and with it everything that was not synced, or some of it."""

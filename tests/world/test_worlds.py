@@ -15,13 +15,13 @@ import pytest
 
 from tests.helpers.processes import source_environment
 from tests.world.choices import missing
-from tests.world.life import LARGE, MACHINES, PAIR, SMALL, TRIO, Shape, kept, live
+from tests.world.life import HARMED, LARGE, MACHINES, PAIR, SMALL, TRIO, Shape, kept, live
 from tests.world.machines import MachineShape
 
-EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, LARGE: 40}
+EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, LARGE: 40, HARMED: 40}
 """In so many worlds each fault strikes, and, where there are clients of each kind, each command is sent and
 each pair of options chosen."""
-FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, LARGE: 1_200}
+FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, LARGE: 1_200, HARMED: 2_000}
 HAPPENED = (
     "given back", "lease ended", "commit without an answer", "publish stores opened",
     "bookmark stores opened", "silence noticed", "call timed out", "plain subscriptions judged",
@@ -34,7 +34,7 @@ import sys
 from collections import Counter
 from tests.world.life import SHAPES, live
 for seed in range(int(sys.argv[1])):
-    print(live(seed, [*SHAPES.values()][seed % 5], Counter()))
+    print(live(seed, [*SHAPES.values()][seed % 6], Counter()))
 """
 
 pytestmark = pytest.mark.slow
@@ -80,6 +80,11 @@ def test_publishers_go_to_whichever_server_is_there(seeds: range) -> None:
     _lived(PAIR, seeds)
 
 
+@pytest.mark.parametrize("seeds", _parts(HARMED), ids=str)
+def test_what_happens_to_a_data_directory_is_refused_or_loses_nothing(seeds: range) -> None:
+    _lived(HARMED, seeds, "a start refused what was lost", "a disk ended a start")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seeds", _parts(LARGE), ids=str)
 def test_readers_queues_and_transactions_beside_each_other(seeds: range) -> None:
@@ -97,7 +102,7 @@ def test_equal_seeds_give_equal_worlds_in_every_process(full: bool) -> None:
     traces = set()
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", TRACES, "1000" if full else "5"],
+            [sys.executable, "-c", TRACES, "1000" if full else "6"],
             env={**source_environment(), **_project(), "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
@@ -105,7 +110,7 @@ def test_equal_seeds_give_equal_worlds_in_every_process(full: bool) -> None:
         )
         traces.add(done.stdout)
     assert len(traces) == 1
-    assert len(set(traces.pop().split())) == (1000 if full else 5)
+    assert len(set(traces.pop().split())) == (1000 if full else 6)
 
 
 def _project() -> dict[str, str]:

@@ -176,7 +176,7 @@ def check_begun(steps: list[tuple[Seen, Step]], begun: int) -> None:
     if last < begun:
         there = any(file.number == last + 1 for file, _ in steps)
         what = "reads as zeros or nonsense" if there else "is missing"
-        _refuse_lost(segment_path(last + 1), 0, f"segment {begun} was begun, and this one {what}", BEGUN_FILE)
+        _refuse_lost(segment_path(last + 1), 0, f"segment {begun} was begun, and this one {what}")
 
 
 def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoReturn:

@@ -137,7 +137,7 @@ class StrictDisk:
         file.suffer(how, start, stop)
 
     def mend(self) -> None:
-        """Bring back what was harmed, as from a copy."""
+        """Bring back what was harmed, as from a copy, unless it was written since."""
         for file in self._names.nodes():
             if file.harm is not None:
                 file.become(file.harm.before)
@@ -427,9 +427,6 @@ class StrictDisk:
                 raise _error(errno.ENOSPC, what)
             self._allocate(file, stop)
         file.write(offset, data)
-        harm = file.harm
-        if harm is not None and offset <= harm.start and min(harm.stop, file.view.size) <= stop:
-            file.harm = None  # the drive puts other sectors in their place
 
     def _fault(self, operation: str) -> _Fault | None:
         self.calls[operation] += 1

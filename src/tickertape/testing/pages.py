@@ -180,9 +180,17 @@ class FileState:
         if stop > self.view.size:
             self.view.size = size = stop
         self.changes.append(_Change(offset, stop, self.view.put(offset, data), size))
+        harm = self.harm
+        if harm is not None and (harm.how != "unreadable" or self._covered(harm, offset, stop)):
+            self.harm = None  # there is something new, in other sectors of the drive
+
+    def _covered(self, harm: Harm, offset: int, stop: int) -> bool:
+        return offset <= harm.start and min(harm.stop, self.view.size) <= stop
 
     def resize(self, size: int) -> None:
         if size != self.view.size:
+            if self.harm is not None and self.harm.how != "unreadable":
+                self.harm = None
             self.view.resize(size)
             self.changes.append(_Change(0, 0, [], size))
 

@@ -1,0 +1,101 @@
+"""A file of the log is lost after a kill or a power loss: missing, empty, reads as zeros, or not at all.
+
+Whatever it is, the start is refused, or everything that an unharmed start shows is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tests.helpers.tiers import parts
+from tests.simulation.journal_world import Key, World, read_log
+from tickertape.base.errors import JournalError
+from tickertape.base.ports import Now
+from tickertape.journal.begun import BEGUN_FILE
+from tickertape.journal.identity import open_identity
+from tickertape.journal.journal import Journal
+from tickertape.journal.recovery import recover
+from tickertape.testing.disk import StrictDisk
+
+HARMS = ("missing", "empty", "zeros", "unreadable")
+LIVES = 4
+
+
+def shown(disk: StrictDisk) -> tuple[list[Key], list[str]]:
+    """What a start on a disk shows, and what it tells."""
+    identity = open_identity(disk, owner="world", create=False, new_id=bytes(16))
+    recovered = recover(disk, identity.journal_id)
+    journal = Journal(recovered, Now(0.0, 1), segment_bytes=16_384)
+    found = [
+        key
+        for _, batch in read_log(journal, disk)
+        for key in zip(batch.publishers.tolist(), batch.sequences.tolist(), strict=True)
+    ]
+    return found, recovered.report
+
+
+def lived(seed: int) -> StrictDisk:
+    """A disk as its process, or its power, left it."""
+    world = World(seed)
+    rng = Random(seed)
+    for _ in range(3):
+        world.live(rng.randrange(20, 200))
+        if rng.random() < 0.5:
+            world.crash()
+        else:
+            world.kill()
+    return world.disk
+
+
+def outcome(disk: StrictDisk, expected: list[Key]) -> str:
+    try:
+        found, report = shown(disk)
+    except JournalError:
+        return "refused"
+    except OSError:
+        if not disk.counts["unreadable"]:
+            raise
+        return "could not be read"
+    assert found == expected
+    return "told" if any("cannot be read" in line for line in report) else "nothing lost"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", parts(12, every_run=1))
+def test_a_lost_file_refuses_the_start_or_loses_nothing(part: int) -> None:
+    seen: dict[str, Counter[str]] = {how: Counter() for how in HARMS}
+    struck: Counter[str] = Counter()
+    for seed in range(part * LIVES, (part + 1) * LIVES):
+        left = lived(seed)
+        expected, _ = shown(left.kill_clone())
+        begun = {path for path, data in left.contents().items() if data[:6] == b"TKTSEG" and "/" in path}
+        for path in left.contents():
+            if path == "lock" or path.startswith("quarantine"):
+                continue
+            for how in HARMS:
+                disk = left.kill_clone(Random(seed))
+                disk.counts = Counter()
+                if how == "missing":
+                    disk.lose(path)
+                else:
+                    disk.harm(path, how)
+                came = outcome(disk, expected)
+                if path in begun:
+                    assert came == "refused" or how == "unreadable", (seed, path, how)
+                seen[how]["begun.bin: " * (path == BEGUN_FILE) + came] += 1
+                struck += disk.counts
+                if how != "missing":
+                    again = left.kill_clone(Random(seed))
+                    again.harm(path, how)
+                    again.mend()
+                    assert shown(again)[0] == expected
+    for how in HARMS:
+        assert seen[how]["refused" if how != "unreadable" else "could not be read"] > LIVES, seen
+    for how in ("empty", "zeros"):
+        assert set(seen[how]) >= {"begun.bin: told"}
+        assert seen[how]["begun.bin: nothing lost"] == 0
+    assert set(seen["missing"]) >= {"begun.bin: nothing lost"}
+    assert all(struck[name] for name in ("read_as_zeros", "read_as_empty", "unreadable"))
