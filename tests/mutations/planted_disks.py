@@ -88,4 +88,13 @@ DISK_MUTATIONS: Final = (
         promise="invariant 16",
         tier="unit",
     ),
+    Mutation(
+        "a segment of a publish store is mapped unread",
+        "client/publish_store/mapped.py",
+        "                    os.pread(fd, _PIECE_BYTES, offset)\n",
+        "                    del offset\n",
+        ("unit/client/publish_store/test_file.py",),
+        promise="R4",
+        tier="unit",
+    ),
 )

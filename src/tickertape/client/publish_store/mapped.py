@@ -22,6 +22,7 @@ from tickertape.client.publish_store.format import HEADER_BYTES
 
 _SEGMENT: Final = re.compile(r"([0-9]{10})\.segment")
 _LOCK: Final = "lock"
+_PIECE_BYTES: Final = 1 << 20
 _NEW: Final = ".new"
 _HOLDER_BYTES_MAX: Final = 4096
 
@@ -121,7 +122,10 @@ class Directory:
         return memory
 
     def open(self, number: int) -> mmap.mmap:
-        """A segment that is there."""
+        """A segment that is there.
+
+        Every byte is read first: what cannot be read is an error then, and under a mapping it would end the
+        process."""
         file = self.file(number)
         with self._told("read"):
             fd = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -135,6 +139,8 @@ class Directory:
                         file=file,
                         offset=status.st_size,
                     )
+                for offset in range(0, status.st_size, _PIECE_BYTES):
+                    os.pread(fd, _PIECE_BYTES, offset)
                 return mmap.mmap(fd, status.st_size)
             finally:
                 os.close(fd)

@@ -441,3 +441,32 @@ def test_what_was_changed_meanwhile_is_an_error_of_the_store_wherever_it_was(
     assert all("was changed while" in text or "No such file" in text for text in refused)
     assert [found.batch.bodies_list() for found in store.held()] == [[b"one", b"two"]]
     store.close()
+
+
+def test_a_sector_that_cannot_be_read_is_an_error_and_not_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a mapping it would be a signal: whatever is mapped was read before."""
+    store = FilePublishStore(tmp_path / "s")
+    peer = Peer(store).connect()
+    peer.core.publish("orders", b"x" * 100)
+    store.close()
+    (segment,) = segments(tmp_path / "s")
+    size = (tmp_path / "s" / segment).stat().st_size
+    whole = os.pread
+    for bad in (0, size // 2, size - 512):
+
+        def pread(fd: int, count: int, offset: int, bad: int = bad) -> bytes:
+            if os.readlink(f"/proc/self/fd/{fd}").endswith(segment) and offset <= bad < offset + count:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return whole(fd, count, offset)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pread", pread)
+            with pytest.raises(
+                tt.StoreFailed, match=r"could not read the publish store .*: Input/output error"
+            ):
+                FilePublishStore(tmp_path / "s")
+    again = FilePublishStore(tmp_path / "s")
+    assert again.unpersisted_count() == 1
+    again.close()
