@@ -71,6 +71,7 @@ def run_server(config: Config, ready: Ready) -> int:
     SIGHUP reads certificates and tokens again, SIGUSR1 prints the stacks of all threads. Raises
     `ConfigurationError` when certificates or tokens cannot be used, and `OSError` when the path of the data
     directory cannot."""
+    _check_clock()
     admission = Admission(config)
     with stacks_on_signal(), logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
@@ -102,6 +103,14 @@ def run_server(config: Config, ready: Ready) -> int:
             event("end_not_recorded", logging.WARNING, text=f"{END_FILE}: {error}")
         opened.disk.close_all()
         return code
+
+
+def _check_clock() -> None:
+    """Everything that is logged or stored has a time, and Python has none for later years."""
+    try:
+        time.time()
+    except OverflowError:
+        raise ConfigurationError("Cannot start: the system clock is beyond the year 2262. Set it.") from None
 
 
 def _refused(config: Config, code: str, text: str) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from typing import NoReturn, cast
 import pytest
 
 from tests.helpers.processes import source_environment
-from tickertape.base.errors import JournalCorrupt, JournalFailed
+from tickertape.base.errors import ConfigurationError, JournalCorrupt, JournalFailed
 from tickertape.server import app
 from tickertape.server.config import Config
 from tickertape.server.instance import Instance
@@ -97,3 +98,15 @@ def _raising(error: Exception) -> Callable[[Config, object], NoReturn]:
         raise error
 
     return open_instance
+
+
+def test_a_clock_beyond_what_can_be_told_refuses_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def beyond() -> float:
+        raise OverflowError("timestamp too large to convert to C _PyTime_t")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", beyond)
+        with pytest.raises(
+            ConfigurationError, match=r"Cannot start: the system clock is beyond .* Set it\.$"
+        ):
+            app.run_server(Config(), lambda *_: None)
