@@ -387,32 +387,6 @@ def test_sealed_segments_are_not_read_through_at_start() -> None:
     )
 
 
-def test_a_start_cut_short_between_two_renames_of_a_reserve_leaves_nothing_behind() -> None:
-    """Before every operation of a start that takes over a reserve, and again."""
-    for operations in range(200):
-        disk = disk_with({**files(), RESERVED: bytes(8192)})
-        cut = FailingDisk(disk, operations)
-        with contextlib.suppress(PowerLost):
-            Driver(cut)
-        disk = disk.kill_clone()
-        driver = Driver(disk)
-        assert driver.recovered.unknown == []
-        assert not [path for path in disk.contents() if ".again" in path]
-        assert messages_in(driver.journal, disk) == EVERYTHING
-        if cut.left is not None and cut.left > 0:
-            return
-    raise AssertionError("the start did not come to its end")
-
-
-@pytest.mark.parametrize("data", [b"of somebody", bytes(100) + LOG.files[ACTIVE]])
-def test_a_name_like_a_reserves_with_anything_in_it_is_left(data: bytes) -> None:
-    name = f"{RESERVED}.again"
-    disk = disk_with({**files(reserved=None), name: data})
-    driver = Driver(disk)
-    assert driver.recovered.unknown == [name.removeprefix("journal/")]
-    assert disk.contents()[name] == data
-
-
 def test_decide_is_pure_and_says_what_is_done() -> None:
     disk = disk_with({**files(), RESERVED: bytes(4096)})
     seen, unknown = look(disk, JOURNAL_ID)
