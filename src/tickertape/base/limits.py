@@ -311,6 +311,7 @@ conflation_seconds_min: Final = 0.001
 """The shortest interval of conflation."""
 conflation_seconds_max: Final = 86_400.0
 """The longest interval of conflation, a day."""
+ack_conflation_frames_max: Final = 4_096  # publish frames that one conflated acknowledgement covers, at most
 conflation_fields_max: Final = 16
 """Fields that one conflation key is made of."""
 conflation_key_bytes_max: Final = 4 * KIB

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
 from tickertape.batch import MessageBatch
+from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.effects import Effect, Resolve, Send, Tell
 from tickertape.client.publishing import Publishing
 from tickertape.client.resubscription import Round
@@ -210,6 +211,12 @@ class Calls:
         """Frames may have got their answers."""
         while self._flushes and self._publishing.answered(self._flushes[0][0]):
             self._effects.append(Resolve(self._flushes.popleft()[1], None))
+
+    def hurry(self) -> None:
+        """Resending goes on with acknowledgements: where they are conflated, ask for the next one."""
+        if self._publishing.eager and not self._publishing.answered(AFTER_BACKLOG):
+            command = Flush(id=self.new_id())
+            self.ask(command.id, command, None)
 
     def unanswered(self) -> None:
         """The connection is gone: what the application asked of subscriptions that outlive it still holds.

@@ -183,6 +183,7 @@ class ClientCore:
         if self.publishing.store is not None:
             self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
         self._settle(self.settler.connected)
+        self._calls.hurry()
 
     def look(self, sight: Sight, now: Now) -> None:
         """What the driver sees of the connection, at the latest at `beats.next_deadline()`."""
@@ -229,7 +230,8 @@ class ClientCore:
         self.standing.check_ready()
         self.settler.flush_all()
         frame = self.publishing.flush_lanes()
-        if level == "persisted" or frame == AFTER_BACKLOG:
+        answers_come = not self.publishing.eager or self.publishing.answered(frame)
+        if (level == "persisted" and answers_come) or frame == AFTER_BACKLOG:
             # Every frame has its answer; asking for another one would only cost a round trip.
             self._calls.flush(frame, token)
             return
@@ -350,7 +352,9 @@ class ClientCore:
         self._goodbye = None
         self._logon_token = token
         self._effects += (State(ConnectionState.CONNECTED), Send([self._connection.preface()]))
-        self._send(replace(self.standing.logon, heartbeat_ms=self.beats.interval_ms))
+        options, beat_ms = self.standing.options, self.beats.interval_ms
+        self.publishing.eager = bool(options)
+        self._send(replace(self.standing.logon, options=options, heartbeat_ms=beat_ms))
         self.beats.begin(now.mono)
 
     def _frame(self, command: Command, batch: MessageBatch | None = None) -> Send:
@@ -439,6 +443,7 @@ class ClientCore:
             self._settle(self.settler.answered)
         if isinstance(command, Persisted):
             self.publishing.persisted(command)
+            self._calls.hurry()
         elif isinstance(command, Processed):
             self.publishing.processed(command)
         else:

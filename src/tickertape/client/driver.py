@@ -107,6 +107,15 @@ class Driver(ABC):
         """Whether the client is logged on, as far as it knows."""
         return self._core.logged_on is not None and self._core.standing.ending is None
 
+    def set_ack_conflation(self, interval: float | str | None) -> None:
+        """Ask the server, with the next logon, for at most one persisted acknowledgement in each `interval`.
+
+        `interval`: seconds or text (`"100ms"`), 1 ms to a day; None (default): one with every commit. Fewer
+        acknowledgements cost a fast publisher less. A publish store holds messages for up to an interval
+        longer. `publish_flush` does not wait for the interval. Raises `BadOption`.
+        """
+        self._core.standing.set_ack_conflation(interval)
+
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
         """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
         self._handlers.listener = listener

@@ -59,6 +59,7 @@ class Publishing:
         """What the server said about topics."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._storing = True
+        self.eager = False  # acknowledgements are conflated: nothing that is gathered waits for one
         self._storing_failed = False
         """Whether the application was told that the store takes nothing."""
         self._frame = 0
@@ -429,7 +430,7 @@ class Publishing:
 
     def _transmit(self, lane: Lane, stored: Stored) -> None:
         self._frame += 1
-        lane.idle = False
+        lane.idle = self.eager and self._backlog is None
         batch = stored.batch
         self._sent_sequence = max(self._sent_sequence, stored.last)  # 0 of an unsequenced lane
         kept = batch if lane.sequenced else None

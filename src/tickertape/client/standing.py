@@ -15,7 +15,13 @@ from tickertape.base.errors import (
     NameInUse,
     TickertapeError,
 )
-from tickertape.base.limits import credentials_bytes_max, last_persisted_max
+from tickertape.base.limits import (
+    conflation_seconds_max,
+    conflation_seconds_min,
+    credentials_bytes_max,
+    last_persisted_max,
+)
+from tickertape.base.units import parse_interval
 from tickertape.client.publishing import Publishing
 from tickertape.wire.commands import LoggedOn, Logon
 
@@ -46,7 +52,24 @@ class Standing:
         """What an application is told before the first connection."""
         self.advice = "call connect() again"
         """What it is told about a lost connection."""
+        self.ack_conflation = 0.0
+        """Seconds between two persisted acknowledgements, for the next logon; 0: one with each commit."""
         self._stopped: Disconnected | None = None
+
+    def set_ack_conflation(self, interval: float | str | None) -> None:
+        """Ask for it with the next logon. Raises `BadOption`."""
+        seconds = 0.0 if interval is None else parse_interval(interval)
+        if seconds and not conflation_seconds_min <= seconds <= conflation_seconds_max:
+            raise BadOption(
+                f"Cannot use an ack_conflation of {interval!r}: it is {conflation_seconds_min:g} to "
+                f"{conflation_seconds_max:,.0f} seconds."
+            )
+        self.ack_conflation = seconds
+
+    @property
+    def options(self) -> str:
+        """The options of the next logon."""
+        return f"ack_conflation={round(self.ack_conflation * 1000)}ms" if self.ack_conflation else ""
 
     def set_credentials(self, user: str | None, password: str | None) -> None:
         """What the next logon says. Raises `BadOption` for what is no text, or too long for a logon."""

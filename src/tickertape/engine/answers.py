@@ -5,10 +5,14 @@ Must never decide what the answer is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tickertape.base.errors import BookmarkExpired, TickertapeError
+from tickertape.engine.ack_conflation import AckConflation
 from tickertape.engine.effects import Effect, Refused, Send, SubscriptionEnded
+from tickertape.engine.session import Session
 from tickertape.engine.statistics import Statistics
-from tickertape.wire.commands import Ack, Command, Ended
+from tickertape.wire.commands import Ack, Command, Ended, Goodbye, Persisted
 from tickertape.wire.frames import encode_frame
 
 
@@ -18,9 +22,26 @@ class Answers:
     def __init__(self, effects: list[Effect], statistics: Statistics) -> None:
         self._effects = effects
         self._statistics = statistics
+        self.conflation = AckConflation(self._put)
+        """Which acknowledgements are held back."""
 
     def send(self, conn: int, command: Command) -> None:
-        """Say something to a connection."""
+        """Say something to a connection. An acknowledgement that is held back goes before the answer of a
+        command, which a client may take for its sign, and before a goodbye."""
+        if type(command) is Ack or type(command) is Goodbye:
+            self.conflation.release(conn)
+        self._put(conn, command)
+
+    def due(self, answers: Iterable[tuple[Session, Command]], mono: float) -> None:
+        """Say what became due with a commit, and what was held back until now."""
+        for session, command in answers:
+            if isinstance(command, Persisted):
+                self.conflation.persisted(session, command, mono)
+            else:
+                self.send(session.conn, command)
+        self.conflation.wake(mono)
+
+    def _put(self, conn: int, command: Command) -> None:
         self._effects.append(Send(conn, encode_frame(command)))
 
     def refuse(self, conn: int, answer: Command, error: TickertapeError) -> None:

@@ -194,6 +194,7 @@ class Broker:
         self._strangers.discard(conn)
         self._pauses.forget(conn)
         self.beats.drop(conn)
+        self._answers.conflation.drop(conn)
         session = self._sessions.remove(conn)
         if session is not None:
             self._intake.drop(session)
@@ -297,8 +298,7 @@ class Broker:
         self._journal_moved(now)
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop (`draining`): nothing new is taken, nothing is held back; what was accepted is
-        persisted, then the log sealed."""
+        """Begin a clean stop (`draining`): nothing new is taken; all else is persisted, the log sealed."""
         self.draining = True
         self.subscribing.stop()
         self.journal.close(now)
@@ -326,6 +326,7 @@ class Broker:
             self.retaining.next_deadline(),
             self.subscribing.unrecorded.next_deadline(),
             self.beats.next_deadline(),
+            self._answers.conflation.next_deadline(),
             self.queues.next_deadline(now),
             self._keeping.next_deadline(),
             self.transactions.next_deadline(),
@@ -373,8 +374,7 @@ class Broker:
         commits = self.journal.take_persisted()
         self.transactions.moved(now)
         self._write()
-        for session, command in self._publishing.due():
-            self._answers.send(session.conn, command)
+        self._answers.due(self._publishing.due(), now.mono)
         for commit in commits:
             self.statistics.persisted(commit.batch)
             part = Part(commit.first_position, commit.batch)

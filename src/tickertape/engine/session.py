@@ -40,6 +40,8 @@ class Session:
         self.sent_messages = 0
         """Messages delivered to it."""
         self.sent_bytes = 0
+        self.ack_conflation = 0.0
+        """Seconds between two persisted acknowledgements at least; 0: they leave with every commit."""
         self.turned_away = False
         """It published while the server was stopping: nothing more is taken from it but credit."""
         self.writable = True

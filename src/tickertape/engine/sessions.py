@@ -13,6 +13,7 @@ from tickertape.base.names import check_client_name, derived_publisher_id, publi
 from tickertape.base.options import parse_options
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
+from tickertape.engine.ack_conflation import ack_conflation_of
 from tickertape.engine.registry import Registry
 from tickertape.engine.session import Session
 from tickertape.engine.statistics import Statistics
@@ -63,8 +64,11 @@ class Sessions:
         if WIRE_VERSION not in command.versions:
             versions = shown(str(list(command.versions)))[1:-1]
             raise BadVersion(f"this server speaks version {WIRE_VERSION}, the client {versions}")
-        for option in parse_options(command.options):
-            raise BadOption(f"logon option {shown(option)} is unknown or not built yet")
+        conflation = 0.0
+        for option, value in parse_options(command.options).items():
+            if option != "ack_conflation":
+                raise BadOption(f"logon option {shown(option)} is unknown or not built yet")
+            conflation = ack_conflation_of(value)
         check_client_name(command.name)
         publisher = publisher_id(command.name)
         derived = derived_publisher_id(command.name, self._instance)
@@ -78,6 +82,7 @@ class Sessions:
         if old is not None and old.user != user:
             raise NameInUse(f"name in use: client name {shown(command.name)} is in use by another user")
         session = Session(conn, command.name, user, publisher, derived, self._statistics, command.software)
+        session.ack_conflation = conflation
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old
 

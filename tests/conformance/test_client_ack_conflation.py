@@ -1,0 +1,84 @@
+"""`set_ack_conflation`: fewer acknowledgements, prompt flushes, messages that do not wait."""
+
+from __future__ import annotations
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tickertape.client.publishing import Publishing
+from tickertape.testing.server import wait_until
+from tickertape.wire.commands import Persisted
+
+LONG = "1h"
+"""What waits for an interval of this length fails its test."""
+
+
+@pytest.fixture
+def acks(monkeypatch: pytest.MonkeyPatch) -> list[Persisted]:
+    """The persisted acknowledgements that clients received."""
+    found: list[Persisted] = []
+    persisted = Publishing.persisted
+
+    def counted(self: Publishing, command: Persisted) -> None:
+        found.append(command)
+        persisted(self, command)
+
+    monkeypatch.setattr(Publishing, "persisted", counted)
+    return found
+
+
+def conflated(front: Front, uri: str, name: str, **options: object) -> tt.Client:
+    client = front.make(name, uri, **options)
+    client.set_ack_conflation(LONG)
+    client.connect()
+    return client
+
+
+def test_acknowledgements_are_conflated_and_flush_is_prompt(
+    front: Front, uri: str, name: str, topic: str, acks: list[Persisted]
+) -> None:
+    store = tt.MemoryPublishStore()
+    client = conflated(front, uri, name, publish_store=store)
+    for round_ in range(5):
+        for number in range(20):
+            client.publish(topic, b"%d" % number)
+        client.publish_flush(timeout=30)
+        assert len(acks) <= 2 * (round_ + 1)
+        assert store.unpersisted_count() == 0
+    client.close()
+
+
+def test_messages_do_not_wait_for_acknowledgements(front: Front, uri: str, name: str, topic: str) -> None:
+    reader = front.connect(f"{name}-reader", uri)
+    stream = reader.subscribe(topic)
+    client = conflated(front, uri, name)
+    for number in range(10):
+        client.publish(topic, b"%d" % number)
+        assert stream.get(30).data == b"%d" % number
+    client.close()
+
+
+def test_stored_messages_are_resent_without_waiting_for_intervals(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
+    store = tt.MemoryPublishStore()
+    client = front.make(name, uri, publish_store=store)
+    client.set_ack_conflation(LONG)
+    for _ in range(50):  # five times as much as is sent before answers come
+        client.publish(topic, bytes(100_000))
+    assert store.unpersisted_count() >= 49  # one may be gathered
+    client.connect()
+    wait_until(lambda: store.unpersisted_count() == 0)
+    client.close()
+
+
+def test_bad_interval_is_refused(front: Front, uri: str, name: str) -> None:
+    client = front.make(name, uri)
+    for bad in ("soon", -1, "2d", 0.0001):
+        with pytest.raises(tt.BadOption):
+            client.set_ack_conflation(bad)
+    client.set_ack_conflation("100ms")
+    client.set_ack_conflation(None)
+    client.connect()
+    client.close()
