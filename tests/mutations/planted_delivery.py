@@ -13,6 +13,24 @@ _SILENCE = "simulation/test_silence.py"
 
 DELIVERY_MUTATIONS: Final = (
     Mutation(
+        "the answer to a flush overtakes an acknowledgement that is held back",
+        "engine/answers.py",
+        "            self.conflation.release(conn)",
+        "            self.conflation.next_deadline()",
+        ("conformance/test_client_ack_conflation.py",),
+        promise="invariant 8",
+        tier="conformance",
+    ),
+    Mutation(
+        "a bookmark store of another client name is used",
+        "client/bookmark_store/filed.py",
+        "            if self._owner and self._progress:",
+        "            if self._owner and not owner:",
+        ("unit/client/bookmark_store/test_store_owners.py",),
+        promise="invariant 14",
+        tier="unit",
+    ),
+    Mutation(
         "a client takes more than the credit that it granted",
         "client/subscription.py",
         "        if outstanding + cost > self.bound and",

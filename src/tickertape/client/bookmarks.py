@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.errors import StoreFailed, TickertapeError
+from tickertape.base.errors import Closed, StoreFailed, TickertapeError
 from tickertape.base.limits import bookmark_publishers_max
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.client.bookmark_store.protocol import BookmarkStore
@@ -160,6 +160,18 @@ def trail_of(store: BookmarkStore | None, sub_id: str, *, made_up: bool, kept: b
     if made_up:
         asked(lambda: store.purge(sub_id))
     return StoredTrail(store, sub_id)
+
+
+def forget(store: BookmarkStore | None, sub_id: str) -> TickertapeError | None:
+    """Nobody will ask for this id again, which was made up. Returns what the store raises."""
+    try:
+        if store is not None:
+            asked(lambda: store.purge(sub_id))
+    except Closed:
+        return None  # what it still knows is purged when the id is made up again
+    except TickertapeError as error:
+        return error
+    return None
 
 
 def asked(call: Callable[[], T]) -> T:

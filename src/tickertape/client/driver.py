@@ -15,10 +15,12 @@ from tickertape.base.units import parse_interval
 from tickertape.base.version import __version__
 from tickertape.batch.layout import MessageBatch
 from tickertape.client import forks
+from tickertape.client.again import Handler
 from tickertape.client.core import ClientCore
 from tickertape.client.effects import (
     CaughtUp,
     Down,
+    Dropped,
     Effect,
     End,
     FailedWrite,
@@ -86,6 +88,7 @@ class Driver(ABC):
         self._states = StateListeners()
         self._timeout = seconds_of(timeout)
         self._failed_write_handler: FailedWriteHandler | None = None
+        self._duplicate_handler: Handler | None = None
         self._disconnect_handler: DisconnectHandler | None = None
         self._made_ids: Iterator[int] = count(1)
         self._forked = False
@@ -119,6 +122,16 @@ class Driver(ABC):
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
         """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
         self._handlers.listener = listener
+
+    def set_duplicate_message_handler(self, handler: Handler | None) -> None:
+        """Call `handler(message)` for each message that duplicate detection drops; None (default): for none.
+
+        These are messages of bookmark subscriptions that arrive again, after a reconnection for instance, and
+        were discarded before, or delivered where no bookmark store keeps account. They do not come out of the
+        stream. The handler runs where other handlers run; its exceptions go to the exception listener.
+        """
+        self._duplicate_handler = handler
+        self._core.subscriptions.report_dropped = handler is not None
 
     def add_connection_state_listener(self, listener: StateListener) -> None:
         """Call `listener(state)` with each `ConnectionState` that the connection comes to, in order.
@@ -156,8 +169,8 @@ class Driver(ABC):
                 self._joined(effect.sinks)
             elif isinstance(effect, Tell):
                 self._handlers.tell(effect.error)
-            elif isinstance(effect, FailedWrite):
-                self._failed_write(effect)
+            elif isinstance(effect, FailedWrite | Dropped):
+                self._tell_handler(effect)
             elif isinstance(effect, Room):
                 self._room_again()
             elif isinstance(effect, Hangup):
@@ -185,8 +198,11 @@ class Driver(ABC):
         for listener in self._states.listeners:
             self._handle(listener, state)
 
-    def _failed_write(self, effect: FailedWrite) -> None:
-        if self._failed_write_handler is not None:
+    def _tell_handler(self, effect: FailedWrite | Dropped) -> None:
+        if isinstance(effect, Dropped):
+            if self._duplicate_handler is not None:
+                self._handle_each(self._duplicate_handler, effect.batch)
+        elif self._failed_write_handler is not None:
             self._handle(self._failed_write_handler, effect.error, effect.batch)
 
     def _take_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
@@ -204,6 +220,10 @@ class Driver(ABC):
     @abstractmethod
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
         """Run a handler of the application; what it raises is told to the exception listener."""
+
+    @abstractmethod
+    def _handle_each(self, handler: Handler, batch: MessageBatch) -> None:
+        """Run a handler of the application for each message, in order."""
 
     @abstractmethod
     def _room_again(self) -> None:

@@ -57,6 +57,13 @@ class Joined(NamedTuple):
     sinks: list[object]
 
 
+class Dropped(NamedTuple):
+    """The messages of `batch` are not handed on: they were delivered before. The application wants to see
+    them."""
+
+    batch: MessageBatch
+
+
 class Started(NamedTuple):
     """The server placed the bookmark subscription of `sink`."""
 
@@ -138,6 +145,7 @@ Effect = (
     | Hand
     | HandAll
     | Joined
+    | Dropped
     | Started
     | CaughtUp
     | Notice

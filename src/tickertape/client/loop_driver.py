@@ -15,7 +15,9 @@ from typing import Any, Self
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.base.limits import cancelled_handler_seconds_max
 from tickertape.base.units import within
+from tickertape.batch.layout import MessageBatch
 from tickertape.client import forks
+from tickertape.client.again import Handler
 from tickertape.client.beats import Interval
 from tickertape.client.core import Arrived, Lost, Opened
 from tickertape.client.driver import DisconnectHandler, Driver
@@ -381,6 +383,13 @@ class LoopDriver(Driver):
 
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
         self._spawn(self._run_handler(handler, *arguments))
+
+    def _handle_each(self, handler: Handler, batch: MessageBatch) -> None:
+        self._spawn(self._run_for_each(handler, batch))
+
+    async def _run_for_each(self, handler: Handler, batch: MessageBatch) -> None:
+        for message in batch:
+            await self._run_handler(handler, message)
 
     async def _run_handler(self, handler: Callable[..., object], *arguments: object) -> None:
         try:

@@ -6,9 +6,10 @@ Must never change a batch: what is left of one is another one, or a choice of it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tickertape.batch import message_costs, select
 from tickertape.batch.format import I8
@@ -18,6 +19,8 @@ from tickertape.client.bookmark_store.protocol import columns_of
 from tickertape.client.bookmarks import Trail
 from tickertape.client.subscription import DeliveryContext
 
+RowNumbers: TypeAlias = npt.NDArray[np.int64]
+
 
 class Sifted(NamedTuple):
     """What is left of a batch."""
@@ -26,6 +29,8 @@ class Sifted(NamedTuple):
     """Often the batch itself; None when nothing is left."""
     context: DeliveryContext
     """With which it is handed on: it says whether messages of it may have been delivered before."""
+    dropped: RowNumbers | None = None
+    """The rows that are not left; None when all are."""
 
 
 class SiftedRows(NamedTuple):
@@ -36,6 +41,8 @@ class SiftedRows(NamedTuple):
     cost: int
     """What those that are left cost together."""
     context: DeliveryContext
+    dropped: RowNumbers | None = None
+    """The rows of the batch that are not left; None when all are."""
 
 
 def sift(trail: Trail, batch: MessageBatch, context: DeliveryContext) -> Sifted:
@@ -47,7 +54,7 @@ def sift(trail: Trail, batch: MessageBatch, context: DeliveryContext) -> Sifted:
     if keep.all():
         return Sifted(batch, context)
     rows = keep.nonzero()[0]
-    return Sifted(select(batch, rows) if len(rows) else None, context)
+    return Sifted(select(batch, rows) if len(rows) else None, context, (~keep).nonzero()[0])
 
 
 def sift_rows(
@@ -66,5 +73,12 @@ def sift_rows(
     context = marked(context)
     if keep.all():
         return SiftedRows(rows, cost, context)
-    left = keep.nonzero()[0] if at is None else at[keep]
-    return SiftedRows(left.tolist(), int(message_costs(batch)[left].sum()), context)
+    left, dropped = (part.nonzero()[0] if at is None else at[part] for part in (keep, ~keep))
+    return SiftedRows(left.tolist(), int(message_costs(batch)[left].sum()), context, dropped)
+
+
+def dropped_of(batch: MessageBatch, rows: RowNumbers, context: DeliveryContext) -> MessageBatch:
+    """The messages that were dropped, at least one, as a batch of their subscription."""
+    dropped = select(batch, rows)
+    dropped.context = context
+    return dropped

@@ -17,7 +17,6 @@ import msgspec
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
     BadCommand,
-    Closed,
     SubscriptionExists,
     TickertapeError,
     UsageError,
@@ -26,10 +25,11 @@ from tickertape.base.errors import (
 from tickertape.base.ports import Now
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore
-from tickertape.client.bookmarks import Trail, asked, trail_of
+from tickertape.client.bookmarks import Trail, forget, trail_of
 from tickertape.client.effects import (
     Again,
     CaughtUp,
+    Dropped,
     Effect,
     End,
     Hand,
@@ -44,7 +44,7 @@ from tickertape.client.quiet_credit import QuietCredit
 from tickertape.client.resubscription import Replay, place_after
 from tickertape.client.settler import Settler
 from tickertape.client.shares import Recent, Route
-from tickertape.client.sifting import Sifted, SiftedRows, sift, sift_rows
+from tickertape.client.sifting import RowNumbers, Sifted, SiftedRows, dropped_of, sift, sift_rows
 from tickertape.client.subscription import DeliveryContext, Request, Subscription
 from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
 
@@ -64,6 +64,8 @@ class Subscriptions:
         """How many were begun."""
         self.store: BookmarkStore | None = None
         """Remembers what bookmark subscriptions were delivered."""
+        self.report_dropped = False
+        """Whether the application wants to see messages that duplicate detection drops."""
         self.keep = False
         """Whether subscriptions with a handler outlive their connection."""
         self.grants: list[Credit] = []
@@ -255,18 +257,9 @@ class Subscriptions:
         if subscription.successor is not None:
             self._by_id[sub_id] = subscription.successor
         elif not subscription.request.named and subscription.context.store is not None:
-            self._purge(sub_id)
-
-    def _purge(self, sub_id: str) -> None:
-        """Nobody will ask for an id that was made up again."""
-        store = self.store
-        try:
-            if store is not None:
-                asked(lambda: store.purge(sub_id))
-        except Closed:
-            return  # what it still knows is purged when the id is made up again
-        except TickertapeError as error:
-            self._effects.append(Tell(error))
+            error = forget(self.store, sub_id)
+            if error is not None:
+                self._effects.append(Tell(error))
 
     # -- connections ------------------------------------------------------------------------------------
 
@@ -367,7 +360,7 @@ class Subscriptions:
         context, replay = subscription.context, subscription.replay
         if replay is not None and replay.trail is not None:
             replay.came = True
-            kept, context = self._sifted(subscription, replay.trail, batch)
+            kept, context, _ = self._sifted(subscription, replay.trail, batch)
             if kept is None:
                 return
             batch = kept
@@ -393,7 +386,7 @@ class Subscriptions:
                 context, replay = subscription.context, subscription.replay
                 if replay is not None and replay.trail is not None:
                     replay.came = True
-                    rows, cost, context = self._sifted_rows(subscription, replay.trail, batch, rows, cost)
+                    rows, cost, context, _ = self._sifted_rows(subscription, replay.trail, batch, rows, cost)
                 if cost:
                     parts.append((subscription.sink, share(rows, cost, context), rows))
         if parts:
@@ -419,7 +412,8 @@ class Subscriptions:
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
             return Sifted(None, subscription.context)
-        if sifted.batch is not batch:
+        if sifted.dropped is not None:
+            self._tell_dropped(subscription, batch, sifted.dropped)
             self._give(subscription, batch.cost - (0 if sifted.batch is None else sifted.batch.cost))
         return sifted
 
@@ -432,9 +426,15 @@ class Subscriptions:
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
             return SiftedRows((), 0, subscription.context)
-        if sifted.rows is not rows:
+        if sifted.dropped is not None:
+            self._tell_dropped(subscription, batch, sifted.dropped)
             self._give(subscription, cost - sifted.cost)
         return sifted
+
+    def _tell_dropped(self, subscription: Subscription, batch: MessageBatch, rows: RowNumbers) -> None:
+        if self.report_dropped:
+            dropped = dropped_of(batch, rows, subscription.context)
+            self._effects.append(Dropped(dropped))
 
     def _give(self, subscription: Subscription, cost: int) -> None:
         credit = subscription.take(cost)

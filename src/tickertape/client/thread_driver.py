@@ -16,7 +16,9 @@ from typing import Any, Self
 
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
+from tickertape.batch.layout import MessageBatch
 from tickertape.client import forks
+from tickertape.client.again import Handler
 from tickertape.client.beater import Beater
 from tickertape.client.beats import Interval
 from tickertape.client.core import Arrived, Lost, Opened
@@ -361,6 +363,10 @@ class ThreadDriver(Driver):
 
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
         self._handlers.run(handler, *arguments)
+
+    def _handle_each(self, handler: Handler, batch: MessageBatch) -> None:
+        for message in batch:
+            self._handlers.run(handler, message)
 
     def _room_again(self) -> None:
         with self._lock:
