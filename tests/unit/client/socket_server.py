@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,11 @@ class Session:
         self._subscriptions: dict[str, str] = {}
         self._sending = threading.Lock()
         self.credits: list[Credit] = []
+        self._windows: dict[str, int] = {}
+        self._rooms: dict[str, int] = {}
+        """Credit that is left, of replays."""
+        self._due: dict[str, deque[tuple[Command, MessageBatch | None]]] = {}
+        """What replays are still to be sent."""
 
     @property
     def subscribed(self) -> bool:
@@ -156,6 +162,9 @@ class Session:
             self.say(Resolved(id=command.id, journal="j1", start=0, end=end))
         elif isinstance(command, Credit):
             self.credits.append(command)
+            if command.sub_id in self._rooms:
+                self._rooms[command.sub_id] += command.bytes
+                self._replay(command.sub_id)
 
     def _log_on(self, command: Logon) -> None:
         server = self._server
@@ -211,6 +220,8 @@ class Session:
         if command.bookmark is None and command.positions is None:
             self._subscriptions[command.sub_id] = command.topic
             return
+        self._rooms[command.sub_id] = self._windows[command.sub_id] = command.credit
+        due = self._due[command.sub_id] = deque()
         start, stop = command.positions or (0, 1 << 60)
         position = 0
         for batch in list(server.log):
@@ -219,12 +230,28 @@ class Session:
             part = slice_batch(batch, begin, end) if begin < end else None
             part = None if part is None else select_topic(part, command.topic)
             if part is not None:
-                self.say(Deliver(sub_id=command.sub_id, next=position), part)
-        self.say(Completed(sub_id=command.sub_id, next=position))
+                step = len(part) if part.cost <= command.credit else 1
+                for at in range(0, len(part), step):
+                    piece = slice_batch(part, at, at + step)
+                    due.append((Deliver(sub_id=command.sub_id, next=position), piece))
+        due.append((Completed(sub_id=command.sub_id, next=position), None))
         if command.until_caught_up or command.positions is not None:
-            self.say(Ended(sub_id=command.sub_id))
+            due.append((Ended(sub_id=command.sub_id), None))
         else:
             self._subscriptions[command.sub_id] = command.topic
+        self._replay(command.sub_id)
+
+    def _replay(self, sub_id: str) -> None:
+        """Send of a replay what its credit allows."""
+        due = self._due[sub_id]
+        while due:
+            command, batch = due[0]
+            cost = 0 if batch is None else batch.cost
+            if cost > self._rooms[sub_id] < self._windows[sub_id]:
+                return
+            due.popleft()
+            self._rooms[sub_id] -= cost
+            self.say(command, batch)
 
 
 @contextlib.contextmanager
