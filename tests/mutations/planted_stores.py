@@ -15,6 +15,24 @@ _BOOKMARKS = "property/test_bookmark_stores.py"
 
 STORE_MUTATIONS: Final = (
     Mutation(
+        "offsets of an Arrow array may fall",
+        "batch/arrow.py",
+        "    if falls[at]:\n",
+        "    if falls[at] and not array:\n",
+        ("unit/client/test_chunks.py",),
+        promise="invariant 23",
+        tier="unit",
+    ),
+    Mutation(
+        "a batch that nobody can read is put into the publish store",
+        "client/chunks.py",
+        "        check_head(batch.head, batch.nbytes)\n",
+        "        assert batch.nbytes\n",
+        ("unit/client/test_publishing.py",),
+        promise="invariant 23",
+        tier="unit",
+    ),
+    Mutation(
         "a batch that is put is not synced",
         "client/publish_store/file.py",
         "            self._flush(segment, at, place)\n",

@@ -15,7 +15,7 @@ from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
 from tickertape.batch.assemble import check_body_bytes
 from tickertape.batch.builder import EncodedBodies, topic_bytes
-from tickertape.batch.format import I1, I4, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
+from tickertape.batch.format import I1, I4, I8, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +26,7 @@ COLUMNS_DEFAULT: Final = ("topic", "publisher", "sequence", "timestamp", "data")
 """What `to_arrow` gives when it is not told."""
 _TOPICS_CACHED: Final = 1024
 _SCHEMAS_CACHED: Final = 64
+_INVALID_ARRAY_CURE: Final = "Call validate(full=True) where the array comes from."
 
 
 def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.RecordBatch:
@@ -202,15 +203,10 @@ def array_pieces(array: pa.Array, cost_max: int, beside: Int64s | None = None) -
     """Slices of a binary or string `array`, each of about `cost_max` or one value. `beside`: the bytes that
     each value brings along.
 
-    Raises `BadMessage` for other types and for nulls.
+    Raises `BadMessage` for other types, for nulls and for offsets that no array may have.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    _check_bodies(array)
-    if isinstance(array, (pa.BinaryViewArray, pa.StringViewArray)):
-        array = array.cast(pa.large_binary())  # what follows knows no views
-    lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+    array, offsets = _checked(array)
+    lengths = lengths_of(offsets)
     ends = np.cumsum(lengths + message_cost_bytes + (0 if beside is None else beside))
     start = begin = 0
     while start < len(lengths):
@@ -233,13 +229,50 @@ def _check_bodies(array: pa.Array) -> None:
         raise BadMessage(f"{array.null_count} of {len(array)} values are null; a message has a body")
 
 
+def _checked(array: pa.Array) -> tuple[pa.Array, Int64s]:
+    """A binary or string `array`, cast if it is one of views, and its offsets, one more than it has values.
+
+    Arrow itself checks them only when it is asked to: an array that comes from a file, another library or
+    another process may have offsets that fall, or that point behind its data.
+    """
+    import pyarrow as pa
+
+    _check_bodies(array)
+    if isinstance(array, (pa.BinaryViewArray, pa.StringViewArray)):
+        try:
+            array.view(pa.binary_view()).validate(full=True)
+        except pa.ArrowException as error:
+            raise BadMessage(f"Cannot publish an Arrow array: {error}. {_INVALID_ARRAY_CURE}") from error
+        array = array.cast(pa.large_binary())  # what follows knows no views
+    if not len(array):
+        return array, np.zeros(1, I8)
+    _, places, data = array.buffers()
+    large = isinstance(array, (pa.LargeBinaryArray, pa.LargeStringArray))
+    stored = np.frombuffer(places, I8 if large else I4)
+    offsets: Int64s = stored[array.offset : array.offset + len(array) + 1].astype(I8)
+    falls = offsets[1:] < offsets[:-1]  # compared, not subtracted: a difference could overflow
+    at = int(falls.argmax())
+    if falls[at]:
+        raise BadMessage(
+            f"Cannot publish an Arrow array: offset {at + 1} ({offsets[at + 1]}) is below the one before it "
+            f"({offsets[at]}). {_INVALID_ARRAY_CURE}"
+        )
+    size = 0 if data is None else data.size
+    if offsets[0] < 0 or offsets[-1] > size:
+        raise BadMessage(
+            f"Cannot publish an Arrow array: its offsets go from {offsets[0]} to {offsets[-1]}, and it has "
+            f"{size} bytes of values. {_INVALID_ARRAY_CURE}"
+        )
+    return array, offsets
+
+
 def batch_from_arrow(
     topic: str, array: pa.Array, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
     """A batch of one run whose bodies are the values of a binary or string `array` as they lie, not copied.
 
-    Large and view variants are cast. Raises `BadMessage` for other types and for nulls, `MessageTooLarge`,
-    `BadTopic`, and `UsageError` for an empty array.
+    View variants are cast. Raises `BadMessage` for other types, for nulls and for invalid offsets,
+    `MessageTooLarge`, `BadTopic`, and `UsageError` for an empty array.
     """
     topic_bytes(topic)
     return encode_array(array).batch(
@@ -250,11 +283,10 @@ def batch_from_arrow(
 def encode_array(array: pa.Array) -> EncodedBodies:
     """The values of a binary or string `array` as the bodies of one run, as they lie, and summed.
 
-    Large and view variants are cast. Raises `BadMessage` for other types and for nulls, `MessageTooLarge`,
-    and `UsageError` for an empty array.
+    View variants are cast. Raises `BadMessage` for other types, for nulls and for invalid offsets,
+    `MessageTooLarge`, and `UsageError` for an empty array.
     """
     offsets, bodies = _offsets_and_bodies(array)
-    check_body_bytes(len(bodies))
     lengths = lengths_of(offsets)
     longest = int(lengths.max(initial=0))
     if longest > message_bytes_max:
@@ -264,18 +296,11 @@ def encode_array(array: pa.Array) -> EncodedBodies:
 
 def _offsets_and_bodies(array: pa.Array) -> tuple[Int32s, memoryview]:
     """Offsets from 0 and the bytes they point into."""
-    import pyarrow as pa
-
-    _check_bodies(array)
-    if isinstance(array, (pa.LargeBinaryArray, pa.LargeStringArray, pa.BinaryViewArray, pa.StringViewArray)):
-        try:
-            array = array.cast(pa.binary())
-        except pa.ArrowInvalid as error:
-            raise MessageTooLarge(f"values of one array do not fit a batch: {error}; slice it") from error
+    array, offsets = _checked(array)
     if not len(array):
         raise UsageError("a batch has at least one message")
-    _, places, data = array.buffers()
-    offsets = np.frombuffer(places, I4)[array.offset : array.offset + len(array) + 1]
     first, last = int(offsets[0]), int(offsets[-1])
+    check_body_bytes(last - first)
+    data = array.buffers()[2]
     bodies = memoryview(b"") if data is None else memoryview(data)[first:last]
-    return offsets - offsets[0], bodies.cast("B")
+    return (offsets - first).astype(I4), bodies.cast("B")

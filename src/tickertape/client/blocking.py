@@ -167,8 +167,8 @@ class Client(
         `table`: a table, record batch or reader of pyarrow, an array or chunked array, or anything that hands
         out an Arrow stream. `column`: the one with the bodies, binary or string; by default `data`, or the
         only one. Other columns are not published. `timeout` as in `publish_batch`. Raises `UsageError` where
-        there is no such column, `BadMessage` for other types and for nulls, and what `publish` raises;
-        messages before may have been published.
+        there is no such column, `BadMessage` for other types, for nulls and for invalid offsets, and what
+        `publish` raises; messages before may have been published.
         """
         return self._publish_chunks(
             topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes), timeout

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from tickertape.base.errors import UsageError
+from tickertape.base.errors import BadBatch, BadMessage, UsageError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.arrow import array_pieces, body_arrays, encode_array
 from tickertape.batch.builder import EncodedBodies, encode_bodies, lengths_in
+from tickertape.batch.check import check_head
 from tickertape.batch.format import I8
 from tickertape.batch.layout import MessageBatch
 from tickertape.payload.bodies import encode, encode_all
@@ -33,6 +34,21 @@ class Chunk(NamedTuple):
     messages: int
     body_bytes: int
     make: MakeBatch
+
+
+def checked(batch: MessageBatch) -> MessageBatch:
+    """`batch`, if every server and every publish store can read it back; its bodies are not looked at.
+
+    A batch that nobody can read would end each connection on which a publish store sends it, and hold back
+    everything behind it. Raises `BadMessage`.
+    """
+    try:
+        check_head(batch.head, batch.nbytes)
+    except BadBatch as error:
+        raise BadMessage(
+            f"Cannot publish these messages: {error}. Check where the bodies come from."
+        ) from error
+    return batch
 
 
 def chunks_of_messages(

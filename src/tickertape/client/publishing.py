@@ -23,7 +23,7 @@ from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.answers import check_frame, check_persisted, check_processed, check_refused
 from tickertape.client.backlog import AFTER_BACKLOG, Backlog
-from tickertape.client.chunks import MakeBatch
+from tickertape.client.chunks import MakeBatch, checked
 from tickertape.client.effects import Effect, Room, Tell
 from tickertape.client.kept import Kept
 from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
@@ -166,13 +166,13 @@ class Publishing:
             self._flush_lane(lane)
         self._make_room(lane, body_bytes + count * message_cost_bytes)
         if not lane.sequenced:
-            batch = make()
+            batch = checked(make())
             self.unfinished = True
             self._transmit(lane, Stored(0, 0, batch))
             return None
         self._settle_put(lane)
         first = lane.base
-        batch = make(publisher=self._publisher, first_sequence=first)
+        batch = checked(make(publisher=self._publisher, first_sequence=first))
         self.unfinished = True
         stored = Stored(first, first + count - 1, batch)
         assert self._store is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from tickertape.base.errors import BadMessage, BadTopic, UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_arrow, batch_from_bodies, merge
+from tickertape.batch.arrow import array_pieces
 
 
 def test_default_columns_and_types() -> None:
@@ -101,3 +103,42 @@ def test_pyarrow_is_imported_only_when_asked_for() -> None:
     code = "import sys, tickertape.batch; sys.exit('pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False)
     assert done.returncode == 0
+
+
+def array_with(kind: pa.DataType, offsets: list[int], data: bytes = b"hello") -> pa.Array:
+    code = "q" if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) else "i"
+    places = pa.py_buffer(struct.pack(f"<{len(offsets)}{code}", *offsets))
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [None, places, pa.py_buffer(data)])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        array_with(pa.binary(), [0, 3, 2, 5]),
+        array_with(pa.string(), [0, 3, 2, 5]),
+        array_with(pa.binary(), [0, -3, 5]),
+        array_with(pa.binary(), [0, -(2**31), 5]),
+        array_with(pa.binary(), [0, 100, 5])[:1],
+        array_with(pa.large_binary(), [0, 3, 2, 5]),
+        array_with(pa.large_string(), [0, 3, 2, 5]),
+        array_with(pa.large_binary(), [0, 2**40, 5]),
+        array_with(pa.large_binary(), [0, 2**40, 5])[:1],
+        pa.Array.from_buffers(
+            pa.binary_view(),
+            1,
+            [None, pa.py_buffer(struct.pack("<i4sii", 20, b"hell", 0, 3)), pa.py_buffer(b"hello")],
+        ),
+    ],
+)
+def test_array_with_invalid_offsets_is_refused(array: pa.Array) -> None:
+    # Arrow takes them: it looks at the offsets only on validate(full=True).
+    with pytest.raises(BadMessage, match="Cannot publish an Arrow array"):
+        list(array_pieces(array, 1_000))
+    with pytest.raises(BadMessage, match="Cannot publish an Arrow array"):
+        batch_from_arrow("t", array)
+
+
+def test_array_of_a_slice_far_behind_the_first_offset_is_taken() -> None:
+    array = array_with(pa.large_binary(), [2, 2, 4, 5])[1:]
+    assert batch_from_arrow("t", array).bodies_list() == [b"ll", b"o"]
+    assert [piece.to_pylist() for piece in array_pieces(array, 1)] == [[b"ll"], [b"o"]]

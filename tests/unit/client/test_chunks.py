@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
 
 import pyarrow as pa
@@ -59,6 +60,13 @@ def test_tables_readers_and_chunks_of_arrays() -> None:
     for source in sources:
         chunks = list(chunks_of_table("orders", source, None, lambda: 1_000))
         assert [body for chunk in chunks for body in chunk.make().bodies_list()] == [b"a", b"b", b"c"]
+
+
+def test_array_whose_offsets_fall_is_refused() -> None:
+    offsets = pa.py_buffer(struct.pack("<4i", 0, 3, 2, 5))
+    array = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"hello")])
+    with pytest.raises(BadMessage, match="offset 2"):
+        list(chunks_of_table("orders", array, None, lambda: 1_000))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import struct
+from functools import partial
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, START, Peer, bodies, publish
 from tickertape.base.errors import (
     BadCommand,
+    BadMessage,
     BadTopic,
     Closed,
     Disconnected,
@@ -19,7 +22,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import batch_bytes_target, foreign_sequences_max, message_bytes_max
 from tickertape.base.names import publisher_id
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.builder import EncodedBodies, batch_from_bodies
 from tickertape.client.effects import FailedWrite, Hangup, Resolve, Room
 from tickertape.client.publish_store import MemoryPublishStore, Stored
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
@@ -126,6 +129,19 @@ def test_many_bodies_go_as_one_frame_behind_what_was_gathered() -> None:
 
 
 # -- recorded and unrecorded topics -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_batch_that_no_server_can_read_is_neither_stored_nor_sent(stored: bool) -> None:
+    peer = Peer(MemoryPublishStore() if stored else None).connect()
+    falling = struct.pack("<4i", 0, 3, 2, 5)
+    invalid = EncodedBodies(3, b"hello", falling, 0)
+    with pytest.raises(BadMessage, match="body offset 2"):
+        peer.core.publishing.publish_whole("orders", 3, 5, partial(invalid.batch, "orders"))
+    assert peer.sent() == []
+    publish(peer, b"good")
+    assert bodies(peer.published()) == [[b"good"]]
+    assert peer.core.publishing.unpersisted_count() == stored
 
 
 def test_unrecorded_topics_travel_apart_and_unsequenced() -> None:
