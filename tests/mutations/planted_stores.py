@@ -24,6 +24,15 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "messages accepted as recorded leave the publish store for a server that records them not",
+        "client/resending.py",
+        "        if topic is not None:\n",
+        "        if topic is None:\n",
+        ("unit/client/test_resending.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
         "a batch that nobody can read is put into the publish store",
         "client/chunks.py",
         "        check_head(batch.head, batch.nbytes)\n",

@@ -18,6 +18,7 @@ from tickertape.base.errors import (
     PeerError,
     StoreError,
     TickertapeError,
+    TopicNotRecorded,
     UsageError,
     error_from_code,
 )
@@ -177,7 +178,7 @@ class ClientCore:
         self.standing.ready(accepted)
         try:
             self.publishing.logged_on(accepted.last_persisted, now)
-        except StoreError as error:  # it cannot be read: that ends the connection, and says why
+        except (StoreError, TopicNotRecorded) as error:  # that ends the connection, and says why
             self._hang_up(error)
             return
         if self.publishing.store is not None:
@@ -208,7 +209,10 @@ class ClientCore:
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
         """Use this publish store. Raises `UsageError` while another one holds messages."""
-        self.publishing.set_store(store, now)
+        try:
+            self.publishing.set_store(store, now)
+        except TopicNotRecorded as error:  # it was told, and the store is in use
+            self._hang_up(error)
 
     def publish(
         self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
@@ -383,7 +387,7 @@ class ClientCore:
                 return
             try:
                 self._command(event.command, event.batch, now)
-            except (PeerError, StoreError) as error:
+            except (PeerError, StoreError, TopicNotRecorded) as error:
                 self._hang_up(error)
             if self.subscriptions.grants or self.subscriptions.leaving:
                 self._run_errands()

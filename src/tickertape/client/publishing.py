@@ -14,23 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tickertape.base.errors import Closed, Disconnected, PublisherTakenOver, StoreError, TickertapeError
+from tickertape.base.errors import (
+    Closed,
+    Disconnected,
+    PublisherTakenOver,
+    StoreError,
+    TickertapeError,
+    TopicNotRecorded,
+)
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.base.names import check_topic, publisher_id
 from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.layout import MessageBatch
-from tickertape.batch.select import select
-from tickertape.client.answers import check_frame, check_persisted, check_processed, check_refused
-from tickertape.client.backlog import AFTER_BACKLOG, Backlog
+from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.chunks import MakeBatch, checked
 from tickertape.client.effects import Effect, Room, Tell
 from tickertape.client.kept import Kept
-from tickertape.client.lane import CLOSED, NOBODY, InFlight, Lane, Run
+from tickertape.client.lane import CLOSED, NOBODY, Lane, Run
 from tickertape.client.lanes import Lanes
+from tickertape.client.outstanding import Outstanding
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.recording import Flags, Recording
-from tickertape.client.refusals import Refusals, partly
+from tickertape.client.resending import Resending
 from tickertape.client.room import as_store_error, check_new_store, check_size, no_room, not_stored, room_in
 from tickertape.client.takeover import first_sequence, next_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
@@ -62,17 +68,17 @@ class Publishing:
         self.eager = False  # acknowledgements are conflated: nothing that is gathered waits for one
         self._storing_failed = False
         """Whether the application was told that the store takes nothing."""
-        self._frame = 0
-        self._sent_sequence = 0
-        self._last_persisted = 0
         self._taken_over: PublisherTakenOver | None = None
-        self._backlog: Backlog | None = None
-        """What has to be sent again before anything else of recorded topics."""
+        self._outstanding = Outstanding(self._lanes, effects)
+        transmit = partial(self._transmit, self._recorded)
+        self._resending = Resending(self._lanes, self.recording, transmit, self._unsequence)
         self._backlog_end = 0
+        self._own_from = 1
+        """The first sequence that this client gave to messages of its publish store."""
         self.kept: Kept | None = None
         """How more of what is gathered goes straight into the store, where that is possible."""
         self._last_owner = NOBODY
-        self.refusals = Refusals(effects)
+        self.refusals = self._outstanding.refusals
         self.starved = False
         """Whether a publish found no room since there was more."""
         self.run: Run = CLOSED
@@ -185,12 +191,12 @@ class Publishing:
         for lane in (self._recorded, self._unrecorded):
             if lane.count:
                 self._flush_lane(lane)
-        return self._frame if self._backlog is None else AFTER_BACKLOG
+        return AFTER_BACKLOG if self._resending.active else self._outstanding.frame
 
     def answered(self, frame: int) -> bool:
         """Whether every frame up to this one, as `flush_lanes` gave it, has its answer."""
         if frame == AFTER_BACKLOG:
-            if self._backlog is not None:
+            if self._resending.active:
                 return False
             frame = self._backlog_end
         oldest = self._lanes.oldest_in_flight()
@@ -204,7 +210,7 @@ class Publishing:
 
     def unsettled(self) -> bool:
         """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
-        return self._lanes.unsettled or self._taken_over is not None or self._backlog is not None
+        return self._lanes.unsettled or self._taken_over is not None or self._resending.active
 
     def check_taken_over(self) -> None:
         """Raise `PublisherTakenOver` when another process published under this name."""
@@ -236,22 +242,23 @@ class Publishing:
     def set_store(self, store: PublishStore | None, now: Now) -> None:
         """Use `store` from here on. Raises `StoreError`; `UsageError` while the old one still holds messages.
 
-        After `PublisherTakenOver` the old one may hold them: nobody will send them.
+        After `PublisherTakenOver` and `TopicNotRecorded` the old one may hold them: nobody sends them.
         """
-        check_new_store(store, 0 if self._taken_over is not None else self.unpersisted_count())
+        given_up = self._taken_over is not None or self._resending.refused is not None
+        check_new_store(store, 0 if given_up else self.unpersisted_count())
         lane = self._recorded
         if store is not None:
             store.attach(self._name)
         self._close_run()
         if self._connected and lane.count:
             self._flush_lane(lane)
-        self._taken_over = None
-        self._store = store
+        self._taken_over = self._resending.refused = None
+        self._store = self._outstanding.store = store
         self._appending = store if isinstance(store, AppendingPublishStore) else None
         lane.sequenced = store is not None
         if store is not None:
-            self._sent_sequence = store.last_sequence
-            lane.base = next_sequence(store, self._last_persisted, now)
+            self._outstanding.sent_sequence = store.last_sequence
+            lane.base = self._own_from = next_sequence(store, self._outstanding.last_persisted, now)
         self._lanes.of_topic.clear()
         if self._connected:
             self._resume(now)
@@ -267,18 +274,21 @@ class Publishing:
         """A new connection is ready: discard what is persisted, resend the rest in order.
 
         When another process published under this name, what is held stays as it is: see `taken_over`. Raises
-        `StoreError`.
+        `StoreError`, and `TopicNotRecorded` when this server cannot take what the store holds.
         """
         self._lanes.of_topic.clear()
         self._close_run()
         try:
             if self._recorded.count:
                 self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
-            self._frame = 0
+            self._outstanding.frame = 0
             self._refusal = None
-            self._last_persisted = last_persisted
+            self._outstanding.last_persisted = last_persisted
             self._recorded.idle = self._unrecorded.idle = True
+            self.recording.assume(self._own_from, self._recorded.base - 1)
             self._resume(now)
+        except TopicNotRecorded:
+            raise
         except Exception as error:
             raise as_store_error(error) from error
         self._storing_failed = False
@@ -290,9 +300,10 @@ class Publishing:
         `storing`: whether the store takes what is published meanwhile. Returns what `put_gathered` returns.
         """
         self._refusal = refusal
-        self._backlog = None
+        self._resending.stop()
         self._storing = storing
         self._close_run()
+        self.recording.assume(self._own_from, self._recorded.base + self._recorded.count - 1)
         self._lanes.disconnect()
         return self.put_gathered()
 
@@ -314,59 +325,25 @@ class Publishing:
 
     def persisted(self, command: Persisted) -> None:
         """Settle every recorded frame up to the one named, and every sequence up to the one named."""
-        known = None if self._store is None else max(self._sent_sequence, self._last_persisted)
-        check_persisted(command, self._frame, known)
-        lane, sequence = self._recorded, command.sequence
-        while lane.in_flight and (number := next(iter(lane.in_flight))) <= command.frame:
-            sequence = max(sequence, lane.in_flight.pop(number).last)
-        if self._store is not None and sequence:
-            self._store.discard(sequence)
-            if self._backlog is not None:
-                self._backlog.discarded(sequence)
+        sequence = self._outstanding.persisted(command)
+        if sequence:
+            self._resending.discarded(sequence)
             self._measure()
-        self._settled(lane)
+        self._settled(self._recorded)
 
     def processed(self, command: Processed) -> None:
         """Settle one unrecorded frame; it says nothing about any other."""
-        check_frame(command.frame, self._frame)
-        for lane in (self._unrecorded, self._recorded):
-            frame = lane.in_flight.get(command.frame)
-            if frame is not None:
-                check_processed(command, frame)
-                del lane.in_flight[command.frame]
-                self._settled(lane)
+        for lane in self._outstanding.processed(command):
+            self._settled(lane)
 
     def rejected(self, command: Rejected) -> None:
         """Settle one frame that the server refused, or what it refused of one."""
-        check_frame(command.frame, self._frame)
-        for lane in (self._recorded, self._unrecorded):
-            frame = lane.in_flight.get(command.frame)
-            if frame is None:
-                continue
-            check_refused(command, frame)
-            if command.refused and self._refused_in_part(lane, frame, command):
-                continue
-            del lane.in_flight[command.frame]
-            if frame.batch is not None and self._store is not None:
-                self._store.replace(frame.first, frame.last, None)
-                self._measure()
-            self.refusals.add(command, frame.messages, frame.batch)
+        lanes = self._outstanding.rejected(command)
+        self._measure()
+        for lane in lanes:
             self._settled(lane)
 
     # -- inside -----------------------------------------------------------------------------------------
-
-    def _refused_in_part(self, lane: Lane, frame: InFlight, command: Rejected) -> bool:
-        """Let go of what was refused of a frame; the rest waits for its answer. False when none is left."""
-        parts = partly(frame, command)
-        if parts is None:
-            return False
-        refused, rest = parts
-        if refused is not None and self._store is not None:
-            self._store.replace(frame.first, frame.last, rest.batch)
-            self._measure()
-        lane.in_flight[command.frame] = rest
-        self.refusals.add(command, frame.messages - rest.messages, refused)
-        return True
 
     def _find_lane(self, topic: str, *, own: bool = False) -> Lane:
         if not own:
@@ -425,67 +402,56 @@ class Publishing:
     def _transmit_put(self, stored: Stored) -> None:
         self._recorded.clear(stored.last + 1)
         self._measure()
-        if self._connected and self._backlog is None:
+        if self._connected and not self._resending.active:
             self._transmit(self._recorded, stored)
 
-    def _transmit(self, lane: Lane, stored: Stored) -> None:
-        self._frame += 1
-        lane.idle = self.eager and self._backlog is None
-        batch = stored.batch
-        self._sent_sequence = max(self._sent_sequence, stored.last)  # 0 of an unsequenced lane
-        kept = batch if lane.sequenced else None
-        lane.in_flight[self._frame] = InFlight(stored.first, stored.last, batch.count, kept)
-        self._send_frame(Publish(frame=self._frame, sequenced=lane.sequenced), batch)
+    def _transmit(self, lane: Lane, stored: Stored) -> int:
+        frame = self._outstanding.sent(lane, stored)
+        lane.idle = self.eager and not self._resending.active
+        self._send_frame(Publish(frame=frame, sequenced=lane.sequenced), stored.batch)
+        return frame
 
     def _resume(self, now: Now) -> None:
         """Send again what the store holds, unless another process published under this name."""
-        store, lane, last = self._store, self._recorded, self._last_persisted
-        self._backlog = None
+        store, lane, last = self._store, self._recorded, self._outstanding.last_persisted
+        self._resending.stop()
         if store is None:
             return
-        self._taken_over = taken_over(self._name, store.held(), self._sent_sequence, last)
+        self._taken_over = taken_over(self._name, store.held(), self._outstanding.sent_sequence, last)
         if self._taken_over is not None:
             return
         store.discard(self.recording.last_certain(store.held(), last))
         if last >= lane.base:
             lane.base = first_sequence(last, now)
-        self._backlog = Backlog(store)
+        self._resending.begin(store)
         self._resend()
 
     def _resend(self) -> None:
         """Send as much of the backlog as may be on its way."""
-        backlog, store = self._backlog, self._store
-        assert backlog is not None
-        assert store is not None
-        while backlog.room(self._lanes.oldest_in_flight()):
-            stored = backlog.take()
-            if stored is None:
-                self._backlog = None
-                self._backlog_end = self._frame
-                self._settled(self._recorded)
-                return
-            apart = self.recording.unrecorded(stored.batch)
-            if apart is None:
-                self._transmit(self._recorded, stored)
-            else:
-                self._split(store, stored, apart)
-            backlog.sent(self._frame, stored.batch.nbytes)
+        known = self._resending.refused is not None
+        try:
+            done = self._resending.go_on()
+        except TopicNotRecorded as error:
+            if not known:
+                self._effects.append(Tell(error))
+            # As if this server had never been there: what is published from here on is kept, too.
+            self.recording.take_back()
+            self._lanes.of_topic.clear()
+            self._refusal = Disconnected(str(error))
+            raise
+        if done:
+            self._backlog_end = self._outstanding.frame
+            self._settled(self._recorded)
 
-    def _split(self, store: PublishStore, stored: Stored, apart: Flags) -> None:
-        # Stored while it was not known what the server records: only recorded topics carry sequences.
-        first, last, batch = stored
-        rest = None if apart.all() else select(batch, ~apart)
-        store.replace(first, last, rest)
-        self._unrecorded.add_some(batch, apart)
+    def _unsequence(self, stored: Stored, chosen: Flags) -> int:
+        self._unrecorded.add_some(stored.batch, chosen)
         self._flush_lane(self._unrecorded)
-        if rest is not None:
-            sequences = rest.sequences
-            self._transmit(self._recorded, Stored(int(sequences[0]), int(sequences[-1]), rest))
+        return self._outstanding.frame
 
     def _settled(self, lane: Lane) -> None:
-        if self._backlog is not None:
+        if self._resending.active:
             self._resend()
-        if self._backlog is not None and lane is self._recorded:
+        if self._resending.active and lane is self._recorded:
             return
         if lane.count:
             self._flush_lane(lane)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.errors import BadCommand, BadTopic
+from tickertape.base.limits import servers_hurried_max
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.publish_store.protocol import Stored
 from tickertape.wire.settling import QUEUE_TOPIC
@@ -32,21 +33,55 @@ class Recording:
     def __init__(self) -> None:
         self._recorded: TopicSet | None = None
         self._validated: frozenset[str] = frozenset()
+        self._before: tuple[TopicSet | None, frozenset[str]] = (None, frozenset())
+        self._assumed: tuple[int, int] | None = None
+        """Sequences of messages that were accepted before a server said anything; None until one has."""
+        self._seen: dict[frozenset[str] | None, TopicSet | None] = {}
+        """What servers recorded so far, each answer once."""
 
     def told(self, recorded: Iterable[str] | None, validated: Iterable[str]) -> None:
         """What the server said: names and patterns that it records, None = all; names that it validates.
         Raises `BadCommand` for a pattern that is none: then nothing has changed."""
         topics: TopicSet | None = None
-        if recorded is not None:
+        said = None if recorded is None else frozenset(recorded)
+        if said is not None:
             # The language of filters takes longer to import than all the rest of a client.
             from tickertape.filter.topic_set import TopicSet
 
             try:
-                topics = TopicSet(recorded)
+                topics = TopicSet(said)
             except BadTopic as error:
                 raise BadCommand(f"what the server records cannot be told: {error}") from None
+        self._before = self._recorded, self._validated
         self._recorded = topics
         self._validated = frozenset(validated)
+        if len(self._seen) < servers_hurried_max or said in self._seen:
+            self._seen[said] = topics
+        else:
+            self._seen[None] = None  # nobody asks so many servers: from here on all topics count as recorded
+
+    def take_back(self) -> None:
+        """The server that spoke last is not used after all: what the one before it said counts again."""
+        self._recorded, self._validated = self._before
+
+    def assume(self, first: int, last: int) -> None:
+        """Messages `first` to `last` were accepted while every topic counted as recorded. Only the first call
+        after a server spoke counts."""
+        if self._seen and self._assumed is None:
+            self._assumed = first, last
+
+    def promised(self, batch: MessageBatch, apart: Flags) -> str | None:
+        """The topic of a message of `batch`, one of those `apart`, that was accepted as recorded; or None.
+
+        A message was not when it was accepted before the first logon, to a topic that no server recorded.
+        """
+        first, last = self._assumed or (1, 0)
+        others = [
+            i for i, topic in enumerate(batch.topics) if any(_in(topic, one) for one in self._seen.values())
+        ]
+        index = np.zeros(batch.count, np.int32) if batch.topic_index is None else batch.topic_index
+        promised = apart & ((batch.sequences < first) | (batch.sequences > last) | np.isin(index, others))
+        return batch.topics[int(index[promised.argmax()])] if promised.any() else None
 
     def __contains__(self, topic: str) -> bool:
         return self._recorded is None or topic in self._recorded or topic == QUEUE_TOPIC
@@ -77,3 +112,7 @@ class Recording:
             if self.validates(batch.topics):
                 return first - 1
         return last
+
+
+def _in(topic: str, recorded: TopicSet | None) -> bool:
+    return recorded is None or topic in recorded

@@ -1,0 +1,102 @@
+"""Sends the publish store again on a new connection, in order and bounded, as far as the server records it.
+
+Must never send a message of a publish store unsequenced that was accepted as recorded, nor send anything past
+it: with a later sequence persisted, the server would drop it as a duplicate and acknowledge it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tickertape.base.errors import TopicNotRecorded
+from tickertape.batch.select import select
+from tickertape.client.backlog import Backlog
+from tickertape.client.lanes import Lanes
+from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.client.recording import Flags, Recording
+
+
+class Resending:
+    """The backlog of one connection at a time.
+
+    `transmit(stored)` sends a batch with its sequences, `unsequence(stored, chosen)` sends the chosen
+    messages of one without; both return the number of the frame.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        recording: Recording,
+        transmit: Callable[[Stored], int],
+        unsequence: Callable[[Stored, Flags], int],
+    ) -> None:
+        self._lanes = lanes
+        self._recording = recording
+        self._transmit = transmit
+        self._unsequence = unsequence
+        self._store: PublishStore | None = None
+        self._backlog: Backlog | None = None
+        self.refused: TopicNotRecorded | None = None
+        """Why the last connection could not take what the store holds; None once one could."""
+
+    @property
+    def active(self) -> bool:
+        """Whether something has to be sent again before anything else of recorded topics."""
+        return self._backlog is not None
+
+    def begin(self, store: PublishStore) -> None:
+        """A new connection, or a new store: everything that `store` holds is to be sent."""
+        self._store = store
+        self._backlog = Backlog(store)
+
+    def stop(self) -> None:
+        """There is no connection, or nothing to be sent."""
+        self._backlog = None
+
+    def discarded(self, sequence: int) -> None:
+        """The store let go of everything up to `sequence`."""
+        if self._backlog is not None:
+            self._backlog.discarded(sequence)
+
+    def go_on(self) -> bool:
+        """Send as much as may be on its way; whether that was the last of it.
+
+        Raises `TopicNotRecorded`, and `StoreError` where the store cannot be read: the connection has to end.
+        """
+        backlog = self._backlog
+        assert backlog is not None
+        while backlog.room(self._lanes.oldest_in_flight()):
+            stored = backlog.take()
+            if stored is None:
+                self._backlog = self.refused = None
+                return True
+            apart = self._recording.unrecorded(stored.batch)
+            frame = self._transmit(stored) if apart is None else self._split(stored, apart)
+            backlog.sent(frame, stored.batch.nbytes)
+        return False
+
+    def _split(self, stored: Stored, apart: Flags) -> int:
+        # Stored while it was not known what the server records: only recorded topics carry sequences.
+        first, last, batch = stored
+        topic = self._recording.promised(batch, apart)
+        if topic is not None:
+            self._backlog = None
+            self.refused = self._cannot_send(topic)
+            raise self.refused
+        assert self._store is not None
+        rest = None if apart.all() else select(batch, ~apart)
+        self._store.replace(first, last, rest)
+        frame = self._unsequence(stored, apart)
+        if rest is not None:
+            sequences = rest.sequences
+            frame = self._transmit(Stored(int(sequences[0]), int(sequences[-1]), rest))
+        return frame
+
+    def _cannot_send(self, topic: str) -> TopicNotRecorded:
+        assert self._store is not None
+        count = self._store.unpersisted_count()
+        return TopicNotRecorded(
+            f"Cannot send the messages of the publish store: the server does not record topic {topic!r}, and "
+            f"messages were accepted for it as recorded. The store keeps all {count} message(s). Record the "
+            "topic on that server, or connect to one that does"
+        )
