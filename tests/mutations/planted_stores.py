@@ -33,6 +33,15 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a client that closes accepts messages until it has hung up",
+        "client/publishing.py",
+        "            if self._ended:\n",
+        "            if not self:\n",
+        ("unit/client/test_closing.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
         "a batch that nobody can read is put into the publish store",
         "client/chunks.py",
         "        check_head(batch.head, batch.nbytes)\n",

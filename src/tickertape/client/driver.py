@@ -271,6 +271,18 @@ class Driver(ABC):
             why = "" if lost is None else f" ({lost.__cause__})"
             raise Disconnected(f"there is no connection{why}, and {full}") from full
 
+    def _tell_unanswered(self) -> None:
+        """The client closes without the answers to what was published: say how much that is."""
+        count = self._publishing.unanswered_count()
+        if count:
+            self._handlers.tell(
+                Disconnected(
+                    f"Cannot send everything before client {self.name!r} closes: {count} message(s) have no "
+                    "answer from a server. Call publish_flush() first, give close() more time, or use a "
+                    "FilePublishStore"
+                )
+            )
+
     def _not_in_a_fight(self, *, handling_loss: bool) -> None:
         # Two clients of one name whose handlers connect again would throw each other out for ever.
         if handling_loss and self._core.standing.displaced is not None:

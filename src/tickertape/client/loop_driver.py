@@ -90,10 +90,11 @@ class LoopDriver(Driver):
         """Send what was published, wait until the server has it, and disconnect. Further calls raise
         `Closed`.
 
+        `publish` raises it from the beginning on, in other tasks too.
         `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled, and one
         that goes on all the same is left to itself. Never raises but when it is cancelled, and then it is
-        closed all the same: what went wrong is told to the exception listener. A publish store keeps what is
-        not persisted. In a forked child nothing happens.
+        closed all the same: the exception listener is told what went wrong, and how many messages have no
+        answer. A publish store keeps what is not persisted. In a forked child nothing happens.
         """
         if self._core.closed or self._forked:
             return
@@ -101,14 +102,20 @@ class LoopDriver(Driver):
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
         link = self._link
+        self._publishing.end()
+        self._room.wake()
+        answered = False
         try:
             if self.connected and self._loop is loop and self._core.settler.unsettled():
-                await self._flush_before_close(seconds)
+                answered = await self._flush_before_close(seconds)
         except asyncio.CancelledError:
+            self._tell_unanswered()
             self._shut()
             if link is not None:
                 link.discard(Disconnected("closing was cancelled"))
             raise
+        if not answered:
+            self._tell_unanswered()
         self._shut()
         try:
             if link is not None and self._loop is loop:
@@ -345,11 +352,14 @@ class LoopDriver(Driver):
         except RuntimeError:
             return not loop.is_running()
 
-    async def _flush_before_close(self, seconds: float | None) -> None:
+    async def _flush_before_close(self, seconds: float | None) -> bool:
+        """Whether the server has everything."""
         try:
             await self.publish_flush(timeout=seconds, level="processed")
         except TickertapeError as error:
             self._handlers.tell(error)
+            return False
+        return True
 
     def _shut(self) -> None:
         refused = self._publishing.refusals.take()

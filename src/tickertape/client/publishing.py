@@ -34,6 +34,7 @@ from tickertape.client.kept import Kept
 from tickertape.client.lane import CLOSED, NOBODY, Lane, Run
 from tickertape.client.lanes import Lanes
 from tickertape.client.outstanding import Outstanding
+from tickertape.client.publish_store.memory import MemoryPublishStore
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.recording import Flags, Recording
 from tickertape.client.resending import Resending
@@ -64,6 +65,8 @@ class Publishing:
         self.recording = Recording()
         """What the server said about topics."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
+        self._ended = False
+        """The application is closing the client: nothing more is accepted."""
         self._storing = True
         self.eager = False  # acknowledgements are conflated: nothing that is gathered waits for one
         self._storing_failed = False
@@ -212,6 +215,21 @@ class Publishing:
         """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
         return self._lanes.unsettled or self._taken_over is not None or self._resending.active
 
+    def end(self) -> None:
+        """Refuse messages with `Closed` from here on. Accepted ones go on, and so do settlements."""
+        self._ended = True
+        self._close_run()
+        self._lanes.of_topic.clear()
+
+    def unanswered_count(self) -> int:
+        """Messages that end with this process when nobody waits for their answer: sent or gathered without a
+        publish store, or held by one in memory."""
+        lanes = (self._recorded, self._unrecorded)
+        kept = not isinstance(self._store, MemoryPublishStore)
+        loose = [lane for lane in lanes if not lane.sequenced]
+        count = sum(lane.count + sum(frame.messages for frame in lane.in_flight.values()) for lane in loose)
+        return count if kept else count + self.unpersisted_count()
+
     def check_taken_over(self) -> None:
         """Raise `PublisherTakenOver` when another process published under this name."""
         if self._taken_over is not None:
@@ -348,6 +366,8 @@ class Publishing:
     def _find_lane(self, topic: str, *, own: bool = False) -> Lane:
         if not own:
             check_topic(topic)
+            if self._ended:
+                raise Closed("the client was closed")
         self.check_taken_over()
         recorded = topic in self.recording
         if self._refusal is not None:

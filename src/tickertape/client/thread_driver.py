@@ -87,22 +87,29 @@ class ThreadDriver(Driver):
 
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send what was published, wait until the server has it, and disconnect. Further calls raise
-        `Closed`.
+        `Closed`; calls of `publish` on other threads do from the beginning on.
 
         `timeout` bounds the waiting, in seconds: a handler that still runs then ends by itself. Never raises:
-        what went wrong is told to the exception listener. A publish store keeps what is not persisted. In a
-        forked child nothing happens.
+        the exception listener is told what went wrong, and how many messages have no answer. A publish store
+        keeps what is not persisted. In a forked child nothing happens.
         """
         if self._core.closed or self._forked:
             return
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         apart = not self._on_receive_thread()
+        with self._lock:
+            self._publishing.end()
+            self._room.notify_all()
+        answered = False
         if apart and self.connected and self._unsettled():
             try:
                 self.publish_flush(timeout=seconds, level="processed")
+                answered = True
             except TickertapeError as error:
                 self._handlers.tell(error)
+        if not answered:
+            self._tell_unanswered()
         with self._lock:
             link = self._link
             refused = self._publishing.refusals.take()

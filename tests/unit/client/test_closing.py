@@ -1,0 +1,230 @@
+"""Closing while others publish: accepted messages are sent or reported, and nothing more is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tests.unit.client.peer import Peer, bodies, publish
+from tests.unit.client.socket_server import SocketServer, socket_server
+from tickertape.base.errors import Closed, Disconnected
+from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
+from tickertape.wire.commands import Persisted
+
+
+@pytest.fixture
+def server() -> Iterator[SocketServer]:
+    with socket_server() as running:
+        yield running
+
+
+# -- the machine --------------------------------------------------------------------------------------
+
+
+def test_machine_refuses_messages_and_still_sends_what_it_accepted() -> None:
+    peer = Peer().connect()
+    publish(peer, b"1", b"2", b"3")
+    peer.core.publishing.end()
+    with pytest.raises(Closed):
+        publish(peer, b"4")
+    with pytest.raises(Closed):
+        peer.core.publish_bodies("orders", [b"4"], 1)
+    assert peer.core.publishing.unanswered_count() == 3
+    peer.core.flush("f", "persisted")
+    assert bodies(peer.published()) == [[b"1"], [b"2", b"3"]]
+    peer.say(Persisted(frame=2))
+    assert peer.outcome("f") is None
+    assert peer.core.publishing.unanswered_count() == 0
+
+
+def test_machine_ends_the_run_of_a_thread_that_publishes() -> None:
+    peer = Peer().connect()
+    publishing = peer.core.publishing
+    for body in (b"1", b"2", b"3"):
+        publishing.publish("orders", body, owner=7)
+    run = publishing.run
+    run.bodies.append(b"4")  # as its owner does, without the lock
+    publishing.end()
+    run.bodies.append(b"5")
+    assert publishing.publish_again(run, 2, b"4") is None
+    with pytest.raises(Closed):
+        publishing.publish_again(run, 3, b"5")
+    publishing.flush_lanes()
+    assert [body for batch in bodies(peer.published()) for body in batch] == [b"1", b"2", b"3", b"4"]
+
+
+def test_machine_takes_settlements_while_it_closes() -> None:
+    peer = Peer().connect()
+    peer.core.publishing.end()
+    peer.core.publishing.settle(b"{}")
+    assert len(peer.published()) == 1
+
+
+def test_unanswered_messages_are_those_that_no_file_keeps(tmp_path: Any) -> None:
+    with FilePublishStore(tmp_path / "store") as store:
+        for kept, expected in ((None, 2), (MemoryPublishStore(), 3), (store, 2)):
+            peer = Peer(kept).connect(recorded=("orders",) if kept else ())
+            publish(peer, b"1", b"2", topic="ticks")
+            if kept:
+                publish(peer, b"3")
+            assert peer.core.publishing.unanswered_count() == expected
+
+
+# -- the fronts ---------------------------------------------------------------------------------------
+
+
+class Asked(tt.Client):
+    """Another thread publishes while it flushes before it closes."""
+
+    outcome: object = None
+
+    def publish_flush(self, *arguments: Any, **options: Any) -> None:
+        thread = threading.Thread(target=self._publish_late)
+        thread.start()
+        thread.join()
+        super().publish_flush(*arguments, **options)
+
+    def _publish_late(self) -> None:
+        try:
+            self.outcome = self.publish("orders", b"late")
+        except tt.TickertapeError as error:
+            self.outcome = error
+
+
+def test_close_refuses_what_other_threads_publish_before_it_flushes(server: SocketServer) -> None:
+    client = Asked("pricing-1", server.uri, publish_store=MemoryPublishStore())
+    client.publish("orders", b"1")
+    client.publish("orders", b"2")
+    client.close()
+    assert isinstance(client.outcome, Closed)
+    assert server.bodies() == [b"1", b"2"]
+
+
+def test_close_keeps_whatever_publish_returned_for_on_many_threads(server: SocketServer) -> None:
+    client = tt.Client("pricing-1", server.uri)
+    accepted = [0] * 4
+    begun = threading.Barrier(5)
+
+    def work(worker: int) -> None:
+        begun.wait()
+        try:
+            while True:
+                client.publish("orders", b"%d" % worker)
+                accepted[worker] += 1
+        except Closed:
+            return
+
+    workers = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in workers:
+        thread.start()
+    begun.wait()
+    while sum(accepted) < 2_000:
+        server.lock.acquire()
+        server.lock.release()
+    client.close()
+    for thread in workers:
+        thread.join()
+    server.drop()
+    stored = server.bodies()
+    assert [stored.count(b"%d" % worker) for worker in range(4)] == accepted
+
+
+def test_close_wakes_publishers_that_wait_for_room(server: SocketServer) -> None:
+    server.mute = True
+    store = MemoryPublishStore(1000)
+    client = tt.Client("a", server.uri, publish_store=store, timeout=None)
+    while client.unpersisted_count() < 2:
+        client.publish("orders", b"x" * 300)
+    outcome: list[object] = []
+
+    def work() -> None:
+        try:
+            outcome.append(client.publish("orders", b"x" * 300))
+        except tt.TickertapeError as error:
+            outcome.append(error)
+
+    waiting = threading.Thread(target=work)
+    waiting.start()
+    while not client._publishing.starved:  # it waits, or is about to
+        pass
+    client.close(timeout=0.05)
+    waiting.join()
+    assert [type(error) for error in outcome] == [Closed]
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_close_reports_how_many_messages_have_no_answer(server: SocketServer, *, store: bool) -> None:
+    told: list[BaseException] = []
+    client = tt.Client("a", server.uri, publish_store=MemoryPublishStore() if store else None)
+    client.set_exception_listener(told.append)
+    server.mute = True
+    for body in (b"1", b"2", b"3"):
+        client.publish("orders", body)
+    server.drop()
+    with pytest.raises(Disconnected):
+        client.publish_flush()
+    client.close()
+    assert ["3 message(s) have no answer" in str(error) for error in told] == [True] * store
+
+
+def test_close_on_the_receive_thread_reports_what_nobody_waited_for(server: SocketServer) -> None:
+    told: list[BaseException] = []
+    closed = threading.Event()
+    client = tt.Client("a", server.uri)
+    client.set_exception_listener(told.append)
+
+    def handle(_message: tt.Message) -> None:
+        client.publish("un/other", b"1")
+        client.close()
+        closed.set()
+
+    client.subscribe("orders", on_message=handle)
+    client.publish("orders", b"0")
+    assert closed.wait(20)
+    assert ["message(s) have no answer" in str(error) for error in told] == [True]
+
+
+def test_async_close_refuses_what_other_tasks_publish_before_it_flushes(server: SocketServer) -> None:
+    outcome: list[object] = []
+
+    class Late(tt.AsyncClient):
+        async def publish_flush(self, *arguments: Any, **options: Any) -> None:
+            try:
+                outcome.append(await self.publish("orders", b"late"))
+            except tt.TickertapeError as error:
+                outcome.append(error)
+            await super().publish_flush(*arguments, **options)
+
+    async def run() -> None:
+        async with Late("a", server.uri) as client:
+            await client.publish("orders", b"1")
+            await client.publish("orders", b"2")
+
+    asyncio.run(run())
+    assert [type(error) for error in outcome] == [Closed]
+    assert server.bodies() == [b"1", b"2"]
+
+
+def test_async_close_that_is_cancelled_reports_what_has_no_answer(server: SocketServer) -> None:
+    told: list[BaseException] = []
+
+    class Slow(tt.AsyncClient):
+        async def publish_flush(self, *_arguments: Any, **_options: Any) -> None:
+            raise asyncio.CancelledError
+
+    async def run() -> None:
+        client = Slow("a", server.uri)
+        client.set_exception_listener(told.append)
+        await client.connect()
+        server.mute = True
+        await client.publish("orders", b"1")
+        with pytest.raises(asyncio.CancelledError):
+            await client.close()
+
+    asyncio.run(run())
+    assert ["1 message(s) have no answer" in str(error) for error in told] == [True]
