@@ -42,6 +42,15 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a program that just ends does not flush its asyncio clients",
+        "client/exits.py",
+        "            if client.is_on(loop):\n",
+        "            if client is loop:\n",
+        ("unit/client/test_exits.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
         "a batch that nobody can read is put into the publish store",
         "client/chunks.py",
         "        check_head(batch.head, batch.nbytes)\n",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -92,6 +93,8 @@ class Driver(ABC):
         self._disconnect_handler: DisconnectHandler | None = None
         self._made_ids: Iterator[int] = count(1)
         self._forked = False
+        self._unsent = 0
+        """Messages without an answer, as far as no file keeps them, when the client closed."""
 
     # -- what an application may ask any time -----------------------------------------------------------
 
@@ -273,7 +276,7 @@ class Driver(ABC):
 
     def _tell_unanswered(self) -> None:
         """The client closes without the answers to what was published: say how much that is."""
-        count = self._publishing.unanswered_count()
+        count = self._unsent = self._publishing.unanswered_count()
         if count:
             self._handlers.tell(
                 Disconnected(
@@ -282,6 +285,38 @@ class Driver(ABC):
                     "FilePublishStore"
                 )
             )
+
+    def _may_end(self) -> bool:
+        """Whether the end of the program, or of the loop, finds something to be closed."""
+        if self._core.closed or self._forked:
+            return False
+        publishing = self._publishing
+        waits = publishing.unanswered_count() or publishing.unpersisted_count()
+        return self._core.logged_on is not None or waits > 0
+
+    def _at_most(self, seconds: float) -> float:
+        """The client's own timeout, or `seconds` if that is less."""
+        return seconds if self._timeout is None else min(seconds, self._timeout)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Closing at the end of the program: only a listener of the application hears each error. What a
+        publish store has in memory goes to its files."""
+        listener, told = self._handlers.listener, list[BaseException]()
+        self._handlers.listener = told.append
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the program ends: there is nobody left to raise it to
+            told.append(error)
+        finally:
+            self._handlers.listener = listener
+        store = self._publishing.store
+        if store is not None:
+            with suppress(Exception):
+                store.close()
+        if listener is not None:
+            for failure in told:
+                self._handlers.tell(failure)
 
     def _not_in_a_fight(self, *, handling_loss: bool) -> None:
         # Two clients of one name whose handlers connect again would throw each other out for ever.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedO
 from tickertape.base.limits import cancelled_handler_seconds_max
 from tickertape.base.units import within
 from tickertape.batch.layout import MessageBatch
-from tickertape.client import forks
+from tickertape.client import exits, forks
 from tickertape.client.again import Handler
 from tickertape.client.beats import Interval
 from tickertape.client.core import Arrived, Lost, Opened
@@ -57,6 +58,7 @@ class LoopDriver(Driver):
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         forks.register(self)
+        exits.register(self)
 
     # -- connection -------------------------------------------------------------------------------------
 
@@ -211,6 +213,39 @@ class LoopDriver(Driver):
                 self._drive()
                 self._room.wake()
 
+    def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Internal: whether it is connected on `loop`."""
+        return self._loop is loop and self._may_end()
+
+    async def flush_with_loop(self, seconds: float) -> None:
+        """Internal: the loop ends, and nobody closed the client."""
+        if self.connected and self._core.settler.unsettled():
+            with suppress(TickertapeError):  # what is not answered is counted at the end of the program
+                await self.publish_flush(timeout=self._at_most(seconds))
+
+    async def _close_at_end(self, seconds: float) -> None:
+        with self._ending():
+            await self.close(timeout=self._at_most(seconds))
+
+    def end_with_program(self, seconds: float) -> exits.Ended | None:
+        """Internal: the program ends, and nobody closed the client; its loop may have ended before."""
+        if not self._may_end():
+            return None
+        loop = self._loop
+        with suppress(Exception):  # a loop may refuse in more than one way: then the messages are counted
+            if loop is not None and loop.is_running():
+                asyncio.run_coroutine_threadsafe(self._close_at_end(seconds), loop).result(seconds)
+            elif loop is not None and not loop.is_closed():
+                loop.run_until_complete(self._close_at_end(seconds))
+        if not self._core.closed:
+            with self._ending():
+                self._unsent = self._publishing.unanswered_count()
+                link = self._link
+                self._core.close()
+                if link is not None:
+                    link.discard(Disconnected("the event loop of the connection ended"))
+        return exits.Ended(self.name, self._unsent)
+
     def forked(self) -> None:
         """Internal: this is a forked child, which has no part in the parent's event loop."""
         super().forked()
@@ -222,6 +257,7 @@ class LoopDriver(Driver):
 
     async def _log_on(self, seconds: float | None) -> LoggedOn:
         """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
+        await exits.watch(self)
         link = self._new_link()
         self._logon = LoopCall()
         try:

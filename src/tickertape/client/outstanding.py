@@ -1,4 +1,4 @@
-"""Publish frames that were sent and have no answer: numbers them, and settles them as the server answers.
+"""Owns publish frames that were sent and have no answer: their numbers, and how an answer settles them.
 
 Must never send, nor let go of a message of a publish store that was neither persisted nor refused.
 """

@@ -1,4 +1,4 @@
-"""Sends the publish store again on a new connection, in order and bounded, as far as the server records it.
+"""Owns sending the publish store again on a new connection: in order, bounded, and only where it is recorded.
 
 Must never send a message of a publish store unsequenced that was accepted as recorded, nor send anything past
 it: with a later sequence persisted, the server would drop it as a duplicate and acknowledge it.

@@ -17,7 +17,7 @@ from typing import Any, Self
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
 from tickertape.batch.layout import MessageBatch
-from tickertape.client import forks
+from tickertape.client import exits, forks
 from tickertape.client.again import Handler
 from tickertape.client.beater import Beater
 from tickertape.client.beats import Interval
@@ -61,6 +61,7 @@ class ThreadDriver(Driver):
         """What listeners are still to be told, in the order in which it came about."""
         self._telling = threading.Lock()
         forks.register(self)
+        exits.register(self)
 
     # -- connection -------------------------------------------------------------------------------------
 
@@ -231,6 +232,17 @@ class ThreadDriver(Driver):
                 self._carry_out(None, later)
             finally:
                 self._end_telling_loss()
+
+    def end_with_program(self, seconds: float) -> exits.Ended | None:
+        """Internal: the program ends, and nobody closed it."""
+        if not self._may_end():
+            return None
+        if not self._lock.acquire(timeout=seconds):  # by a daemon thread that will never go on
+            return exits.Ended(self.name, self._publishing.unanswered_count())
+        self._lock.release()
+        with self._ending():
+            self.close(timeout=self._at_most(seconds))
+        return exits.Ended(self.name, self._unsent)
 
     def forked(self) -> None:
         """Internal: this is a forked child, where the receive thread does not exist and locks may be held."""

@@ -1,0 +1,124 @@
+"""Owns the flush of clients that nobody closed when their program, or their event loop, ends.
+
+Clients are closed by `atexit`: non-daemon threads have ended by then, receive threads still run. An asyncio
+client is flushed before, while its loop shuts down its asynchronous generators, as `asyncio.run` does, since
+`atexit` finds that loop closed. All clients together get `client_timeout_seconds`. Messages that could not be
+sent are reported on standard error, in one line for each client.
+
+Must never send anything in a forked child for its parent (a child of `multiprocessing` flushes its own
+clients), nor keep a client or a loop alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+from tickertape.base.limits import client_timeout_seconds
+
+
+class Ended(NamedTuple):
+    """A client that nobody had closed: its name, and how many messages could not be sent."""
+
+    name: str
+    unsent: int
+
+
+class Unclosed(Protocol):
+    """A client that may be open when its program ends."""
+
+    def end_with_program(self, seconds: float) -> Ended | None:
+        """Close it within `seconds`; None when it was closed or never had anything to do. Never raises."""
+
+
+class UnclosedOnLoop(Unclosed, Protocol):
+    """An asyncio client that may be open when its event loop ends."""
+
+    def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether it is connected there."""
+
+    async def flush_with_loop(self, seconds: float) -> None:
+        """Send everything within `seconds`. It stays open: it may connect on another loop. Never raises."""
+
+
+def register(client: Unclosed) -> None:
+    """Close `client` at the end of the program if nobody has. It is not kept alive."""
+    if not _clients:
+        _register_in_child()
+    _clients.add(client)
+
+
+async def watch(client: UnclosedOnLoop) -> None:
+    """Flush `client` at the end of the running event loop if nobody has closed it. It is not kept alive."""
+    # A generator holds its loop, so it hangs on the loop itself: both go together.
+    kept = vars(asyncio.get_running_loop())
+    if _WATCH not in kept:
+        clients: weakref.WeakSet[UnclosedOnLoop] = weakref.WeakSet()
+        kept[_WATCH] = clients, _until_loop_ends(clients)
+        await anext(kept[_WATCH][1])
+    kept[_WATCH][0].add(client)
+
+
+_clients: Final[weakref.WeakSet[Unclosed]] = weakref.WeakSet()
+_WATCH: Final = "_tickertape_clients"
+"""Attribute of a loop: its clients, and the generator that flushes them."""
+
+
+async def _until_loop_ends(clients: Iterable[UnclosedOnLoop]) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:  # `shutdown_asyncgens` closes it
+        loop = asyncio.get_running_loop()
+        vars(loop).pop(_WATCH, None)
+        left = _time_for_all()
+        for client in list(clients):
+            if client.is_on(loop):
+                await client.flush_with_loop(left())
+
+
+def _at_exit() -> None:
+    left = _time_for_all()
+    _report([client.end_with_program(left()) for client in list(_clients)])
+
+
+def _time_for_all() -> Callable[[], float]:
+    end = time.monotonic() + client_timeout_seconds
+    return lambda: max(0.0, end - time.monotonic())
+
+
+def _report(ended: Iterable[Ended | None]) -> None:
+    some = [one for one in ended if one is not None]
+    for name, unsent in some:
+        if unsent:
+            with suppress(Exception):  # there may be no standard error any more
+                sys.stderr.write(
+                    f"tickertape: Cannot send {unsent} message(s) of client {name!r} before the program "
+                    "ends. Call close(), or use the client in a with statement.\n"
+                )
+    for name, _ in some:
+        warnings.warn(
+            f"client {name!r} was not closed: call close(), or use it in a with statement",
+            ResourceWarning,
+            stacklevel=2,
+        )
+
+
+def _register_in_child() -> None:
+    """A forked child of `multiprocessing` ends without `atexit`, but runs finalizers of its own."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _at_exit, exitpriority=0)
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_clients.clear)
