@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from crc32c import crc32c
 
-from tickertape.base.errors import BadOption, Closed, StoreFailed, TickertapeError
+from tickertape.base.errors import BadOption, Closed, StoreCorrupt, StoreFailed, TickertapeError
 from tickertape.base.limits import (
     publish_segment_bytes,
     publish_store_file_bytes_default,
@@ -55,6 +55,7 @@ from tickertape.client.publish_store.recovery import Image, recover
 
 Sync = Literal["never", "always"]
 
+_NOBODY_YET: Final = "a client that has not connected yet"
 _NOTE_BYTES: Final = 4 * RECORD_BYTES
 _head: Final = BEHIND_CRC.pack
 _put_crc: Final = CRC.pack_into
@@ -130,7 +131,14 @@ class FilePublishStore(Bounded):
     def _open(self, directory: Directory) -> None:
         numbers = directory.numbers()
         if not numbers:
-            directory.say("a client that has not connected yet")
+            if directory.last_client not in ("", _NOBODY_YET):
+                raise StoreCorrupt(
+                    f"Cannot open the publish store {directory.path}: client {directory.last_client!r} used "
+                    "it, and all of its segments are gone. Restore them from a copy, or remove the directory "
+                    "to start with an empty store",
+                    file=directory.file(1),
+                )
+            directory.say(_NOBODY_YET)
             return
         images = [Image(n, directory.file(n), partial(self._view, n)) for n in numbers]
         found = recover(images, self._read)
@@ -363,12 +371,14 @@ class FilePublishStore(Bounded):
             return  # after power loss more is sent again, and dropped: that is cheaper than a sync each time
         # Where the disk refuses it is tried again: more is kept than needed meanwhile, never less.
         with suppress(StoreFailed):
-            reserve = _NOTE_BYTES if frees else 0
+            reserve = _NOTE_BYTES if frees or last else 0
             self._write(SETTLED, oldest, self._settled, (), reserve=reserve)
             self._noted = self._settled
             while self._oldest < oldest:
                 directory.remove(self._oldest)
                 self._oldest += 1
+        if self._looked is not None and self._looked[0] < self._oldest:
+            self._looked = None  # a mapping keeps the space of a file that was removed
 
     def _write(
         self,

@@ -36,6 +36,8 @@ class Directory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = -1
+        self.last_client = ""
+        """Who held it last; empty where nobody did."""
         self._durable = False
         """Whether its own name is known to be."""
         with self._told("open"):
@@ -68,6 +70,8 @@ class Directory:
             os.close(lock)
             raise
         self._lock = lock
+        said = os.pread(lock, _HOLDER_BYTES_MAX, 0).decode("utf-8", "replace")
+        self.last_client = said.rpartition(" (pid ")[0]
 
     def say(self, client: str) -> None:
         """Let the lock name its holder."""

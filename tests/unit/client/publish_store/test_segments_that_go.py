@@ -1,0 +1,86 @@
+"""Segments of a publish store that are removed, by the store itself or by somebody else."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.helpers.publish_batches import held_messages, stored
+from tickertape.base.limits import publish_segment_bytes
+from tickertape.client.publish_store import FilePublishStore, HybridPublishStore
+from tickertape.client.publish_store.format import RECORD_BYTES
+
+
+def attached(path: Path) -> FilePublishStore:
+    store = FilePublishStore(path)
+    store.attach("pricing-1")
+    return store
+
+
+def segments(path: Path) -> list[str]:
+    return sorted(name for name in os.listdir(path) if name.endswith("segment"))
+
+
+def mapped_but_removed(path: Path) -> list[str]:
+    """Segments that have no name any more, and still take space."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in lines if str(path) in line and line.endswith("(deleted)")]
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
+
+
+def test_segment_that_was_read_gives_its_space_back_when_it_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with attached(path) as store:
+        store.put(stored(1, b"x" * (publish_segment_bytes // 2)))
+        store.put(stored(2, b"y" * (publish_segment_bytes // 2)))
+        assert len(segments(path)) == 2
+        assert list(held_messages(store)) == [1, 2]  # a reconnect reads the old segment
+        store.discard(2)
+        assert len(segments(path)) == 1
+        assert mapped_but_removed(path) == []
+
+
+def test_close_notes_what_is_settled_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s"
+    with attached(path) as store:
+        store.put(stored(1, b"1"))
+        current = store._current
+        assert current is not None
+        store.put(stored(2, b"x" * (current.end - current.at - RECORD_BYTES - 200)))
+        while current.end - current.at >= RECORD_BYTES:
+            store.note_used(3)
+        assert store._current is current, "nothing fits any more"
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        store.discard(2)
+    monkeypatch.undo()
+    with attached(path) as store:
+        assert store.unpersisted_count() == 0
+
+
+@pytest.mark.parametrize("make", [FilePublishStore, HybridPublishStore])
+def test_store_whose_segments_were_removed_by_somebody_is_refused(
+    tmp_path: Path, make: type[FilePublishStore | HybridPublishStore]
+) -> None:
+    path = tmp_path / "s"
+    with attached(path) as store:
+        store.put(stored(1, b"1"))
+    for name in segments(path):
+        (path / name).unlink()
+    with pytest.raises(tt.StoreCorrupt, match="'pricing-1' used it, and all of its segments are gone"):
+        make(path)
+    with pytest.raises(tt.StoreCorrupt):
+        make(path)
+    (path / "lock").unlink()
+    make(path).close()
+
+
+def test_store_that_no_client_used_may_be_opened_again(tmp_path: Path) -> None:
+    FilePublishStore(tmp_path / "s").close()
+    FilePublishStore(tmp_path / "s").close()
