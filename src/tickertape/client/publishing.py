@@ -382,10 +382,11 @@ class Publishing:
         if lane.count and lane.size + size > batch_bytes_target:
             self._flush_lane(lane)
         if store is not None and lane.size + size > room_in(store):
-            if lane.count and self._connected:
-                self._flush_lane(lane)
-            self.starved = True
-            raise no_room(store, lane.size, size)
+            if lane.count:
+                self._flush_lane(lane)  # stored, it takes what it takes: before, that was only estimated
+            if size > room_in(store):
+                self.starved = True
+                raise no_room(store, size)
 
     def _close_run(self) -> None:
         self.run = CLOSED

@@ -41,11 +41,11 @@ def room_in(store: PublishStore) -> int:
     return store.bytes_max - store.size_bytes - BATCH_OVERHEAD_BYTES
 
 
-def no_room(store: PublishStore, gathered: int, size: int) -> StoreFull:
+def no_room(store: PublishStore, size: int) -> StoreFull:
     """The error for a message that has to wait."""
     return StoreFull(
-        f"the publish store holds {store.size_bytes + gathered:,} of {store.bytes_max:,} bytes and "
-        f"the message needs {size:,}: wait for acknowledgements or give it a larger bytes_max"
+        f"the publish store holds {store.size_bytes:,} of {store.bytes_max:,} bytes and the message needs "
+        f"{size + BATCH_OVERHEAD_BYTES:,}: wait for acknowledgements or give it a larger bytes_max"
     )
 
 

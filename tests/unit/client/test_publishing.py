@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 from functools import partial
 
@@ -459,6 +460,22 @@ def test_a_full_store_refuses_and_says_when_there_is_room() -> None:
     peer.say(Persisted(frame=len(peer.published()), sequence=last))
     assert len(peer.took(Room)) == 1
     assert publish(peer, b"y") == [last + 1]
+
+
+@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize("size", [10, 500, 3_000])
+def test_store_refuses_a_message_only_when_it_does_not_fit(size: int, *, connected: bool) -> None:
+    store = MemoryPublishStore(bytes_max=65_536, when_full="raise")
+    peer = Peer(store)
+    if connected:
+        peer.connect()
+    fill(peer, b"x" * size)
+    with pytest.raises(StoreFull) as refused:  # and it stays so
+        publish(peer, b"x" * size)
+    held, bound, needed = (int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", str(refused.value)))
+    assert (held, bound) == (store.size_bytes, 65_536)
+    assert size < needed < size + 200
+    assert held + needed > bound
 
 
 def test_a_full_store_while_disconnected_keeps_its_bound() -> None:
