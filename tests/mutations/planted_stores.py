@@ -69,6 +69,15 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a flush of an HA client ends with the connection",
+        "client/ha.py",
+        "if self._publishing.store is None or not self._session.trying:",
+        "if self._publishing.store is not self or not self._session.trying:",
+        ("unit/client/test_flushing.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
         "a batch that nobody can read is put into the publish store",
         "client/chunks.py",
         "        check_head(batch.head, batch.nbytes)\n",

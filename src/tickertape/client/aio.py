@@ -238,24 +238,14 @@ class AsyncClient(
                 sequence = publish()
             except StoreFull as error:
                 self._drive()
+                store = self._publishing.store
+                if store is None or store.when_full == "raise":
+                    raise
                 await self._wait_for_store(error, seconds, deadline)
             else:
                 self._drive()
                 self._turn_due = True
                 return sequence
-
-    async def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
-        store = self._publishing.store
-        if store is None or store.when_full == "raise":
-            raise full
-        if not self._publishing.starved:
-            return
-        self._check_worth_waiting(full, reconnects=self._reconnects(seconds))
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._room.wait()
-        except TimeoutError:
-            raise TimedOut(f"no room {within(seconds)}: {full}") from full
 
     async def _open(
         self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False

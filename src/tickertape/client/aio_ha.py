@@ -107,6 +107,27 @@ class AsyncHAClient(Keeping, AsyncClient):
         """The reference's name for `close`."""
         await self.close(timeout=timeout)
 
+    async def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
+        """As that of `AsyncClient`. With a publish store it goes on through lost connections, as long as
+        `timeout` (None = until the client stops): the store has everything, and the client connects again."""
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        while True:
+            try:
+                await super().publish_flush(left(deadline), level)
+            except Disconnected:
+                if self._publishing.store is None or not self._session.trying:
+                    raise
+                await self._until_lost(deadline)
+            else:
+                return
+
+    async def _until_lost(self, deadline: float | None) -> None:
+        """Wait while a connection is over whose loss was not told yet."""
+        link = self._link
+        if link is not None and self._core.standing.ending is not None:
+            await link.changed.wait_for(lambda: link.gone, left(deadline))
+
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send what was published, wait until the server has it, and disconnect for good.
 

@@ -131,6 +131,21 @@ class HAClient(Keeping, Client):
         """The reference's name for `close`."""
         self.close(timeout=timeout)
 
+    def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
+        """As that of `Client`. With a publish store it goes on through lost connections, as long as `timeout`
+        (None = until the client stops): the store has everything, and the client connects again."""
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            try:
+                super().publish_flush(waiting.left(deadline), level)
+            except Disconnected:
+                if self._publishing.store is None or not self._session.trying:
+                    raise
+                self._wait_for_loss(waiting.left(deadline))
+            else:
+                return
+
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send what was published, wait until the server has it, and disconnect for good.
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
 from tickertape.base.limits import cancelled_handler_seconds_max
 from tickertape.base.units import within
 from tickertape.batch.layout import MessageBatch
@@ -165,11 +165,22 @@ class LoopDriver(Driver):
         """Wait until everything sent on this connection is persisted, with or without a publish store.
 
         `level="processed"`: until the server has it. `timeout` in seconds or text, None = as long as the
-        connection lasts. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`,
+        connection lasts. A settlement that has no room in the publish
+        store is waited for. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`,
         `PublisherTakenOver` (another process published under this name), and, unless there is a failed-write
         handler, `PublishRejected` when the server refused messages since the last flush.
         """
-        await self._call(lambda call: self._core.flush(call, level), timeout, f"publish_flush ({level})")
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        while True:
+            try:
+                await self._call(
+                    lambda call: self._core.flush(call, level), left(deadline), f"publish_flush ({level})"
+                )
+                break
+            except StoreFull as full:
+                self._drive()
+                await self._wait_for_store(full, seconds, deadline)
         refused = self._publishing.refusals.take()
         if refused is not None:
             raise refused
@@ -360,6 +371,18 @@ class LoopDriver(Driver):
         begin(call)
         self._drive()
         return await call.wait(left(deadline), what, seconds)
+
+    async def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
+        """Wait until there may be room for what was refused with `full`; `deadline` is where `seconds` end.
+        Raises `TimedOut`, and `Disconnected` where nobody makes room."""
+        if not self._publishing.starved:
+            return
+        self._check_worth_waiting(full, reconnects=self._reconnects(seconds))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room.wait()
+        except TimeoutError:
+            raise TimedOut(f"no room {within(seconds)}: {full}") from full
 
     async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
         """Wait while somebody is connecting; `deadline` is where the `seconds` of the call `what` end. Here

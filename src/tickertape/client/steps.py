@@ -27,7 +27,6 @@ class PublishSteps(ABC):
     _link: Link | None
     _lock: threading.RLock
     _owns_lock: Callable[[], bool]
-    _room: threading.Condition
 
     @abstractmethod
     def _sends(self) -> list[Effect]:
@@ -42,12 +41,8 @@ class PublishSteps(ABC):
         """Whether the caller must not wait for an answer."""
 
     @abstractmethod
-    def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
-        """Raise unless somebody may make room."""
-
-    @abstractmethod
-    def _reconnects(self, seconds: float | None) -> bool:
-        """Whether somebody is expected to connect again while a call waits for so long."""
+    def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
+        """Wait until there may be room; raise where nobody makes it."""
 
     def _publish_when_room(
         self, seconds: float | None, publish: Callable[..., int | None], *arguments: object
@@ -102,17 +97,6 @@ class PublishSteps(ABC):
                 self._publishing.interrupted()
             self._lock.release()
         self._carry_out(link, later)
-
-    def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
-        with self._lock:
-            publishing = self._publishing
-            if not publishing.starved:
-                return
-            self._check_worth_waiting(full, reconnects=self._reconnects(seconds))
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimedOut(f"no room {within(seconds)}: {full}") from full
-            self._room.wait(left)
 
     def _wait_for_socket(self, link: Link, seconds: float | None) -> None:
         if not self._on_receive_thread() and not link.wait_room(seconds):

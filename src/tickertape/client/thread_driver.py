@@ -14,7 +14,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
-from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
 from tickertape.batch.layout import MessageBatch
 from tickertape.client import exits, forks
@@ -164,20 +164,17 @@ class ThreadDriver(Driver):
         """Wait until everything sent on this connection is persisted, with or without a publish store.
 
         `level="processed"`: until the server has it. `timeout` in seconds, None = as long as the connection
-        lasts. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`, `PublisherTakenOver`
-        (another process published under this name), and, unless there is a failed-write handler,
-        `PublishRejected` when the server refused messages since the last flush.
+        lasts. A settlement that has no room in the publish store is waited for. Raises `TimedOut` (the store
+        is as it was), `Disconnected`, `Closed`, `PublisherTakenOver` (another process published under this
+        name), and, unless there is a failed-write handler, `PublishRejected` when the server refused messages
+        since the last flush.
         """
         what = f"publish_flush ({level})"
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         self._not_on_receive_thread(what)
         call = Call()
-        with self._lock:
-            self._until_ready(deadline, seconds, what)
-            self._core.flush(call, level)
-            link, later = self._link, self._sends()
-        self._carry_out(link, later)
+        link = self._begin_flush(call, level, deadline, seconds, what)
         if link is not None and not call.settled:
             link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
         call.wait(left(deadline), what, seconds)
@@ -186,6 +183,24 @@ class ThreadDriver(Driver):
                 refused = self._publishing.refusals.take()
             if refused is not None:
                 raise refused
+
+    def _begin_flush(
+        self, call: Call, level: str, deadline: float | None, seconds: float | None, what: str
+    ) -> Link | None:
+        """Ask for it, as soon as the publish store has room for what is to be sent before."""
+        while True:
+            full: StoreFull | None = None
+            with self._lock:
+                self._until_ready(deadline, seconds, what)
+                try:
+                    self._core.flush(call, level)
+                except StoreFull as error:
+                    full = error
+                link, later = self._link, self._sends()
+            self._carry_out(link, later)
+            if full is None:
+                return link
+            self._wait_for_store(full, seconds, deadline)
 
     # -- the receive thread -----------------------------------------------------------------------------
 
@@ -390,6 +405,18 @@ class ThreadDriver(Driver):
     def _room_again(self) -> None:
         with self._lock:
             self._room.notify_all()
+
+    def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
+        """Wait until there may be room for what was refused with `full`; `deadline` is where `seconds` end.
+        Raises `TimedOut`, and `Disconnected` where nobody makes room."""
+        with self._lock:
+            if not self._publishing.starved:
+                return
+            self._check_worth_waiting(full, reconnects=self._reconnects(seconds))
+            rest = None if deadline is None else deadline - time.monotonic()
+            if rest is not None and rest <= 0:
+                raise TimedOut(f"no room {within(seconds)}: {full}") from full
+            self._room.wait(rest)
 
     def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:
         """Under the lock: the connection is gone, and this thread is about to carry out these effects."""

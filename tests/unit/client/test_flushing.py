@@ -1,0 +1,149 @@
+"""`publish_flush` where it has to wait: for room in the publish store, and for the next connection."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tests.unit.client.socket_server import SocketServer, socket_server
+from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.wire.commands import Logon, Persisted
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def server() -> Iterator[SocketServer]:
+    with socket_server() as running:
+        yield running
+
+
+def dropped_in_the_middle(client: Any, server: SocketServer) -> None:
+    """The server answers nothing that was published before the next logon, and its connections break as soon
+    as a flush was sent."""
+    flush = client._core.flush
+    server.mute = True
+
+    class Logons(list[Logon]):
+        def append(self, logon: Logon) -> None:
+            server.mute = False
+            super().append(logon)
+
+    def flush_once(token: object, level: str) -> None:
+        flush(token, level)
+        client._core.flush = flush
+        server.logons = Logons()
+        threading.Thread(target=server.drop).start()
+
+    client._core.flush = flush_once
+
+
+def test_flush_of_an_ha_client_goes_on_through_a_lost_connection(server: SocketServer) -> None:
+    with tt.HAClient("a", servers=server.uri, reconnect_delay=0) as client:
+        dropped_in_the_middle(client, server)
+        client.publish("orders", b"1")
+        client.publish_flush(timeout=SECONDS)
+        assert client.unpersisted_count() == 0
+        assert set(server.bodies()) == {b"1"}
+
+
+def test_flush_of_an_ha_client_without_a_store_raises_because_the_outcome_is_unknown(
+    server: SocketServer,
+) -> None:
+    with tt.HAClient("a", servers=server.uri, reconnect_delay=0, publish_store=None) as client:
+        dropped_in_the_middle(client, server)
+        client.publish("orders", b"1")
+        with pytest.raises(tt.Disconnected):
+            client.publish_flush(timeout=SECONDS)
+
+
+def test_flush_of_an_ha_client_ends_with_its_timeout_while_nobody_answers(server: SocketServer) -> None:
+    with tt.HAClient("a", servers=server.uri, reconnect_delay=100) as client:
+        dropped_in_the_middle(client, server)
+        client.publish("orders", b"1")
+        with pytest.raises(tt.TimedOut, match="no connection"):
+            client.publish_flush(timeout=0.2)
+        assert client.unpersisted_count() == 1
+        client.set_exception_listener(lambda _: None)
+
+
+def test_flush_of_an_ha_client_that_gives_up_raises(server: SocketServer) -> None:
+    delay = tt.ExponentialDelayStrategy(initial=0.001, maximum=0.001, give_up_after=0.001)
+    with tt.HAClient("a", servers=server.uri, reconnect_delay=delay) as client:
+        client.set_exception_listener(lambda _: None)
+        dropped_in_the_middle(client, server)
+        client.publish("orders", b"1")
+        server.close()
+        with pytest.raises(tt.Disconnected):
+            client.publish_flush(timeout=SECONDS)
+
+
+def test_flush_of_an_asyncio_ha_client_goes_on_through_a_lost_connection(server: SocketServer) -> None:
+    async def run() -> None:
+        async with tt.AsyncHAClient("a", servers=server.uri, reconnect_delay=0) as client:
+            dropped_in_the_middle(client, server)
+            await client.publish("orders", b"1")
+            await client.publish_flush(timeout=SECONDS)
+            assert client.unpersisted_count() == 0
+
+    asyncio.run(run())
+    assert set(server.bodies()) == {b"1"}
+
+
+def filled(client: Any, server: SocketServer) -> None:
+    """The store is full, a settlement waits for room, and room comes when somebody waits for it."""
+    settler, store, wait = client._core.settler, client._publishing.store, client._wait_for_store
+    settler.settle("work", "ack", [(5, 1)])
+    assert settler.waiting
+
+    def wait_once(*arguments: Any) -> object:
+        server.mute = False
+        server.sessions[0].say(Persisted(frame=0, sequence=store.last_sequence))
+        client._wait_for_store = wait
+        return wait(*arguments)
+
+    client._wait_for_store = wait_once
+
+
+def test_flush_waits_until_a_settlement_has_room(server: SocketServer) -> None:
+    server.mute = True
+    store = MemoryPublishStore(1000, when_full="raise")
+    with tt.Client("a", server.uri, publish_store=store) as client:
+        with pytest.raises(tt.StoreFull):
+            client.publish_batch("orders", [b"x" * 100] * 20)
+        filled(client, server)
+        client.publish_flush(timeout=SECONDS)
+        assert client.unpersisted_count() == 0
+        assert b"work" in server.bodies()[-1]
+
+
+def test_flush_of_an_asyncio_client_waits_until_a_settlement_has_room(server: SocketServer) -> None:
+    async def run() -> None:
+        store = MemoryPublishStore(1000, when_full="raise")
+        async with tt.AsyncClient("a", server.uri, publish_store=store) as client:
+            with pytest.raises(tt.StoreFull):
+                await client.publish_batch("orders", [b"x" * 100] * 20)
+            filled(client, server)
+            await client.publish_flush(timeout=SECONDS)
+            assert client.unpersisted_count() == 0
+
+    server.mute = True
+    asyncio.run(run())
+    assert b"work" in server.bodies()[-1]
+
+
+def test_flush_that_waits_for_room_in_vain_times_out(server: SocketServer) -> None:
+    server.mute = True
+    client = tt.Client("a", server.uri, publish_store=MemoryPublishStore(1000, when_full="raise"))
+    with pytest.raises(tt.StoreFull):
+        client.publish_batch("orders", [b"x" * 100] * 20)
+    client._core.settler.settle("work", "ack", [(5, 1)])
+    with pytest.raises(tt.TimedOut, match="no room"):
+        client.publish_flush(timeout=0.05)
+    client.set_exception_listener(lambda _: None)
+    client.close(timeout=0.05)
