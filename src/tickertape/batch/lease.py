@@ -34,7 +34,7 @@ class Gathering:
     Any thread appends to `items`; who takes some from the front holds the client's lock.
     """
 
-    __slots__ = ("granted", "items", "limit", "timed")
+    __slots__ = ("dropped", "granted", "items", "limit", "timed")
 
     def __init__(self) -> None:
         self.items: list[Gathered] = []
@@ -44,6 +44,8 @@ class Gathering:
         """How many are gathered at most."""
         self.timed = False
         """Whether somebody sees to it that what is gathered is sent in time."""
+        self.dropped = False
+        """Whether a lost connection took some that may not have been reported to the client yet."""
 
 
 class Hold:

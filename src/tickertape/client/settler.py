@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 from weakref import WeakSet
 
-from tickertape.base.errors import BadOption, StoreError, StoreFull, TickertapeError, UsageError
+from tickertape.base.errors import BadOption, Disconnected, StoreError, StoreFull, TickertapeError, UsageError
 from tickertape.base.ports import Now
 from tickertape.base.queue_limits import (
     ack_batch_messages_max,
@@ -131,8 +131,14 @@ class Settler:
         if gathering.items and not gathering.timed:
             gathering.timed = True
             self._look_at(now.mono + self.timeout)
-        elif not self._connected and not gathering.items:
+        elif not gathering.items and (gathering.dropped or not self._connected):
+            dropped, gathering.dropped = gathering.dropped, False
             self._publishing.check_settles()  # the loss of the connection was quicker, and took it
+            if dropped:
+                raise Disconnected(
+                    "Cannot acknowledge: the connection was lost before the acknowledgement was sent. The "
+                    "queue delivers the message again"
+                )
 
     def _look_at(self, at: float) -> None:
         if self._deadline is None or at < self._deadline:
@@ -217,6 +223,7 @@ class Settler:
         if self._publishing.store is None:
             for gathering in (*self._by_id.values(), self._loose):
                 gathering.timed = False
+                gathering.dropped = gathering.dropped or bool(gathering.items)
                 del gathering.items[:]
             self._outbox.clear()
             self._deadline = None
