@@ -189,6 +189,17 @@ class Lane:
         self.size = 0
         self.base = base
 
+    def drop_last(self) -> None:
+        """Forget the message that was gathered last. No run is open."""
+        if self._builder is None:
+            self.lengths = None
+            self.size -= len(self.bodies[-1]) + message_cost_bytes
+            self.bodies = self.bodies[:-1]
+            return
+        batch, base = self.batch(), self.base
+        self.clear(base)
+        self.add_some(batch, np.arange(batch.count) < batch.count - 1)
+
     def repair(self) -> None:
         """Put right what an exception in the middle of `add` or `clear` left behind."""
         self.lengths = None

@@ -38,7 +38,15 @@ from tickertape.client.publish_store.memory import MemoryPublishStore
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.recording import Flags, Recording
 from tickertape.client.resending import Resending
-from tickertape.client.room import as_store_error, check_new_store, check_size, no_room, not_stored, room_in
+from tickertape.client.room import (
+    as_store_error,
+    check_new_store,
+    check_size,
+    keep,
+    no_room,
+    not_stored,
+    room_in,
+)
 from tickertape.client.takeover import first_sequence, next_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 from tickertape.wire.settling import QUEUE_TOPIC
@@ -121,7 +129,11 @@ class Publishing:
             appending.append(sequence, topic, body, expiration_ms, correlation_id, key)
         lane.add(topic, body, expiration_ms, correlation_id, key)
         if lane.idle or lane.size >= batch_bytes_target:
-            self._flush_lane(lane)
+            try:
+                self._flush_lane(lane)
+            except Exception:
+                self._take_back(lane)
+                raise
         elif appending is not None:
             write = appending.writer(topic) if lane.plain else None
             self.kept = Kept(lane, write) if write is not None else None
@@ -185,7 +197,7 @@ class Publishing:
         self.unfinished = True
         stored = Stored(first, first + count - 1, batch)
         assert self._store is not None
-        self._store.put(stored)
+        keep(self._store.put, stored)
         self._transmit_put(stored)
         return first + count - 1
 
@@ -409,11 +421,14 @@ class Publishing:
             self.unfinished = True
             stored = Stored(lane.base, lane.base + lane.count - 1, batch)
             assert self._store is not None
-            if self._appending is None:
-                self._store.put(stored)
-            else:
-                self._appending.seal(stored)
+            keep(self._store.put if self._appending is None else self._appending.seal, stored)
             self._transmit_put(stored)
+
+    def _take_back(self, lane: Lane) -> None:
+        """The store did not take what is gathered: its last message, which `publish` raises for, is not."""
+        self._settle_put(lane)
+        if lane.count:
+            lane.drop_last()
 
     def _settle_put(self, lane: Lane) -> None:
         # Interrupted between the store and the lane: what the store has is no longer gathered.

@@ -6,11 +6,19 @@ Must never decide what happens then: to send what is gathered, or to wait.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from tickertape.base.errors import MessageTooLarge, StoreError, StoreFailed, StoreFull, UsageError
+from tickertape.base.errors import (
+    MessageTooLarge,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    TickertapeError,
+    UsageError,
+)
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
-from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.publish_store.protocol import PublishStore, Stored
 
 BATCH_OVERHEAD_BYTES: Final = 128
 """Header, run and padding of a batch, generously: what a batch takes in the store beside its messages."""
@@ -47,6 +55,16 @@ def no_room(store: PublishStore, size: int) -> StoreFull:
         f"the publish store holds {store.size_bytes:,} of {store.bytes_max:,} bytes and the message needs "
         f"{size + BATCH_OVERHEAD_BYTES:,}: wait for acknowledgements or give it a larger bytes_max"
     )
+
+
+def keep(put: Callable[[Stored], None], stored: Stored) -> None:
+    """Let a store keep a batch. Raises `StoreError`, also for what a store of the application raises."""
+    try:
+        put(stored)
+    except TickertapeError:
+        raise
+    except Exception as error:
+        raise as_store_error(error) from error
 
 
 def as_store_error(error: Exception) -> StoreError:

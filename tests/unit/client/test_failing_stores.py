@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Peer, bodies, publish
 from tickertape.base.errors import Closed, Disconnected, StoreError, StoreFailed
+from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.client.effects import Down, End, Resolve, State, Tell
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.publish_store.protocol import Stored
@@ -123,3 +124,42 @@ def test_each_failure_is_told_again_once_the_store_has_worked_in_between() -> No
     peer.lose()
     assert len(peer.took(Tell)) == 1
     assert peer.took(Resolve)
+
+
+@pytest.mark.parametrize("error", [FULL, OSError("boom")])
+def test_message_whose_put_raised_is_not_sent_later(error: Exception) -> None:
+    store = FailingStore()
+    peer = Peer(store).connect()
+    store.errors = [error]
+    with pytest.raises(StoreError):
+        publish(peer, b"refused")
+    assert peer.core.publishing.unpersisted_count() == 0
+    assert publish(peer, b"1") == [FRESH], "its number is given again"
+    assert bodies(peer.published()) == [[b"1"]]
+    assert held_batches(store) == [[b"1"]]
+
+
+@pytest.mark.parametrize("labels", [(), (1500, "c", "k")])
+def test_message_whose_put_raised_leaves_those_that_were_gathered_before(
+    labels: tuple[int, str, str] | tuple[()],
+) -> None:
+    store, peer = gathering()
+    store.errors = [OSError("boom")]
+    two = 2 * (1 + message_cost_bytes)
+    large = b"x" * (batch_bytes_target - two - message_cost_bytes)  # with the two it is just the target
+    with pytest.raises(StoreFailed, match="boom"):
+        peer.core.publish("orders", large, *labels)
+    assert publish(peer, b"4") == [FRESH + 3]
+    peer.say(Persisted(frame=1, sequence=FRESH))
+    assert bodies(peer.published()) == [[b"2", b"3", b"4"]]
+    assert [stored.last for stored in store.held()] == [FRESH + 3]
+
+
+def test_batch_whose_put_raised_is_not_sent_later() -> None:
+    store = FailingStore()
+    peer = Peer(store).connect()
+    store.errors = [OSError("boom")]
+    with pytest.raises(StoreFailed, match="boom"):
+        peer.core.publish_bodies("orders", [b"1", b"2"], 2)
+    assert publish(peer, b"3") == [FRESH]
+    assert bodies(peer.published()) == [[b"3"]]
