@@ -13,6 +13,15 @@ _COMMITTED = "fuzz/test_fuzz.py::test_what_is_committed_is_taken_or_refused_by_w
 
 BOUND_MUTATIONS: Final = (
     Mutation(
+        "a frame whose two lengths are wrong is waited for",
+        "wire/frames.py",
+        "    if crc32c(part[:end]) != header_crc:\n",
+        "    if end:\n",
+        ("unit/wire/test_connection.py",),
+        promise="invariant 20",
+        tier="unit",
+    ),
+    Mutation(
         "a short write is taken for a whole one",
         "journal/disk.py",
         "            if written == wanted:\n",

@@ -267,24 +267,24 @@ class Connection:
         return Violation(error)
 
 
-def _foresee_from_client(header: bytes, total: int, size: int) -> PeerError:
+def _foresee_from_client(header: bytes, total: int | None, size: int) -> PeerError | None:
     return _foresee("server", _FROM_CLIENT, header, total, size)
 
 
-def _foresee_from_server(header: bytes, total: int, size: int) -> PeerError:
+def _foresee_from_server(header: bytes, total: int | None, size: int) -> PeerError | None:
     return _foresee("client", _FROM_SERVER, header, total, size)
 
 
-def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int, size: int) -> PeerError:
+def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, size: int) -> PeerError | None:
     """What is wrong with a frame of which `header` has come, and which has `size` bytes for a batch that says
-    it has `total`."""
+    it has `total`; None while that is not known, and there may be a batch."""
     try:
         command = decoder.decode(header)
     except _DECODE_ERRORS as error:
         return _header_error(role, header, error)
     if type(command) not in CARRIES_BATCH:
         return BadFrame(_batch_problem(command))
-    return BadBatch(f"batch says it has {total} bytes, its frame gives it {size}")
+    return None if total is None else BadBatch(f"batch says it has {total} bytes, its frame gives it {size}")
 
 
 def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:

@@ -7,6 +7,7 @@ docs/formats/wire.md shows the bytes.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -33,6 +34,10 @@ _PREFIX: Final = struct.Struct("<IIII")
 _PADDING: Final = tuple(bytes(size) for size in range(8))
 
 _encode_header: Final = msgspec.msgpack.Encoder().encode
+_decode_header: Final = msgspec.msgpack.Decoder().decode
+_JUDGED_BYTES_MAX: Final = 4096
+"""Of a header that is not complete: a longer one, sent byte by byte, would be read too often."""
+_TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _pack: Final = _PREFIX.pack
 _unpack_from: Final = _PREFIX.unpack_from
 
@@ -78,9 +83,10 @@ def encode_frame(
     return [prefix + header + _PADDING[padding], *batch.buffers()]
 
 
-Foresee = Callable[[bytes, int, int], PeerError]
+Foresee = Callable[[bytes, int | None, int], PeerError | None]
 """What is wrong with a frame that is not complete: its header, the size that its batch says it has, and the
-bytes that are left for it, which are another number."""
+bytes that are left for it, which are another number. With None for that size, which has not come yet: whether
+there may be a batch at all."""
 
 
 class FrameReader:
@@ -93,7 +99,8 @@ class FrameReader:
 
     A frame's own length is under no checksum. So that a wrong one is not waited for, a frame that is not
     complete is compared with what its batch says as soon as that has come; one that differs is judged by its
-    header, and by `foresee`.
+    header, and by `foresee`. Nor is the header's length under a checksum: one that ends before it is an error
+    as soon as its end has come, one that does not match its checksum as soon as all of it has.
 
     `scratch` is what reads go to. Several readers may share one, as long as nobody else uses it between
     `buffer()` and the `received()` that belongs to it: what is left over is kept apart.
@@ -103,6 +110,7 @@ class FrameReader:
         "_filled",
         "_foresee",
         "_foreseen",
+        "_judged",
         "_kept",
         "_large_bytes",
         "_own",
@@ -130,6 +138,7 @@ class FrameReader:
         self._scratch = scratch
         self._foresee = foresee
         self._foreseen = False  # whether the frame that is not complete was judged, and bears it
+        self._judged = 0  # how much of its header was looked at
         self._kept = b""  # the beginning of a frame, to go before what the next read brings
         self._large_bytes = 0  # size of the one large frame now coming, or 0
         self._own: memoryview | None = None  # its memory, once it is read on
@@ -162,6 +171,7 @@ class FrameReader:
                 self._own = None
                 self._large_bytes = 0
                 self._foreseen = False
+                self._judged = 0
                 self._take_own(own, frames)
             elif not self._foreseen:
                 self._judge_own(own)
@@ -230,6 +240,7 @@ class FrameReader:
             if not self._take(header, header_bytes, header_crc, batch, batch_crc, frames):
                 return
             at = end
+            self._judged = 0
         self._kept = data[at:size].tobytes()
 
     def _judge_begun(self, data: memoryview, at: int, size: int) -> bool:
@@ -240,18 +251,25 @@ class FrameReader:
         frame_bytes, header_bytes, header_crc, _ = _unpack_from(data, at)
         header_at = at + frame_prefix_bytes
         batch_at = header_at + ((header_bytes + 7) & ~7)
-        if size < batch_at + TOTAL.size:
+        if size < header_at + header_bytes:
+            come = min(size - header_at, _JUDGED_BYTES_MAX) & ~7  # frames end at such places
+            if come != self._judged:
+                self._judged = come
+                self.error = _header_that_ends(data[header_at : header_at + come], header_bytes, header_crc)
             return False
-        (total,) = TOTAL.unpack_from(data, batch_at)
-        batch_bytes = at + frame_bytes - batch_at
-        if total == batch_bytes:
-            return True
         header = data[header_at : header_at + header_bytes].tobytes()
         if crc32c(header) != header_crc:
             self.error = BadFrame("the header of a frame does not match its checksum")
-        else:
+            return True
+        total: int | None = None
+        batch_bytes = at + frame_bytes - batch_at
+        if size >= batch_at + TOTAL.size:
+            (total,) = TOTAL.unpack_from(data, batch_at)
+            if total == batch_bytes:
+                return True
+        if batch_bytes:
             self.error = foresee(header, total, batch_bytes)
-        return True
+        return total is not None
 
     def _wrong_length(self, header: bytes, header_crc: int, batch: Buffer | None) -> PeerError | None:
         """What is wrong with a complete frame whose batch has another length than it says: the same as when
@@ -308,6 +326,22 @@ class FrameReader:
             return False
         frames.append(Frame(header, batch))
         return True
+
+
+def _header_that_ends(part: memoryview, header_bytes: int, header_crc: int) -> BadFrame | None:
+    """The error for a header of which `part` has come, when that already holds a whole one that matches the
+    checksum: its sender has nothing more to send for this frame."""
+    end = len(part)
+    try:
+        _decode_header(part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        trailing = _TRAILING.search(str(error))
+        if trailing is None:
+            return None
+        end = int(trailing[1])
+    if crc32c(part[:end]) != header_crc:
+        return None
+    return BadFrame(f"a frame says its header has {header_bytes} bytes, and it has {end}")
 
 
 def _length_error(frame_bytes: int, header_bytes: int, frame_bytes_limit: int) -> PeerError:

@@ -354,6 +354,35 @@ def test_a_length_that_is_wrong_is_not_waited_for(role: Role, by: int, step: int
     assert type(only_error([last])) is BadBatch
 
 
+@pytest.mark.parametrize("step", [1, 8, None])
+@pytest.mark.parametrize("by", [8, 1 << 10, 1 << 12])
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_frame_with_two_wrong_lengths_ends_the_connection_though_nothing_follows(
+    role: Role, by: int, step: int | None
+) -> None:
+    end = client_logged_on if role == "client" else server_logged_on
+    peer = Connection("server" if role == "client" else "client")
+    command: Command = Persisted(frame=1) if role == "client" else Flush(id=1)
+    carrier: Command = Deliver(sub_id="s") if role == "client" else Publish(frame=1)
+    for frame in (joined(peer.send(command)), joined(peer.send(carrier, batch_of(3, 100)))):
+        header_bytes = int.from_bytes(frame[4:8], "little") + by
+        wrong = struct.pack("<II", len(frame) + by, header_bytes) + frame[8:]
+        found = only_error(read_in(end(), wrong, step))
+        assert type(found) is BadFrame
+        if by > 8:  # else what follows counts as its end, and its checksum is wrong
+            assert f"its header has {header_bytes} bytes, and it has {header_bytes - by}" in str(found)
+
+
+@pytest.mark.parametrize("step", [1, 8, None])
+def test_frame_without_a_batch_and_with_a_wrong_length_ends_the_connection_though_nothing_follows(
+    step: int | None,
+) -> None:
+    frame = joined(Connection("client").send(Flush(id=1)))
+    found = only_error(read_in(server_logged_on(), longer(frame, 1 << 10), step))
+    assert type(found) is BadFrame
+    assert "carries no batch" in str(found)
+
+
 @pytest.mark.parametrize("step", [1000, None])
 def test_a_wrong_length_of_a_large_frame_is_not_waited_for(step: int | None) -> None:
     server = server_logged_on()
