@@ -78,6 +78,15 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "an HA client stays at a server that does not record what its store holds",
+        "client/session.py",
+        "        if isinstance(error, TopicNotRecorded):\n",
+        "        if isinstance(error, StoreError):\n",
+        ("unit/client/test_session.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
         "a batch that nobody can read is put into the publish store",
         "client/chunks.py",
         "        check_head(batch.head, batch.nbytes)\n",

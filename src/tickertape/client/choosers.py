@@ -47,7 +47,8 @@ class ServerChooser(Protocol):
         """The client is logged on there."""
 
     def report_failure(self, error: TickertapeError, info: ConnectionInfo) -> None:
-        """Connecting or logging on failed there. A connection that is lost later is no failure."""
+        """Connecting or logging on failed there. A connection that is lost later is no failure, unless the
+        server does not record a topic for which the publish store holds messages (`TopicNotRecorded`)."""
 
     def error(self) -> str:
         """Why `current_uri` gave none: a text for people."""

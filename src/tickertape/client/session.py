@@ -11,7 +11,14 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreError, TickertapeError
+from tickertape.base.errors import (
+    Closed,
+    Disconnected,
+    NameInUse,
+    StoreError,
+    TickertapeError,
+    TopicNotRecorded,
+)
 from tickertape.base.limits import (
     connection_settled_seconds,
     name_settled_seconds,
@@ -336,6 +343,7 @@ class Session:
             return
         self._effects.append(ReportSuccess(self._uri))
         if self._dropped is not None:
+            self._report_unfit(self._dropped)
             self._choose()
             return
         self.step = Step.RESUBSCRIBING
@@ -372,7 +380,13 @@ class Session:
         if self.step is Step.CONNECTING:
             self._dropped = error
         else:
+            self._report_unfit(error)
             self._choose()
+
+    def _report_unfit(self, error: TickertapeError) -> None:
+        # It accepts the logon, and will refuse the publish store again: another server has to be tried.
+        if isinstance(error, TopicNotRecorded):
+            self._effects.append(ReportFailure(error, self._uri))
 
     def _abandon(self, error: TickertapeError) -> None:
         if self.trying and self._never_ready:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreCorrupt, TickertapeError, TimedOut
+from tickertape.base.errors import (
+    Closed,
+    Disconnected,
+    NameInUse,
+    StoreCorrupt,
+    TickertapeError,
+    TimedOut,
+    TopicNotRecorded,
+)
 from tickertape.base.limits import (
     connection_settled_seconds,
     name_settled_seconds,
@@ -97,6 +105,25 @@ def test_exact_21_the_first_connection_step_by_step() -> None:
     assert life.tell(machine.Resubscribed(1)) == [State(ConnectionState.RESUBSCRIBED), machine.Ready()]
     assert life.session.ready
     assert life.tell(machine.Begin()) == []
+
+
+def test_server_that_cannot_take_the_publish_store_is_reported_as_failed() -> None:
+    unfit = TopicNotRecorded("it does not record 'orders'")
+    life = Life()
+    attempt = life.connecting()
+    life.tell(machine.LoggedOn(attempt))
+    assert life.dropped(unfit) == [machine.ReportFailure(unfit, A), machine.AskChooser()]
+    life = Life()
+    life.ready()
+    assert life.dropped(unfit) == [machine.ReportFailure(unfit, A), machine.AskChooser()]
+    life = Life()
+    attempt = life.connecting()
+    assert life.dropped(unfit) == []
+    assert life.tell(machine.LoggedOn(attempt)) == [
+        machine.ReportSuccess(A),
+        machine.ReportFailure(unfit, A),
+        machine.AskChooser(),
+    ]
 
 
 def test_exact_21_a_later_drop_starts_the_same_again_with_a_wait() -> None:
