@@ -14,9 +14,20 @@ _MACHINES = _WORLDS + "test_the_machines_alone_keep_their_promises"
 _SMALL = _WORLDS + "test_one_server_keeps_its_promises"
 _TRIO = _WORLDS + "test_a_publisher_a_reader_and_a_worker"
 _PAIR = _WORLDS + "test_publishers_go_to_whichever_server_is_there"
+_UNLIKE = _WORLDS + "test_publishers_at_a_server_that_does_not_record_all_topics_lose_nothing"
 _LARGE = _WORLDS + "test_readers_queues_and_transactions_beside_each_other"
 
 WORLD_MUTATIONS: Final = (
+    # -- what a publisher was promised -------------------------------------------------------------------
+    Mutation(
+        "what a server does not record is sent unsequenced, whatever was said when it was accepted",
+        "client/recording.py",
+        "        promised = apart & (",
+        "        promised = (apart ^ apart) & (",
+        (_UNLIKE,),
+        promise="R9",
+        tier="world",
+    ),
     # -- who connects, and notices that a connection is none any more -----------------------------------
     Mutation(
         "an asyncio client looks at its connection only once",

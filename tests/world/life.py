@@ -23,6 +23,7 @@ from tests.world.reader import Reader
 from tests.world.servers import SimServer
 from tests.world.worker import WORK, Worker
 from tests.world.world import World
+from tickertape.base.errors import TopicNotRecorded
 
 TOPICS_OF: Final = f"""
 [[journal.topic]]
@@ -32,6 +33,11 @@ name = "{STRICT}"
 message_type = "json"
 validate = true
 """
+FEWER_TOPICS: Final = """
+[[journal.topic]]
+name = "a"
+"""
+"""Of a server that does not record all that the others do."""
 QUEUE: Final = f"""
 [[queue]]
 name = "{WORK}"
@@ -65,6 +71,8 @@ class Shape(NamedTuple):
     kinds: tuple[str, ...] = FAULTS
     fixed: tuple[tuple[str, str], ...] = ()
     """Options that everybody chooses."""
+    unlike: bool = False
+    """Whether the last server records fewer topics than the others."""
 
     def begin(self, seed: int, counts: Counter[str]) -> Life:
         """A world of this shape."""
@@ -85,11 +93,21 @@ HARMED: Final = Shape(
     publishers=2, messages=30, workers=1, faults=5, kinds=("server killed", "power lost", *DISK_HARMS)
 )
 """A server whose files are lost, whose directory moves, whose lock goes."""
+UNLIKE: Final = Shape(
+    publishers=2,
+    readers=0,
+    servers=2,
+    faults=5,
+    kinds=FAULTS + CLIENT_FAULTS,
+    fixed=(("how", "one"),),
+    unlike=True,
+)
+"""Publishers go to two servers, one of which does not record all topics."""
 MACHINES: Final = MachineShape()
 """The machines alone, without their drivers: in the time of one of the others there are several of these."""
 SHAPES: Final[dict[str, Shape | MachineShape]] = {
     "machines": MACHINES, "small": SMALL, "trio": TRIO, "large": LARGE, "pair": PAIR,
-    "harmed": HARMED,
+    "unlike": UNLIKE, "harmed": HARMED,
 }  # fmt: skip
 
 
@@ -110,7 +128,11 @@ class Life:
 
     def __init__(self, seed: int, shape: Shape, counts: Counter[str]) -> None:
         self.world = World(
-            seed, servers=shape.servers, config=TOPICS_OF + QUEUE * bool(shape.workers), counts=counts
+            seed,
+            servers=shape.servers,
+            config=TOPICS_OF + QUEUE * bool(shape.workers),
+            last_config=FEWER_TOPICS if shape.unlike else None,
+            counts=counts,
         )
         self.world.chooser.fixed = dict(shape.fixed)
         self.shape = shape
@@ -258,7 +280,11 @@ class Life:
                 self.world.counts[name] += server.struck[counted]
             self.world.counts["sector unreadable"] += server.sectors_met
             self.world.counts["part unreadable"] += server.struck["unreadable"] - server.sectors_met
-        judge.calls(self.world.apps, self.world.wrong)
+        expected = (TopicNotRecorded,) if self.shape.unlike else ()
+        judge.calls(self.world.apps, self.world.wrong, *expected)
+        self.world.counts["store refused by a server"] += sum(
+            isinstance(error, TopicNotRecorded) for app in self.world.apps for error in app.told
+        )
         judge.all_there(self.publishers, logs)
         gone = judge.may_be_gone(self.publishers, logs)
         for number, log in enumerate(logs):

@@ -5,10 +5,13 @@ Must never know what became of it but by the client's answers.
 
 from __future__ import annotations
 
+import asyncio
+import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 import tickertape as tt
 from tests.world.apps import RETRIES, STRICT, TIMEOUT, UNRECORDED, App, Labels
@@ -68,6 +71,7 @@ class Publisher(App):
         self._extra: dict[str, Any] = {}
         """Of the last transaction."""
         self._keeps = self.rng.choice(STORES)
+        self._just_ended = False
 
     @property
     def may_lose_power(self) -> bool:
@@ -93,8 +97,24 @@ class Publisher(App):
             while self._lasting() < self.messages:
                 await self._publish(client)
                 await self.pause()
+            if not self._just_ended and self in self.world.apps and self.rng.random() < 0.3:
+                await self._just_end(client)
             while not await self._flush(client):
                 await self.again()
+
+    async def _just_end(self, client: tt.AsyncHAClient) -> None:
+        """End the process without `close()`, as the end of `asyncio.run` does; another one goes on."""
+        self._just_ended = True
+        upto = len(self.sent)
+        await self.ends(client.flush_with_loop(TIMEOUT))
+        if client._publishing.unsettled():
+            self.world.counts["ended without close, not all sent"] += 1
+        else:
+            self.world.counts["ended without close, all sent"] += 1
+            self.promised = max(self.promised, upto)
+        process = self.process
+        self.world.at(self.world.loop.time(), lambda: self.killed() if self.process is process else None)
+        await asyncio.Event().wait()
 
     def _lasting(self) -> int:
         """How many messages are meant for the log; any, where none of them is."""
@@ -124,7 +144,10 @@ class Publisher(App):
             topic = self.rng.choice(self.topics)
             bodies = [self._next(options)[1] for _ in range(self.rng.choice((1, 4, 8)))]
             self.sent += [Sent(topic, body, Labels()) for body in bodies]
-            await client.publish_batch(topic, bodies)
+            if self.rng.random() < 0.5:
+                await client.publish_batch(topic, bodies)
+            else:
+                await self._arrow(client, topic, bodies)
         else:
             await self._one(client, options)
         self._returned = len(self.sent)
@@ -149,12 +172,34 @@ class Publisher(App):
             self.sent.append(Sent(topic, body, _labels(extra)))
         while True:
             try:
-                await client.publish(topic, body, **extra)
+                sequence = await client.publish(topic, body, **extra)
             except tt.Disconnected:
-                assert topic == UNRECORDED, "it has a store for what is recorded"
+                # The last server may have been one that does not record it.
+                assert topic == UNRECORDED or len(self.uris) > 1, "it has a store for what is recorded"
                 await self.again()
             else:
-                return
+                break
+        if sequence is None and topic in self.topics:
+            self.world.counts["published where it is not recorded"] += 1
+            self.nowhere.append(self.sent.pop())
+
+    async def _arrow(self, client: tt.AsyncHAClient, topic: str, bodies: list[bytes]) -> None:
+        """Publish an array, which may be a part of another one; sometimes an invalid one before."""
+        if self.rng.random() < 0.5:
+            places = pa.py_buffer(struct.pack("<4i", 0, 3, 2, 5))
+            odd = pa.Array.from_buffers(pa.binary(), 3, [None, places, pa.py_buffer(b"wrong")])
+            try:
+                await client.publish_arrow(topic, odd)
+            except tt.BadMessage:
+                self.world.counts["invalid array refused"] += 1
+            else:
+                self.world.wrong.append(f"{self.name}: an array with offsets that fall was accepted")
+        kind = self.rng.choice((pa.binary(), pa.large_binary(), pa.string(), pa.binary_view()))
+        skipped = self.rng.randrange(3)
+        await client.publish_arrow(
+            topic, pa.array([b"skipped"] * skipped + bodies, pa.binary()).cast(kind)[skipped:]
+        )
+        self.world.counts["array published"] += 1
 
     def _hears(self, error: tt.TickertapeError, batch: tt.MessageBatch | None) -> None:
         """Of what was refused."""

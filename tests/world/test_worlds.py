@@ -15,16 +15,17 @@ import pytest
 
 from tests.helpers.processes import source_environment
 from tests.world.choices import missing
-from tests.world.life import HARMED, LARGE, MACHINES, PAIR, SMALL, TRIO, Shape, kept, live
+from tests.world.life import HARMED, LARGE, MACHINES, PAIR, SMALL, TRIO, UNLIKE, Shape, kept, live
 from tests.world.machines import MachineShape
 
-EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, LARGE: 40, HARMED: 24}
+EVERY_RUN = {MACHINES: 160, SMALL: 100, TRIO: 120, PAIR: 40, UNLIKE: 40, LARGE: 40, HARMED: 24}
 """In so many worlds each fault strikes, and, where there are clients of each kind, each command is sent and
 each pair of options chosen."""
-FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, LARGE: 1_200, HARMED: 2_000}
+FULL = {MACHINES: 20_000, SMALL: 4_000, TRIO: 2_000, PAIR: 2_000, UNLIKE: 2_000, LARGE: 1_200, HARMED: 2_000}
 HAPPENED = (
     "given back", "lease ended", "commit without an answer", "publish stores opened",
     "bookmark stores opened", "silence noticed", "call timed out", "plain subscriptions judged",
+    "array published", "invalid array refused", "ended without close, all sent",
     "ranges with a start", "ranges with an end", "readings of the past judged as a whole",
 )  # fmt: skip
 FRAMES = ("frames behind the first of a transaction", "connection lost between two frames")
@@ -83,6 +84,11 @@ def test_publishers_go_to_whichever_server_is_there(seeds: range) -> None:
 @pytest.mark.parametrize("seeds", _parts(HARMED), ids=str)
 def test_what_happens_to_a_data_directory_is_refused_or_loses_nothing(seeds: range) -> None:
     _lived(HARMED, seeds, "a start refused what was lost", "a disk ended a start")
+
+
+@pytest.mark.parametrize("seeds", _parts(UNLIKE), ids=str)
+def test_publishers_at_a_server_that_does_not_record_all_topics_lose_nothing(seeds: range) -> None:
+    _lived(UNLIKE, seeds, "store refused by a server", "published where it is not recorded")
 
 
 @pytest.mark.timeout(600)

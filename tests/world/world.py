@@ -76,6 +76,7 @@ class World:
         *,
         servers: int = 1,
         config: str = "",
+        last_config: str | None = None,
         segment_bytes: int = 32_768,
         counts: Counter[str] | None = None,
     ) -> None:
@@ -98,7 +99,11 @@ class World:
         self.network = self.loop.network = Network(
             self.loop, self.rng, self.counts, self.at, self.note, self.wrong
         )
-        self.servers = [SimServer(self, f"s{n}", PORT + n, config, segment_bytes) for n in range(servers)]
+        configs = [config] * (servers - 1) + [config if last_config is None else last_config]
+        """Of each server; the last one may differ."""
+        self.servers = [
+            SimServer(self, f"s{n}", PORT + n, text, segment_bytes) for n, text in enumerate(configs)
+        ]
         self.apps: list[App] = []
         self.pace = 1.0
         """How many times as long everybody takes between two things."""
