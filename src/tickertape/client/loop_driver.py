@@ -165,10 +165,10 @@ class LoopDriver(Driver):
         """Wait until everything sent on this connection is persisted, with or without a publish store.
 
         `level="processed"`: until the server has it. `timeout` in seconds or text, None = as long as the
-        connection lasts. A settlement that has no room in the publish
-        store is waited for. Raises `TimedOut` (the store is as it was), `Disconnected`, `Closed`,
-        `PublisherTakenOver` (another process published under this name), and, unless there is a failed-write
-        handler, `PublishRejected` when the server refused messages since the last flush.
+        connection lasts. A settlement that has no room in the publish store is waited for. Raises `TimedOut`
+        (the store is as it was), `Disconnected`, `Closed`, `PublisherTakenOver` (another process published
+        under this name), and, unless there is a failed-write handler, `PublishRejected` when the server
+        refused messages since the last flush.
         """
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
