@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     if config.getoption("dist", "no") != "no" or os.environ.get("PYTEST_XDIST_WORKER"):
         items.reverse()  # side by side the slow ones come first, or one of them runs alone at the end
+
+
+def _filter_defects() -> tuple[int, str]:
+    """The number of exceptions that filters contained, and the last one."""
+    module = sys.modules.get("tickertape.filter.defects")
+    return (module.DEFECTS.count, module.DEFECTS.last) if module is not None else (0, "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test in which a filter raised: a product that contains exceptions must not hide them here."""
+    before, _ = _filter_defects()
+    result = yield
+    count, last = _filter_defects()
+    if count != before and item.get_closest_marker("defects") is None:
+        pytest.fail(f"a filter raised, and it was contained: {last}")
+    return result
 
 
 @pytest.hookimpl(trylast=True)

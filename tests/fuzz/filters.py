@@ -10,6 +10,8 @@ from typing import Final
 from tests.fuzz.target import Target, taken
 from tickertape.base.errors import BadFilter, BadTopic
 from tickertape.filter import Context, Filter, compile_filter, compile_topic_pattern
+from tickertape.filter.defects import DEFECTS
+from tickertape.filter.index import FilterIndex
 from tickertape.filter.parse import parse as parse_filter
 from tickertape.filter.show import show
 from tickertape.payload.registry import message_type
@@ -21,14 +23,19 @@ _CONTEXT: Final = Context(["t"] * 5, ["1|1|"] * 5, [None] * 5, ["k"] * 5, "u", "
 def filter_text(data: bytes) -> str:
     """`BadFilter` of few words and with its place, or a filter that reads back and answers for any body."""
     text = data.decode("utf-8", "replace")
+    before = DEFECTS.count
     try:
         found = compile_filter(text, message_type("json"))
     except BadFilter as error:
         if not 0 <= error.position <= max(len(text), 4096):
             raise AssertionError(f"its place is {error.position}") from error
+        if DEFECTS.count > before:
+            raise AssertionError(f"compiling raised {DEFECTS.last}") from error
         raise
     with taken():
-        return _used(found)
+        outcome = _used(found)
+        assert DEFECTS.count == before, DEFECTS.last
+        return outcome
 
 
 def _used(found: Filter) -> str:
@@ -38,6 +45,12 @@ def _used(found: Filter) -> str:
     hits = found.select(_FILTERED, _CONTEXT)
     assert hits == sorted(set(hits))
     assert found.unreadable in {0, 2}
+    if not found.needs & {"user", "client_name", "client_version"}:
+        index: FilterIndex[int] = FilterIndex(found.type)
+        index.add(1, found)
+        assert {key: at.tolist() for key, at in index.match(_FILTERED, _CONTEXT)} == (
+            {1: hits} if hits else {}
+        )
     return "matches" if hits else "matches nothing"
 
 
@@ -53,6 +66,8 @@ _FILTER_WORDS: Final = (
     b" IN (1,'x')", b" IS NULL", b" IS NAN", b" LIKE 'x'", b" BETWEEN 1 AND 2", b" BEGINS WITH ('x')",
     b" ENDS WITH 'x'", b"=", b"!=", b"<>", b"<=", b"+", b"-", b"*", b" / ", b"%", b"1e999",
     b"18446744073709551616", b".5", b"NULL", b"TRUE", b"UPPER(", b"IF(", b"ARRAY_SUM(/a)", b"SUM(",
+    b"STRPTIME(/d, '%Y-%m-%d')", b"STRFTIME(/a, '%H')", b"%Y", b"%d", b"%%", b"253402300800", b"1e308",
+    b"'NaN'", b"'-inf'", b"CHAR_VALUE(55296)", b"ROUND(", b"/b/c/d[0]",
     b"\xff", b"\x00", b"\n", b"(?=", b"\\1", b".{9}", b"COALESCE(/a, ", b"TOPIC_NAME()",
 )  # fmt: skip
 _PATTERN_WORDS: Final = (
@@ -69,6 +84,7 @@ def _filter_seeds() -> list[bytes]:
         b"IF(/a > 1, UPPER(/b/c), CONCAT('a', /d)) = 'a' and -/a[0] * 2 % 3 <> .5e1",
         b"(/a BEGINS WITH (\"x\", 'y')) = (/b/c NOT ENDS WITH '4')",
         b"COALESCE(/d, ARRAY_MAX(/a), 3) >= LENGTH(/b/c)\n  AND 1 = 1",
+        b"STRPTIME(/b/c, '%Y%m') > 1 OR STRFTIME(/a, '%Y %Y') = ROUND(/a, -2)",
         b"TRUE",
     ]
 

@@ -101,3 +101,89 @@ class FilterTexts:
         if kind == "compared":
             return f"({one}) {choose(SIGNS)} ({other})"
         return f"IF({one}, {self.operand(1)}, {other}) = 1"
+
+
+ODD_CONSTANTS = [
+    "1e308", "-1e308", "1e-320", "9" * 40, "-" + "9" * 40, "9223372036854775807", "-9223372036854775808",
+    "0.0", "-0.0", "'NaN'", "'-inf'", "'Infinity'", "'1e400'", "NAN_VALUE()", "NULL", "''", "TRUE", "FALSE",
+    "253402300799", "253402300800", "-62135596800", "-62135596801", "1e18", "-1e18", "0.9999999",
+    "'9999-12-31'", "'0001-01-01'", "'02-29'", "'366'", "'\x01'", "'\U0010ffff'", "'\ufffe'", "'\u01c5ß'",
+    "CHAR_VALUE(55296)", "CHAR_VALUE(0.5)", "CHAR_VALUE(1114111)", "'" + "x" * 300 + "'", "'(['", "'\\'",
+]  # fmt: skip
+DIRECTIVES = [
+    "%Y", "%Y", "%y", "%m", "%d", "%H", "%M", "%S", "%f", "%j", "%%", "%%Y", "-", " ", ":", "(", "[", "\\",
+    ".*", "%", "%q", "é",
+]  # fmt: skip
+ODD_PATTERNS = [
+    "a*",
+    "(?i)straße",
+    "^$",
+    "x|",
+    "[^a]",
+    "\\pL",
+    "(a?){9}b",
+    "\\Q",
+    "([",
+    "$^",
+    ".",
+    "\\x{10FFFF}",
+]
+
+
+class OddFilterTexts:
+    """Expressions of every function with odd values: many are refused, and none may raise anything else."""
+
+    def __init__(self, choose: Choose, functions: Sequence[tuple[str, str, int]]) -> None:
+        """`functions` are names, signatures (see `tickertape.filter.functions`) and the most arguments."""
+        self._choose = choose
+        self._functions = functions
+
+    def time_format(self) -> str:
+        """A format of times, with repeated and unknown directives."""
+        return "".join(self._choose(DIRECTIVES) for _ in range(self._choose(range(1, 7))))
+
+    def operand(self, depth: int = 3) -> str:
+        """A field, a constant, a calculation, or a call of any function."""
+        kind = self._choose(["field", "constant", "call", "call", "call", "arithmetic"]) if depth else "field"
+        if kind == "field":
+            return str(self._choose([*FIELDS, "/c/k/k", "/a[3]/k", *ODD_CONSTANTS[:6]]))
+        if kind == "constant":
+            return str(self._choose([*ODD_CONSTANTS, *CONSTANTS]))
+        if kind == "arithmetic":
+            sign = self._choose(["+", "-", "*", "/", "%"])
+            return f"({self.operand(depth - 1)} {sign} {self.operand(depth - 1)})"
+        name, signature, most = self._choose(self._functions)
+        letters = signature.replace("?", "").rstrip("*")
+        least = len(signature.split("?")[0].rstrip("*"))
+        count = self._choose(range(least, min(most, least + 2) + 1))
+        arguments = [self._argument(letters[min(at, len(letters) - 1)], name, depth) for at in range(count)]
+        return f"{name}({', '.join(arguments)})"
+
+    def _argument(self, letter: str, name: str, depth: int) -> str:
+        if letter == "a":
+            return str(self._choose([*FIELDS, "/c/k", self._choose(ODD_CONSTANTS)]))
+        if letter != "p":
+            return self.operand(depth - 1)
+        text = self.time_format() if name.startswith("STR") else self._choose(ODD_PATTERNS)
+        return "'" + text.replace("'", "''") + "'"
+
+    def filter(self) -> str:
+        """A condition on odd values, joined with others, at times nested deeply."""
+        choose = self._choose
+        one = self.operand()
+        found = choose(
+            [
+                f"{one} {choose(SIGNS)} {self.operand(1)}",
+                f"{one} BETWEEN {self.operand(1)} AND {self.operand(1)}",
+                f"{one} IN ({choose(ODD_CONSTANTS)}, {choose(ODD_CONSTANTS)})",
+                f"{one} LIKE '{choose(ODD_PATTERNS)}'",
+                f"{one} BEGINS WITH ({choose(ODD_CONSTANTS)})",
+                f"{one} IS NULL",
+                f"{one} IS NAN",
+                one,
+            ]
+        )
+        depth = choose([0, 0, 0, 1, 5, 38])
+        for number in range(depth):
+            found = f"IF({found}, {choose(FIELDS)}, 1)" if number % 2 else f"NOT ({found})"
+        return f"{found} {choose(['AND', 'OR'])} {self.filter()}" if choose(range(3)) == 0 else str(found)

@@ -12,6 +12,7 @@ from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
 from tests.mutations.planted_bounds import BOUND_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
+from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
@@ -338,6 +339,7 @@ MUTATIONS: Final = (
     ),
     *DELIVERY_MUTATIONS,
     *DISK_MUTATIONS,
+    *FILTER_MUTATIONS,
     *BOUND_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,

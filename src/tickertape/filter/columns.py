@@ -15,6 +15,7 @@ import numpy as np
 
 from tickertape.base.errors import BadPath
 from tickertape.base.limits import array_work_max, index_terms_max, paths_per_reader_max
+from tickertape.filter.defects import DEFECTS
 from tickertape.filter.elements import Arrays
 from tickertape.filter.values import number, scalar
 from tickertape.payload.paths import Path
@@ -215,20 +216,23 @@ def _decoded(reader: FieldReader, bodies: Sequence[bytes]) -> list[Any]:
     """What the reader makes of each body, None where it cannot."""
     try:
         return [*map(reader.quick, bodies)]
-    except (Unreadable, *reader.doubts):  # type: ignore[misc]  # a tuple of classes
+    except Exception:  # noqa: BLE001 - of one body; the others are read
         return [_document(reader, body) for body in bodies]
 
 
 def _document(reader: FieldReader, body: bytes) -> Any:
     try:
-        return reader.quick(body)
-    except Unreadable:
-        return None
-    except reader.doubts:
         try:
-            return reader.decode(body)
+            return reader.quick(body)
         except Unreadable:
             return None
+        except reader.doubts:
+            return reader.decode(body)
+    except Unreadable:
+        return None
+    except Exception as error:  # noqa: BLE001 - a body that a decoder fails at is not read
+        DEFECTS.note(error)
+        return None
 
 
 def _numbers(values: list[Any]) -> Numbers:

@@ -5,7 +5,8 @@ Must never raise for any body, and must never decode one when nothing of it is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from functools import cached_property, lru_cache
@@ -13,6 +14,7 @@ from types import CodeType
 from typing import Any, Final, TypeAlias
 
 from tickertape.base.errors import BadFilter, BadPath
+from tickertape.filter.defects import DEFECTS, described
 from tickertape.filter.elements import Arrays, TooCostly
 from tickertape.filter.functions import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
 from tickertape.filter.generate import Generator
@@ -71,7 +73,8 @@ class Filter:
         self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
         """An upper estimate of the steps for one message, beside decoding it."""
         self.unreadable: int = 0
-        """Bodies so far that it could not read: not of the type, or with arrays too long for it."""
+        """Bodies so far that it could not read: not of the type, with arrays too long for it, or such that it
+        raised (see `defects`)."""
         self._reader: FieldReader | None = type.reader(self.paths) if self.paths else None
         self._arrays = Arrays()
 
@@ -79,12 +82,16 @@ class Filter:
         """The indexes of the bodies that match, rising.
 
         When the filter reads any field, a body that is not of the type, or whose arrays would cost too much,
-        does not match and is counted in `unreadable`. `context` must be given when `needs` is not empty, or
-        `ValueError` is raised.
+        does not match and is counted in `unreadable`. So is any body for which the filter raises. `context`
+        must be given when `needs` is not empty, or `ValueError` is raised.
         """
         if context is None and self.needs:
             raise ValueError(f"the filter asks for {', '.join(sorted(self.needs))}: give it a context")
-        found, unreadable = self._select(bodies, context or _NO_CONTEXT, self._arrays)
+        try:
+            found, unreadable = self._select(bodies, context or _NO_CONTEXT, self._arrays)
+        except Exception as error:  # noqa: BLE001 - its function cannot be made, or what it needs is missing
+            DEFECTS.note(error)
+            found, unreadable = [], len(bodies)
         self.unreadable += unreadable
         return found
 
@@ -115,7 +122,7 @@ class Filter:
         if self._reader is not None:
             quick, decode, doubts = self._reader.quick, self._reader.decode, self._reader.doubts
             names |= {"quick": quick, "decode": decode, "doubts": doubts}
-        names |= {"Unreadable": Unreadable, "TooCostly": TooCostly}
+        names |= GUARDS
         exec(_code(source), names)
         made: _Select = names["select"]
         return made
@@ -130,11 +137,24 @@ def compile_filter(text: str, type: MessageType) -> Filter:
     Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
     long for a message; and when it reads fields that the type does not have.
     """
-    written, tree = trees(text)
+    with refusing_defects():
+        written, tree = trees(text)
+        try:
+            return Filter(text, tree, written, type)
+        except BadPath as error:
+            raise bad_path(text, tree, type, error) from None
+
+
+@contextmanager
+def refusing_defects() -> Iterator[None]:
+    """Make `BadFilter` of whatever else is raised while a filter is compiled."""
     try:
-        return Filter(text, tree, written, type)
-    except BadPath as error:
-        raise bad_path(text, tree, type, error) from None
+        yield
+    except BadFilter:
+        raise
+    except Exception as error:
+        DEFECTS.note(error)
+        raise BadFilter(f"the filter cannot be compiled ({described(error)})") from error
 
 
 @lru_cache(maxsize=_TREES_KEPT)
@@ -187,7 +207,8 @@ def _function(filter: Filter, condition: str) -> str:
 
 def over_bodies(*lines: str, decoded: bool) -> list[str]:
     """The end of a generated function: `lines` for each body, of number `i` and, if `decoded`, content `m`.
-    What is too costly is counted in `unreadable`."""
+    A body is counted in `unreadable` when it is too costly, or when anything is raised. Its names are
+    `GUARDS`."""
     if decoded:
         head = ["    for i, body in enumerate(bodies):", *_DECODING]
     else:
@@ -198,6 +219,9 @@ def over_bodies(*lines: str, decoded: bool) -> list[str]:
         *lines,
         "        except TooCostly:",
         "            unreadable += 1",
+        "        except Exception as error:",
+        "            defect(error)",
+        "            unreadable += 1",
         "        if arrays:",
         "            arrays.forget()",
         "    return found, unreadable",
@@ -207,15 +231,23 @@ def over_bodies(*lines: str, decoded: bool) -> list[str]:
 
 _DECODING: Final = (
     "        try:",
-    "            m = quick(body)",
-    "        except Unreadable:",
-    "            unreadable += 1",
-    "            continue",
-    "        except doubts:",
     "            try:",
-    "                m = decode(body)",
+    "                m = quick(body)",
     "            except Unreadable:",
     "                unreadable += 1",
     "                continue",
+    "            except doubts:",
+    "                try:",
+    "                    m = decode(body)",
+    "                except Unreadable:",
+    "                    unreadable += 1",
+    "                    continue",
+    "        except Exception as error:",
+    "            defect(error)",
+    "            unreadable += 1",
+    "            continue",
 )
 """Lines inside a loop over bodies that make `m` of `body`, or count it in `unreadable` and go on."""
+
+GUARDS: Final[dict[str, Any]] = {"Unreadable": Unreadable, "TooCostly": TooCostly, "defect": DEFECTS.note}
+"""Names that the lines of `over_bodies` use, beside those of a reader."""

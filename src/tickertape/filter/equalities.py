@@ -13,6 +13,7 @@ import numpy as np
 
 from tickertape.batch.format import Int64s
 from tickertape.filter.columns import Share
+from tickertape.filter.defects import DEFECTS
 from tickertape.filter.elements import TooCostly, elements
 from tickertape.filter.values import Scalar, key, scalar
 
@@ -80,12 +81,16 @@ class Equalities:
         return slots, np.repeat(np.arange(len(found)), counts)
 
     def _askers(self, value: Any, at: int, costly: set[int]) -> Collection[int]:
-        if value.__class__ is not list:
-            return self._slots.get(key(scalar(value)), _NOBODY)
         try:
+            if value.__class__ is not list:
+                return self._slots.get(key(scalar(value)), _NOBODY)
             summed = elements(value, Share())
             wanted = [*summed.texts, *(summed.numbers if self._numbers else ())]
         except TooCostly:
+            costly.add(at)
+            return _NOBODY
+        except Exception as error:  # noqa: BLE001 - the filters themselves are asked, and say who fails
+            DEFECTS.note(error)
             costly.add(at)
             return _NOBODY
         return dict.fromkeys(chain.from_iterable(self._slots.get(one, _NOBODY) for one in wanted))

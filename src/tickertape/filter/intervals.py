@@ -15,6 +15,7 @@ import numpy as np
 from tickertape.batch.format import Bools, Int64s
 from tickertape.filter import operators
 from tickertape.filter.columns import Columns, Share
+from tickertape.filter.defects import DEFECTS
 from tickertape.filter.elements import TooCostly
 from tickertape.filter.terms import Interval
 from tickertape.filter.tree import Between, Comparison, Literal, Node
@@ -139,6 +140,10 @@ class Intervals:
         try:
             return all(_holds(one.node, columns.values(one.path)[at]) for one in self._conditions[row])
         except TooCostly:
+            columns.costly.add(at)
+            return False
+        except Exception as error:  # noqa: BLE001 - the filters themselves are asked, and say who fails
+            DEFECTS.note(error)
             columns.costly.add(at)
             return False
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
+from tickertape.filter.defects import DEFECTS, described
 from tickertape.filter.elements import Arrays
 from tickertape.filter.functions import FUNCTIONS, MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS, Function, why_not
 from tickertape.filter.generate import Generator, is_condition
@@ -143,11 +144,9 @@ class _Resolver:
             pattern = str(argument.value)
             if node.name == "REGEXP_MATCH":
                 return Like(node.arguments[0], pattern, pattern_at=argument.at, at=node.at)
-            wrong = bad_time_format(pattern)
+            wrong = bad_time_format(pattern, once=node.name == "STRPTIME")
             if wrong is not None:
-                raise self._refuse(
-                    argument.at, "a format has at most 64 characters, and %Y %y %m %d %H %M %S %f %j %% only"
-                )  # fmt: skip
+                raise self._refuse(self._inside(argument.at, wrong[0]), wrong[1])
         return node
 
     def _check_pattern(self, node: Like) -> None:
@@ -171,6 +170,16 @@ class _Resolver:
 
     # -- constants --
 
+    def _evaluated(self, node: Node, as_condition: bool = False) -> Any:
+        """The value of a part that reads nothing of a message."""
+        generator = Generator({})
+        source = generator.truth(node) if as_condition else generator.value(node)
+        try:
+            return eval(source, {**generator.names, "arrays": Arrays()})
+        except Exception as error:
+            DEFECTS.note(error)
+            raise self._refuse(node.at, f"this part cannot be evaluated ({described(error)})") from error
+
     def _simplified(self, node: Node) -> Node:
         if isinstance(node, Comparison) and any(_is_null(side) for side in (node.left, node.right)):
             return Literal(None, at=node.at)
@@ -180,11 +189,11 @@ class _Resolver:
             if node.name in _PER_MESSAGE:
                 return node
             if node.name == "IF" and isinstance(node.arguments[0], Literal):
-                chosen = node.arguments[1 if _evaluated(node.arguments[0], True) is True else 2]
+                chosen = node.arguments[1 if self._evaluated(node.arguments[0], True) is True else 2]
                 # A field stays in its IF, which gives a scalar where the field may be an array.
                 return node if isinstance(chosen, Field) else chosen
         if all(isinstance(child, Literal) for child in node.children):
-            return Literal(_evaluated(node), at=node.at)
+            return Literal(self._evaluated(node), at=node.at)
         return node
 
     def _joined(self, node: And | Or) -> Node:
@@ -193,7 +202,7 @@ class _Resolver:
         terms: list[Node] = []
         for term in node.terms:
             if isinstance(term, Literal):
-                value = _evaluated(term, True)
+                value = self._evaluated(term, True)
                 if value is decides:
                     return Literal(decides, at=node.at)
                 if value is (not decides):
@@ -214,13 +223,6 @@ class _Resolver:
 
 def _is_null(node: Node) -> bool:
     return isinstance(node, Literal) and (node.value is None or node.value == "")
-
-
-def _evaluated(node: Node, as_condition: bool = False) -> Any:
-    """The value of a part that reads nothing of a message."""
-    generator = Generator({})
-    source = generator.truth(node) if as_condition else generator.value(node)
-    return eval(source, {**generator.names, "arrays": Arrays()})
 
 
 def _merged(terms: list[Node]) -> list[Node]:

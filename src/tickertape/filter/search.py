@@ -15,6 +15,7 @@ from tickertape.base.limits import filter_piece_steps_max, index_values_max
 from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.columns import Columns, Reading
 from tickertape.filter.compile import Context, Filter
+from tickertape.filter.defects import DEFECTS
 from tickertape.filter.intervals import Pairs
 from tickertape.filter.structures import Structures
 from tickertape.filter.verdicts import Met
@@ -85,11 +86,30 @@ class Search(Generic[K]):
 
     def _look_at(self, bodies: Sequence[bytes], context: Context | None, begin: int) -> Iterator[int]:
         yield _LOOK_STEPS
-        columns = yield from self._reading.columns(bodies)
-        places = np.arange(len(bodies)) if columns.readable is None else columns.readable.nonzero()[0]
         self._met.clear()
         self._bad.clear()
         pairs: list[Pairs] = []
+        try:
+            aside = yield from self._look_together(bodies, context, pairs)
+        except Exception as error:  # noqa: BLE001 - one filter must not disturb the others
+            DEFECTS.note(error)
+            pairs.clear()
+            aside = set(range(len(bodies)))
+        for slot in [*self._found.everywhere]:
+            yield from self._ask(np.full(len(bodies), slot), np.arange(len(bodies)), bodies, context, pairs)
+        if aside:
+            self._ordered = False
+            yield from self._one_by_one(sorted(aside), bodies, context, pairs)
+        self._unreadable += len(self._bad)
+        self._pairs.extend((slots, at + begin) for slots, at in pairs if len(slots))
+
+    def _look_together(
+        self, bodies: Sequence[bytes], context: Context | None, pairs: list[Pairs]
+    ) -> Generator[int, None, set[int]]:
+        """Ask all filters that read bodies at once, and put those that match into `pairs`. Returns the places
+        of bodies of which each filter has to be asked by itself."""
+        columns = yield from self._reading.columns(bodies)
+        places = np.arange(len(bodies)) if columns.readable is None else columns.readable.nonzero()[0]
         aside = set() if columns.readable is None else set((~columns.readable).nonzero()[0].tolist())
         if len(places):
             found = yield from self._regular(columns, len(places))
@@ -106,13 +126,7 @@ class Search(Generic[K]):
             for slot in [*self._found.always]:
                 own = np.full(len(regular), slot)
                 yield from self._ask(own, regular, bodies, context, pairs)
-        for slot in [*self._found.everywhere]:
-            yield from self._ask(np.full(len(bodies), slot), np.arange(len(bodies)), bodies, context, pairs)
-        if aside:
-            self._ordered = False
-            yield from self._one_by_one(sorted(aside), bodies, context, pairs)
-        self._unreadable += len(self._bad)
-        self._pairs.extend((slots, at + begin) for slots, at in pairs if len(slots))
+        return aside
 
     def matches(self) -> Matches[K]:
         """What was found so far."""

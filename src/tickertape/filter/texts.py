@@ -5,6 +5,7 @@ Must never make a text above `text_result_characters_max`, nor take more than li
 
 from __future__ import annotations
 
+import re
 import zlib
 from datetime import UTC, datetime
 from typing import Final
@@ -124,25 +125,35 @@ def char_value(code: Number) -> str | None:
 TIME_DIRECTIVES: Final = frozenset("YymdHMSfj%")
 """What may follow a % in a format of a time: none whose meaning depends on a language or a place."""
 _TIME_CHARACTERS_MAX: Final = 64
+_TIME_FORM: Final = "a format has at most 64 characters, and %Y %y %m %d %H %M %S %f %j %% only"
 
 
-def bad_time_format(pattern: str) -> int | None:
-    """Where in a format of a time there is something that is not allowed; None when there is not."""
+def bad_time_format(pattern: str, *, once: bool) -> tuple[int, str] | None:
+    """The place of the first mistake in a time format, and the reason; None when there is none. With `once` a
+    repeated directive is one: a format that times are read with can have each directive once."""
     at = 0
+    seen = set()
     while (at := pattern.find("%", at)) >= 0:
-        if pattern[at + 1 : at + 2] not in TIME_DIRECTIVES or at + 1 == len(pattern):
-            return at
+        directive = pattern[at + 1 : at + 2]
+        if not directive or directive not in TIME_DIRECTIVES:
+            return at, _TIME_FORM
+        if once and directive in seen:
+            return at, f"STRPTIME takes each directive once, and %{directive} is repeated"
+        seen.add(directive.strip("%"))
         at += 2
-    return _TIME_CHARACTERS_MAX if len(pattern) > _TIME_CHARACTERS_MAX else None
+    return (_TIME_CHARACTERS_MAX, _TIME_FORM) if len(pattern) > _TIME_CHARACTERS_MAX else None
 
 
 def strptime(text: str, pattern: str) -> Number | None:
     """The seconds since 1970, UTC, of a time written like `pattern`; NULL when it is not."""
     if len(text) > _TIME_CHARACTERS_MAX:
         return None
+    if "%d" in pattern and "%Y" not in pattern and "%y" not in pattern:
+        # The year that Python assumes. Without one, newer Pythons warn: of days, which years do not share.
+        text, pattern = f"1900 {text}", f"%Y {pattern}"
     try:
         seconds = datetime.strptime(text, pattern).replace(tzinfo=UTC).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, re.error):
         return None
     return int(seconds) if seconds.is_integer() else seconds
 

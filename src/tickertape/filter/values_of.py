@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from tickertape.base.errors import BadPath
-from tickertape.filter.compile import bad_path, over_bodies, trees
-from tickertape.filter.elements import Arrays, TooCostly
+from tickertape.filter.compile import GUARDS, bad_path, over_bodies, refusing_defects, trees
+from tickertape.filter.elements import Arrays
 from tickertape.filter.functions import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
 from tickertape.filter.generate import Generator
 from tickertape.filter.places import bad_filter
 from tickertape.filter.tree import Call, Node, fields, walk
 from tickertape.filter.values import Scalar, number
 from tickertape.payload.paths import Path
-from tickertape.payload.types import MessageType, Unreadable
+from tickertape.payload.types import MessageType
 
 VALUE_MAX: Final = (1 << 64) - 1
 """The largest number that is given; a larger one counts as this."""
@@ -35,7 +35,8 @@ class Values:
         """The fields that it reads."""
         self.type: MessageType = type
         self.unreadable: int = 0
-        """Bodies so far that it could not read: not of the type, or with arrays too long for it."""
+        """Bodies so far that it could not read: not of the type, with arrays too long for it, or such that it
+        raised (see `defects`)."""
         self._arrays = Arrays()
         self._values = _function(tree, self.paths, type)
 
@@ -57,6 +58,11 @@ def compile_value(text: str, type: MessageType) -> Values:
     Raises `BadFilter`, with the position, for what is no expression, is above a limit, reads fields that the
     type does not have, or asks for more than the body: `BOOKMARK()`, `USER()`, `UNIX_TIMESTAMP()`.
     """
+    with refusing_defects():
+        return _compiled(text, type)
+
+
+def _compiled(text: str, type: MessageType) -> Values:
     tree = trees(text)[1]
     for node in walk(tree):
         if isinstance(node, Call) and (node.name in MESSAGE_FUNCTIONS or node.name in SUBSCRIBER_FUNCTIONS):
@@ -82,11 +88,10 @@ def _function(tree: Node, paths: tuple[Path, ...], type: MessageType) -> _Values
     generator = Generator(dict(zip(paths, reader.access, strict=True)) if reader else {})
     value = generator.value(tree)
     lines = ["def values(bodies, arrays):", "    found = [None] * len(bodies)", "    unreadable = 0"]
-    names: dict[str, Any] = {**generator.names, "unsigned": unsigned, "TooCostly": TooCostly}
+    names: dict[str, Any] = {**generator.names, "unsigned": unsigned, **GUARDS}
     lines += over_bodies(f"            found[i] = unsigned({value})", decoded=reader is not None)
     if reader is not None:
         names |= {"quick": reader.quick, "decode": reader.decode, "doubts": reader.doubts}
-        names |= {"Unreadable": Unreadable}
     exec(compile("\n".join(lines), "<value>", "exec"), names)
     made: _Values = names["values"]
     return made

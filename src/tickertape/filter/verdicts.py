@@ -15,6 +15,7 @@ import numpy as np
 from tickertape.base.limits import index_cells_max, index_piece_messages_max, index_value_characters_max
 from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.columns import Share
+from tickertape.filter.defects import DEFECTS
 from tickertape.filter.elements import Arrays, TooCostly
 from tickertape.filter.generate import Generator as Source
 from tickertape.filter.generate import affixes, searching
@@ -240,14 +241,18 @@ class Verdicts:
                 continue
             if self._tests[row] is None:
                 steps += _MAKING_STEPS
-            test, value = self._test(row), values[place]
+            value = values[place]
             if arrays or value.__class__ is not str:
                 arrays = Share()
             try:
-                cells[row, column] = test(value, arrays)
+                cells[row, column] = self._test(row)(value, arrays)
             except TooCostly:
                 costly.add(place)
                 cells[row, column] = False
+            except Exception as error:  # noqa: BLE001 - the filters themselves are asked, and say who fails
+                # No answer is remembered: the next message with this value has to be set aside too.
+                DEFECTS.note(error)
+                costly.add(place)
             steps += self._steps[row]
             if isinstance(value, str | list | bytes):
                 steps += len(value) // _CHARACTERS_PER_STEP

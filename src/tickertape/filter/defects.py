@@ -1,0 +1,37 @@
+"""Owns the count of exceptions that filters raised and that were contained.
+
+A filter comes from a client, and must never end the process or another subscription: one that raises while
+it is compiled is refused, and a message for which it raises does not match and counts as unreadable. The
+tests read the count, so that containment hides no defect from them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.texts import said
+
+_CHARACTERS_MAX: Final = 200
+
+
+class Defects:
+    """The number of contained exceptions, and the last one."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.last: str = ""
+        """Type and text of the last exception."""
+
+    def note(self, error: Exception) -> None:
+        """Count `error`."""
+        self.count += 1
+        self.last = described(error)
+
+
+def described(error: Exception) -> str:
+    """The type of `error` and a few words of its text."""
+    return f"{type(error).__name__}: {said(error, _CHARACTERS_MAX)}"
+
+
+DEFECTS: Final = Defects()
+"""Of all filters of a process."""

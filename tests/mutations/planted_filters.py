@@ -1,0 +1,49 @@
+"""Mutations of filters and payloads.
+
+Must never hold one that changes nothing a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+FILTER_MUTATIONS: Final = (
+    Mutation(
+        "an exception of a filter leaves it",
+        "filter/compile.py",
+        'Exception as error:",\n        "            defect(error)",\n        "            unr',
+        'KeyError as error:",\n        "            defect(error)",\n        "            unr',
+        ("integration/test_filter_defects.py",),
+        promise="R12",
+        tier="integration",
+    ),
+    Mutation(
+        "an exception of a constant leaves the compiler",
+        "filter/resolve.py",
+        "        except Exception as error:\n            DEFECTS.note(error)\n            raise self",
+        "        except KeyError as error:\n            DEFECTS.note(error)\n            raise self",
+        ("unit/filter/test_defects.py",),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "STRPTIME takes a format with a repeated directive",
+        "filter/resolve.py",
+        'once=node.name == "STRPTIME"',
+        'once=node.name == "STRFTIME"',
+        ("unit/filter/test_defects.py",),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "an index forgets the other filters when one raises",
+        "filter/search.py",
+        "            aside = set(range(len(bodies)))\n",
+        "            aside = set()\n",
+        ("unit/filter/test_defects.py",),
+        promise="R12",
+        tier="unit",
+    ),
+)
