@@ -18,22 +18,31 @@ def values_of(reader: FieldReader, fields: Any) -> list[Any]:
     return [eval(f"it{access}", {"it": fields}) for access in reader.access]
 
 
+_MISSING = object()
+
+
 def look(value: Any, steps: Steps) -> Any:
     """What is at `steps` in a document."""
-    if not steps or value is None:
+    found = _look(value, steps)
+    return None if found is _MISSING else found
+
+
+def _look(value: Any, steps: Steps) -> Any:
+    if not steps:
         return value
     step, rest = steps[0], steps[1:]
     if isinstance(step, int):
-        return look(value[step], rest) if isinstance(value, list) and step < len(value) else None
+        return _look(value[step], rest) if isinstance(value, list) and step < len(value) else _MISSING
     if isinstance(value, dict):
-        return look(value.get(step), rest)
+        return _look(value[step], rest) if step in value else _MISSING
     if not isinstance(value, list):
-        return None
-    found = [look(member, steps) for member in value if isinstance(member, dict)]
+        return _MISSING
+    found = [_look(member, steps) for member in value if isinstance(member, dict)]
+    there = [one for one in found if one is not _MISSING]
     several: list[Any] = []
-    for one in found:
-        several += [] if one is None else one if isinstance(one, list) else [one]
-    return several if any(one is not None for one in found) else None
+    for one in there:
+        several += one if isinstance(one, list) else [one]
+    return several if there else _MISSING
 
 
 def look_in_fix(body: bytes, steps: Steps) -> Any:

@@ -108,18 +108,19 @@ def _gather(node: Node, values: list[Any], found: list[Any]) -> None:
 
 
 def _ask(names: dict[str, Node], members: list[dict[Any, Any]], found: list[Any]) -> None:
-    """Gather what is below `names` in all of these objects. Few names are looked up in each of them; many are
+    """Gather what is below `names` in all of these objects: a member that is null is an element, one that is
+    missing is none. Few names are looked up in each of them; many are
     met while going through what the objects have, so that the work does not grow with their number."""
     if len(names) <= FEW:
         for name, child in names.items():
-            values = [value for member in members if (value := member.get(name)) is not None]
+            values = [member[name] for member in members if name in member]
             if values:
                 _gather(child, values, found)
         return
     met: dict[str, list[Any]] = {name: [] for name in names}
     for member in members:
         for name, value in member.items():
-            if name in met and value is not None:
+            if name in met:
                 met[name].append(value)
     for name, values in met.items():
         if values:
@@ -132,11 +133,11 @@ def _ask_elements(subscripts: dict[int, Node], arrays: list[list[Any]], found: l
     for array in arrays:
         if len(subscripts) <= FEW:
             for n, values in met.items():
-                if n < len(array) and array[n] is not None:
+                if n < len(array):
                     values.append(array[n])
         else:
             for n, element in enumerate(array):
-                if n in met and element is not None:
+                if n in met:
                     met[n].append(element)
     for n, values in met.items():
         if values:

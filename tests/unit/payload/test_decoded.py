@@ -38,7 +38,7 @@ def read(name: str, body: bytes, *paths: str) -> list[Any]:
         (b'{"a":5}', "/a[0]", None),
         (b'{"a":5}', "/a/b", None),
         (b'{"a":null}', "/a/b", None),
-        (b'{"legs":[{"px":1},{"qty":2},{"px":3},4,{"px":null}]}', "/legs/px", [1, 3]),
+        (b'{"legs":[{"px":1},{"qty":2},{"px":3},4,{"px":null}]}', "/legs/px", [1, 3, None]),
         (b'{"legs":[{"px":[1,2]},{"px":3}]}', "/legs/px", [1, 2, 3]),
         (b'{"legs":[{"px":[1,2]},{"px":[3]}]}', "/legs/px[0]", [1, 3]),
         (b'{"legs":[{"px":1},{"px":3}]}', "/legs[1]/px", 3),
