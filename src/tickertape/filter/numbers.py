@@ -93,15 +93,23 @@ def rounded(value: Number, digits: Number = 0) -> Number | None:
     places = int(digits)
     if not -20 <= places <= 20:
         return None
-    if value.__class__ is int and places >= 0:
-        return value
+    if isinstance(value, int):
+        return value if places >= 0 else _whole_rounded(value, 10**-places)
     scale = 10.0 ** abs(places)
     scaled = abs(value) * scale if places >= 0 else abs(value) / scale
     if not scaled < 2.0**52:
+        if places < 0 and math.isfinite(value):  # too large to have anything behind the point
+            return float(_whole_rounded(int(value), 10**-places))
         return value  # no digits are left to round
     whole = math.floor(scaled + 0.5)
     found = whole / scale if places > 0 else whole * (1 if places == 0 else int(scale))
     return math.copysign(found, value) if found.__class__ is float else int(math.copysign(1, value)) * found
+
+
+def _whole_rounded(value: int, unit: int) -> int:
+    """The multiple of `unit` next to an integer, halves away from zero."""
+    size = (abs(value) + unit // 2) // unit * unit
+    return size if value >= 0 else -size
 
 
 def ceiling(value: Number) -> Number:

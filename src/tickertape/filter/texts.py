@@ -34,8 +34,26 @@ def instr(text: str, part: str) -> int:
 
 
 def instr_i(text: str, part: str) -> int:
-    """As `instr`, upper and lower case alike."""
-    return find(text.casefold(), part.casefold()) + 1
+    """As `instr`, upper and lower case alike. The place counts characters of `text`, of which one may become
+    several where case does not count: a part that begins within one begins at it."""
+    folded = text.casefold()
+    found = find(folded, part.casefold())
+    if found < 0 or len(folded) == len(text):
+        return found + 1
+    return _unfolded(text, found) + 1
+
+
+def _unfolded(text: str, at: int) -> int:
+    """The index in `text` of the character that the character `at` of the case-folded text comes from."""
+    low, high, before = 0, len(text), 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        size = len(text[low:middle].casefold())
+        if before + size <= at:
+            low, before = middle, before + size
+        else:
+            high = middle
+    return low
 
 
 def streq(text: str, other: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tickertape.filter.functions import (
     why_not,
 )
 from tickertape.filter.numbers import ARITHMETIC, rounded
-from tickertape.filter.texts import find, replace
+from tickertape.filter.texts import find, instr_i, replace
 
 ODD: list[Any] = [None, "x", "12", "a" * 70_000, "é" * 9, 0, -1, 2**63,
                   -(2**63), 1e308, -1e-308, 0.5, math.nan, math.inf, -math.inf, True]  # fmt: skip
@@ -108,3 +109,58 @@ def test_long_results_are_null() -> None:
     assert call_of("ARRAY_TO_STRING")(["a" * 40_000] * 2, Arrays()) is None
     with pytest.raises(TooCostly):
         call_of("ARRAY_SUM")(["1"] * 9_000, Arrays())
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "expected"),
+    [
+        (123456789012345678, -1, 123456789012345680),
+        (-123456789012345675, -1, -123456789012345680),
+        (2**64 - 1, -2, 18446744073709551600),
+        (2**64 - 1, -19, 20000000000000000000),
+        (9007199254740993, 0, 9007199254740993),
+        (9007199254740995, -1, 9007199254741000),
+        (49, -2, 0),
+        (50, -2, 100),
+        (-50, -2, -100),
+        (5, -20, 0),
+        (1234567890123456780.0, -2, 1234567890123456800.0),
+        (1e300, -20, 1e300),
+        (math.inf, -1, math.inf),
+    ],
+)
+def test_round_of_large_numbers_is_exact(value: float, digits: int, expected: float) -> None:
+    found = rounded(value, digits)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+def test_round_beyond_64_bits_is_null() -> None:
+    assert call_of("ROUND")(2**64 - 1, -19) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "place"),
+    [
+        ("\u00dfx", "x", 2),
+        ("\u00df\u00dfx", "X", 3),
+        ("x\u00df", "S", 2),
+        ("\u00dfx", "sX", 1),
+        ("a\u0390b\ufb03c", "B", 3),
+        ("a\u0390b\ufb03c", "C", 5),
+        ("a\u0390b\ufb03c", "d", 0),
+        ("\u00df", "STRASSE", 0),
+        ("Stra\u00dfe", "E", 6),
+    ],
+)
+def test_instr_i_counts_characters_of_the_text(text: str, part: str, place: int) -> None:
+    assert instr_i(text, part) == place
+
+
+def test_instr_i_agrees_with_folding_character_by_character() -> None:
+    rng = Random(5)
+    for _ in range(2_000):
+        text = "".join(rng.choices("aAsS\u00df\u0390\ufb03x", k=rng.randrange(1, 12)))
+        part = "".join(rng.choices("aAsSx\u00df", k=rng.randrange(1, 4)))
+        of = [at for at, character in enumerate(text) for _ in character.casefold()]
+        found = text.casefold().find(part.casefold())
+        assert instr_i(text, part) == (of[found] + 1 if found >= 0 else 0)
