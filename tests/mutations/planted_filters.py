@@ -1,4 +1,4 @@
-"""Mutations of filters and payloads.
+"""Owns the mutations of filters, payloads and subscriptions.
 
 Must never hold one that changes nothing a user could see.
 """
@@ -44,6 +44,15 @@ FILTER_MUTATIONS: Final = (
         "            aside = set()\n",
         ("unit/filter/test_defects.py",),
         promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "a replace that was answered is undone by an older one",
+        "engine/subscribing.py",
+        "            held.coming.pop(command.sub_id, None)\n            self._consuming.consume",
+        "            self._consuming.consume",
+        ("unit/engine/test_replacing.py",),
+        promise="behaviour 20",
         tier="unit",
     ),
 )

@@ -160,6 +160,7 @@ class Subscribing:
         of_queue(options, queue=bool(works))
         if options.browse:
             self._consuming.browse(session, command, cover, options, works)
+            self.of(session.conn).coming.pop(command.sub_id, None)
             return
         backlog = self.queues.check(session, works, options.max_backlog)
         content = self._consuming.content(session, command, cover, options, works)
@@ -178,6 +179,8 @@ class Subscribing:
             allowance = before.allowance
             allowance.renew(command.credit)
         if not replay:
+            # An older replace whose start is still searched must not take the place of this one afterwards.
+            held.coming.pop(command.sub_id, None)
             self._consuming.consume(session, command, content, works, backlog, allowance)
         if of_rest:
             self._begin_rest(session, command, cover, allowance, conflating_rest, old_rest)

@@ -181,6 +181,31 @@ def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along()
     assert _bodies(peer)[-30:] == list(range(20, 50))
 
 
+def test_replace_answered_first_is_not_undone_by_an_older_one_whose_start_is_searched() -> None:
+    world = EngineWorld(9)
+    world.broker.journal.view.tail_bytes_max = 1  # so that starts are read from segments
+    publisher, peer = world.connect("publisher"), world.connect("reader")
+    for number in range(50):
+        publisher.publish("t", [b"%d" % number])
+        world.settle()
+    assert publisher.logged_on is not None
+    name = publisher.logged_on.publisher
+    peer.subscribe("s", "a")
+    world.settle()
+    older = _replace(peer, "s", "t", bookmark=f"{name}|20|")
+    newer = _replace(peer, "s", "u")
+    world.settle()
+    assert peer.answers[newer] == Ack(id=newer)
+    answer = peer.answers[older]
+    assert isinstance(answer, Ack)
+    assert answer.code == "subscription_unknown"
+    publisher.publish("t", [b"100"])
+    publisher.publish("u", [b"200"])
+    publisher.publish("a", [b"300"])
+    world.settle()
+    assert _bodies(peer) == [200]
+
+
 def test_a_replace_of_a_replay_takes_a_rate_and_ends_live() -> None:
     world = EngineWorld(10)
     publisher, peer = world.connect("publisher"), world.connect("reader")
