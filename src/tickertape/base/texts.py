@@ -5,6 +5,7 @@ Must never let such text into a message unescaped or at full length.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -15,6 +16,25 @@ shown_characters_max: Final = 80
 def shown(text: str) -> str:
     """`text` quoted, escaped, and cut when it is long."""
     return repr(text if len(text) <= shown_characters_max else text[: shown_characters_max - 3] + "...")
+
+
+number_bits_max: Final = 256
+"""Above this the size of an integer is shown instead of its digits."""
+
+
+def shown_number(value: float) -> str:
+    """The digits of a number, or of a very large integer its size."""
+    if isinstance(value, int) and value.bit_length() > number_bits_max:
+        return f"an integer of {value.bit_length():,} bits"
+    return str(value)
+
+
+def is_finite(value: float) -> bool:
+    """Whether a float can stand for `value`, and it is not infinite."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 said_characters_max: Final = 2000

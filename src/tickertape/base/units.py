@@ -6,13 +6,12 @@ powers of 1024, in capitals or not; units of time are lower case.
 
 from __future__ import annotations
 
-import math
 import re
 from decimal import Decimal
 from typing import Final
 
 from tickertape.base.errors import BadOption
-from tickertape.base.texts import shown
+from tickertape.base.texts import is_finite, shown, shown_number
 
 SIZE_UNITS: Final = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
 """Bytes in a unit of size."""
@@ -40,7 +39,7 @@ def parse_size(value: str | int) -> int:
         raise BadOption(f"a size is a number of bytes or text such as '64MB', not {value!r}")
     if isinstance(value, int):
         if value < 0:
-            raise BadOption(f"a size is not negative; this is {value}")
+            raise BadOption(f"a size is not negative; this is {shown_number(value)}")
         return value
     match = _AMOUNT.fullmatch(value)
     unit = SIZE_UNITS.get(match[2].upper()) if match else None
@@ -62,9 +61,10 @@ def parse_interval(value: str | float) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadOption(f"an interval is a number of seconds or text such as '500ms', not {value!r}")
     if isinstance(value, int | float):
-        if not (value >= 0 and math.isfinite(value)):
+        if not (value >= 0 and is_finite(value)):
             raise BadOption(
-                f"an interval is a number of seconds, not negative and not infinite; this is {value}"
+                f"an interval is a number of seconds, not negative and not infinite; this is "
+                f"{shown_number(value)}"
             )
         return float(value)
     match = _AMOUNT.fullmatch(value)

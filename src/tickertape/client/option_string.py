@@ -6,13 +6,12 @@ What an option means, and what excludes what, is the server's to say.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tickertape.base.errors import BadOption
 from tickertape.base.options import list_value, parse_options
-from tickertape.base.texts import shown
+from tickertape.base.texts import is_finite, shown, shown_number
 
 Rate = float | str
 """Messages a second, or text: `"1000"`, `"500KB"` (payload bytes a second), `"2x"` (the original pace)."""
@@ -112,8 +111,9 @@ def _is_number(value: object) -> bool:
 
 def _number(name: str, value: object, kinds: str) -> str:
     assert isinstance(value, int | float)
-    if not (math.isfinite(value) and value > 0):
-        raise BadOption(f"{name} is {kinds}, and above 0; this is {value}")
+    if not (is_finite(value) and value > 0):
+        bounds = "below 1e308" if value > 0 else "above 0"
+        raise BadOption(f"{name} is {kinds}, and {bounds}; this is {shown_number(value)}")
     text = str(value) if isinstance(value, int) else f"{value:.9f}".rstrip("0").rstrip(".")
     if text == "0":
         raise BadOption(f"{name} is {kinds}, with at most 9 decimals; this is {value}")

@@ -99,6 +99,9 @@ def test_intervals(value: str | float, expected: float) -> None:
         False,
         None,
         [1],
+        10**400,
+        pytest.param(10**5_000, id="5,001 digits"),
+        pytest.param(-(10**5_000), id="minus 5,001 digits"),
     ],
 )
 def test_bad_intervals(value: object) -> None:
