@@ -53,6 +53,22 @@ def test_recorded_by_pattern_and_unrecorded_topics_do_not_share_a_frame() -> Non
     assert not world.log()
 
 
+@pytest.mark.parametrize("bookmark", ["0", "0|1|"])
+@pytest.mark.parametrize("options", ["", "live"])
+def test_exact_13_a_bookmark_covers_recorded_topics_only(bookmark: str, options: str) -> None:
+    world = EngineWorld(5, recorded=RECORDED)
+    publisher, reader = world.connect("p"), world.connect("r")
+    asked = reader.subscribe("s", "e+", bookmark=bookmark, options=options)
+    refused = reader.subscribe("t", "elsewhere", bookmark=bookmark, options=options)
+    world.settle()
+    for topic in ("fx/eur", "elsewhere", "orders"):
+        publisher.publish(topic, [topic.encode()], sequenced=topic != "elsewhere")
+    world.settle()
+    codes = [ack.code for n in (asked, refused) if isinstance(ack := reader.answers[n], Ack)]
+    assert codes == ["", "topic_not_recorded"]
+    assert [heard.topic for heard in reader.heard["s"]] == ["fx/eur", "orders"]
+
+
 @pytest.mark.parametrize("pattern", ["^fx/", "e+"])
 def test_a_plain_subscription_by_pattern_is_given_both_kinds(pattern: str) -> None:
     world = EngineWorld(5, recorded=RECORDED)
