@@ -10,9 +10,9 @@ from typing import NamedTuple
 from tickertape.base.limits import filter_operations_max, filter_text_scans_max, pattern_states_max
 from tickertape.filter.compile import Filter
 from tickertape.filter.patterns import compile_pattern
-from tickertape.filter.resolve import scans
+from tickertape.filter.resolve import patterns_of, scans
 from tickertape.filter.show import show
-from tickertape.filter.tree import And, Comparison, Field, In, Like, Literal, Node, walk
+from tickertape.filter.tree import And, Comparison, Field, In, Literal, Node, walk
 from tickertape.filter.values import scalar, truth
 
 
@@ -70,7 +70,7 @@ def explain(filter: Filter) -> Explanation:
         tuple(show(term) for term in _required(tree) if _is_key(term)),
         sum(1 for node in walk(tree) if not isinstance(node, Literal)),
         len(scans(tree)),
-        sum(compile_pattern(node.pattern).states for node in walk(tree) if isinstance(node, Like)),
+        sum(compile_pattern(pattern).states for pattern, _ in patterns_of(tree)),
         filter.work,
     )
 

@@ -67,7 +67,7 @@ class Shape:
         self.anchored = pattern.startswith(("^", "\\A")) and not _has_bare_bar(pattern)
         """Whether a match can only begin where the text begins."""
         whole = self._alternatives()
-        self.first = whole.first
+        self.first, self.last = whole.first, whole.last
 
     # -- parts from parts --
 

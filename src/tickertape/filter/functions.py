@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from tickertape.base.limits import text_result_characters_max
 from tickertape.filter import array_functions, numbers, texts
+from tickertape.filter.crc64 import crc64
 from tickertape.filter.hints import instead_of
 from tickertape.filter.values import Scalar, equal, less, number, text
 
@@ -144,7 +145,9 @@ _ALL: Final = (
     Function("STREQUAL", "tt", texts.streq, "whether two texts are the same; numbers too compare as texts"),
     Function("STREQUAL_I", "tt", texts.streq_i, "as STREQUAL, upper and lower case alike", scan=True),
     Function("REGEXP_MATCH", "tp", _same, "as LIKE", scan=True),
+    Function("REGEXP_REPLACE", "tpe", _same, "with each match of a regular expression replaced", scan=True),
     Function("CRC32", "t", texts.crc32, "CRC-32 of its bytes in UTF-8", scan=True),
+    Function("CRC64", "t", crc64, "CRC-64/XZ of its bytes in UTF-8", scan=True),
     Function("CHAR_VALUE", "n", texts.char_value, "the character of a Unicode code point"),
     Function("STRPTIME", "tp", texts.strptime, "seconds since 1970 (UTC) of a time written like the format"),
     Function("STRFTIME", "np", texts.strftime, "a time in seconds since 1970 (UTC), written like the format"),
@@ -218,8 +221,6 @@ _NOT_HERE: Final = {
     **dict.fromkeys(_AGGREGATES, "aggregates cannot be used in a filter"),
     **dict.fromkeys(("LAST_UPDATED", "LAST_READ", "SOW_KEY_HASH"), "a message is no record of a SOW topic"),
     **dict.fromkeys(("LEASE_COUNT", "LAST_LEASED"), "a filter sees a message before any queue leases it"),
-    "REGEXP_REPLACE": "what it costs has no bound; LIKE and REPLACE have one",
-    "CRC64": "only CRC32 is offered",
 }
 
 

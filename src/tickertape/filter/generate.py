@@ -15,6 +15,7 @@ from tickertape.filter.elements import Arrays, elements
 from tickertape.filter.functions import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS, call_of
 from tickertape.filter.numbers import ARITHMETIC, negative
 from tickertape.filter.patterns import Pattern, compile_pattern
+from tickertape.filter.replacing import replacing
 from tickertape.filter.tree import (
     CONDITIONS,
     Affix,
@@ -143,6 +144,11 @@ class Generator:
         if node.name == "IF":
             condition, then, otherwise = node.arguments
             return f"({self.value(then)} if {self.yes(condition)} else {self.value(otherwise)})"
+        if node.name == "REGEXP_REPLACE":
+            subject, pattern, by = node.arguments
+            assert isinstance(pattern, Literal)
+            name = self._named(replacing(str(pattern.value)))
+            return f"{name}({self.value(subject)}, {self.value(by)}, arrays)"
         arguments = [self.value(argument) for argument in node.arguments]
         if node.name.startswith("ARRAY_"):
             arguments[:1] = [self.raw(node.arguments[0]), "arrays"]

@@ -11,11 +11,12 @@ from typing import Any, Final
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
 from tickertape.filter.defects import DEFECTS, described
-from tickertape.filter.elements import Arrays
+from tickertape.filter.elements import Arrays, TooCostly
 from tickertape.filter.functions import FUNCTIONS, MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS, Function, why_not
 from tickertape.filter.generate import Generator, is_condition
 from tickertape.filter.patterns import BadPattern, compile_pattern
 from tickertape.filter.places import bad_filter
+from tickertape.filter.replacing import refers_to_group
 from tickertape.filter.texts import bad_time_format
 from tickertape.filter.tree import (
     Affix,
@@ -65,11 +66,23 @@ def _check_costs(tree: Node, text: str) -> None:
                 text, node.at, f"more than {filter_text_scans_max} operators and functions read whole texts"
             )  # fmt: skip
     states = 0
+    for pattern, at in patterns_of(tree):
+        states += compile_pattern(pattern).states
+        if states > pattern_states_max:
+            raise bad_filter(text, at, "the regular expressions are too costly together")
+
+
+def patterns_of(tree: Node) -> list[tuple[str, int]]:
+    """The regular expressions in `tree`, each with its place in the filter."""
+    found = []
     for node in walk(tree):
         if isinstance(node, Like):
-            states += compile_pattern(node.pattern).states
-            if states > pattern_states_max:
-                raise bad_filter(text, node.pattern_at, "the regular expressions are too costly together")
+            found.append((node.pattern, node.pattern_at))
+        elif isinstance(node, Call) and node.name == "REGEXP_REPLACE":
+            pattern = node.arguments[1]
+            assert isinstance(pattern, Literal)
+            found.append((str(pattern.value), pattern.at))
+    return found
 
 
 class _Resolver:
@@ -93,7 +106,7 @@ class _Resolver:
         if isinstance(node, Call):
             node = self._checked_call(node)
         if isinstance(node, Like):
-            self._check_pattern(node)
+            self._check_pattern(node.pattern, node.pattern_at)
         elif isinstance(node, Affix):
             for member in node.members:
                 if not isinstance(member, Literal):
@@ -144,20 +157,34 @@ class _Resolver:
             pattern = str(argument.value)
             if node.name == "REGEXP_MATCH":
                 return Like(node.arguments[0], pattern, pattern_at=argument.at, at=node.at)
+            if node.name == "REGEXP_REPLACE":
+                self._check_pattern(pattern, argument.at)
+                self._check_replacement(node.arguments[2])
+                continue
             wrong = bad_time_format(pattern, once=node.name == "STRPTIME")
             if wrong is not None:
                 raise self._refuse(self._inside(argument.at, wrong[0]), wrong[1])
         return node
 
-    def _check_pattern(self, node: Like) -> None:
+    def _check_replacement(self, node: Node) -> None:
+        at = (
+            refers_to_group(node.value) if isinstance(node, Literal) and isinstance(node.value, str) else None
+        )
+        if at is not None:
+            raise self._refuse(
+                self._inside(node.at, at),
+                "REGEXP_REPLACE takes the replacement as it is; references to groups are not offered",
+            )
+
+    def _check_pattern(self, text: str, at: int) -> None:
         """Each pattern is compiled here, so what that takes is bounded for all of a filter together."""
         try:
-            pattern = compile_pattern(node.pattern)
+            pattern = compile_pattern(text)
         except BadPattern as error:
-            raise self._refuse(self._inside(node.pattern_at, error.at), error.reason) from None
+            raise self._refuse(self._inside(at, error.at), error.reason) from None
         self._steps += _PATTERN_STEPS + pattern.steps
         if self._steps > pattern_steps_max:
-            raise self._refuse(node.pattern_at, "the regular expressions are too costly together")
+            raise self._refuse(at, "the regular expressions are too costly together")
 
     def _inside(self, literal_at: int, offset: int) -> int:
         """The place in the filter of character `offset` of a literal, whose quotes may be doubled."""
@@ -176,6 +203,8 @@ class _Resolver:
         source = generator.truth(node) if as_condition else generator.value(node)
         try:
             return eval(source, {**generator.names, "arrays": Arrays()})
+        except TooCostly:
+            raise self._refuse(node.at, "this part is too costly") from None
         except Exception as error:
             DEFECTS.note(error)
             raise self._refuse(node.at, f"this part cannot be evaluated ({described(error)})") from error

@@ -26,7 +26,7 @@ ODD: list[Any] = [None, "x", "12", "a" * 70_000, "é" * 9, 0, -1, 2**63,
 PLAIN = [
     name
     for name in FUNCTIONS
-    if name not in {"IF", *MESSAGE_FUNCTIONS, *SUBSCRIBER_FUNCTIONS, "REGEXP_MATCH"}
+    if name not in {"IF", *MESSAGE_FUNCTIONS, *SUBSCRIBER_FUNCTIONS, "REGEXP_MATCH", "REGEXP_REPLACE"}
 ]
 
 
