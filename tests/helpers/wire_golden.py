@@ -146,7 +146,7 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
 _TRANSACTION: Final = Transaction(publisher="billing", space="nightly", name="7")
 
 
-def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
+def _logons() -> dict[str, tuple[Command, MessageBatch | None]]:
     return {
         "logged-on": (
             LoggedOn(
@@ -161,6 +161,27 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
             ),
             None,
         ),
+        "logged-on-limits": (
+            LoggedOn(
+                version=0,
+                software="golden",
+                instance="ny-1",
+                journal="j-1",
+                epoch=1,
+                publisher=12472216704108904515,
+                last_persisted=41,
+                message_bytes_max=1 << 20,
+                filter_bytes_max=512,
+                subscriptions_per_connection_max=100,
+            ),
+            None,
+        ),
+    }
+
+
+def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
+    return {
+        **_logons(),
         "ack": (Ack(id=1, start=0, found=False), None),
         "ack-after": (Ack(id=1, start=7, after="12472216704108904515|42|"), None),
         "ack-queue": (Ack(id=9, backlog=10), None),

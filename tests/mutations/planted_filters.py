@@ -55,4 +55,13 @@ FILTER_MUTATIONS: Final = (
         promise="behaviour 20",
         tier="unit",
     ),
+    Mutation(
+        "a refusal for the length of a message that was lost with its connection is taken for persisted",
+        "client/recording.py",
+        " or int(np.diff(batch.offsets).max()) > self.message_bytes_max:",
+        ":",
+        ("unit/client/test_recording.py",),
+        promise="R9",
+        tier="unit",
+    ),
 )

@@ -128,6 +128,14 @@ def _kept(journal: JournalConfig) -> str:
     return ", ".join(part for part in (age, size) if part)
 
 
+def _taken(settings: Config) -> str:
+    limits = settings.limits
+    return (
+        f"messages of {limits.message_bytes_max:,} bytes, filters of {limits.filter_bytes_max:,} bytes, "
+        f"{limits.subscriptions_per_connection_max:,} subscriptions a connection"
+    )
+
+
 def _slow(settings: Config) -> str:
     slow = settings.slow_clients
     directory = slow.place(settings.instance.data)
@@ -165,6 +173,7 @@ def _summary(settings: Config) -> list[str]:
         *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
         *([f"  archive   {_archive(settings.archive)}"] if settings.archive is not None else []),
         f"  slow      {_slow(settings)}",
+        f"  takes     {_taken(settings)}",
         f"  stages    {_staged(settings)}",
         *([f"  validates {', '.join(validated)}"] if validated else []),
         *(f"  queue     {_queue(queue)}" for queue in settings.queues),

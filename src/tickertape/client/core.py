@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from tickertape.base.client_limits import check_filter
 from tickertape.base.errors import (
     BadCommand,
     Closed,
@@ -248,7 +249,7 @@ class ClientCore:
         With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
         `Disconnected`, `SubscriptionExists`, and what the bookmark store raises.
         """
-        self.standing.check_ready()
+        check_filter(request.filter, self.standing.check_ready().filter_bytes_max)
         self.publishing.flush_lanes()
         coming = self.subscriptions.prepare(request, sink)
         command = coming.command(self._calls.new_id())
@@ -303,7 +304,7 @@ class ClientCore:
 
     def resolve(self, token: object, asked: commands.Resolve) -> None:
         """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
-        self.standing.check_ready()
+        check_filter(asked.filter, self.standing.check_ready().filter_bytes_max)
         self.publishing.flush_lanes()
         self.ask(token, lambda number: replace(asked, id=number))
 

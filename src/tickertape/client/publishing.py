@@ -22,7 +22,7 @@ from tickertape.base.errors import (
     TickertapeError,
     TopicNotRecorded,
 )
-from tickertape.base.limits import batch_bytes_target, message_cost_bytes
+from tickertape.base.limits import batch_bytes_target, message_bytes_max, message_cost_bytes
 from tickertape.base.names import check_topic, publisher_id
 from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
@@ -122,7 +122,7 @@ class Publishing:
             raise
         size = len(body) + message_cost_bytes
         if lane.size + size > lane.limit:
-            self._make_room(lane, size)
+            self._make_room(lane, size, self.recording.message_bytes_max)
         sequence = lane.base + lane.count if lane.sequenced else None
         appending = None if sequence is None else self._appending
         if appending is not None and sequence is not None:
@@ -185,7 +185,8 @@ class Publishing:
             raise
         if lane.count:
             self._flush_lane(lane)
-        self._make_room(lane, body_bytes + count * message_cost_bytes)
+        most = self.recording.message_bytes_max if count == 1 else message_bytes_max
+        self._make_room(lane, body_bytes + count * message_cost_bytes, most)
         if not lane.sequenced:
             batch = checked(make())
             self.unfinished = True
@@ -388,9 +389,9 @@ class Publishing:
                 raise self._refusal.with_traceback(None)  # else it grows with each call
         return self._recorded if own else self._lanes.remember(topic, recorded=recorded)
 
-    def _make_room(self, lane: Lane, size: int) -> None:
+    def _make_room(self, lane: Lane, size: int, most: int = message_bytes_max) -> None:
         store = self._store if lane.sequenced else None
-        check_size(size, store)
+        check_size(size, store, most)
         if lane.count and lane.size + size > batch_bytes_target:
             self._flush_lane(lane)
         if store is not None and lane.size + size > room_in(store):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.errors import BadCommand, BadTopic
-from tickertape.base.limits import servers_hurried_max
+from tickertape.base.limits import message_bytes_max, servers_hurried_max
 from tickertape.batch.layout import MessageBatch
 from tickertape.client.publish_store.protocol import Stored
 from tickertape.wire.settling import QUEUE_TOPIC
@@ -33,14 +33,19 @@ class Recording:
     def __init__(self) -> None:
         self._recorded: TopicSet | None = None
         self._validated: frozenset[str] = frozenset()
-        self._before: tuple[TopicSet | None, frozenset[str]] = (None, frozenset())
+        self.message_bytes_max = message_bytes_max
+        """The longest message that the server takes."""
+        self._before: tuple[TopicSet | None, frozenset[str], int] = (None, frozenset(), message_bytes_max)
         self._assumed: tuple[int, int] | None = None
         """Sequences of messages that were accepted before a server said anything; None until one has."""
         self._seen: dict[frozenset[str] | None, TopicSet | None] = {}
         """What servers recorded so far, each answer once."""
 
-    def told(self, recorded: Iterable[str] | None, validated: Iterable[str]) -> None:
-        """What the server said: names and patterns that it records, None = all; names that it validates.
+    def told(
+        self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int = message_bytes_max
+    ) -> None:
+        """What the server said: names and patterns that it records, None = all; names that it validates; the
+        longest message that it takes.
         Raises `BadCommand` for a pattern that is none: then nothing has changed."""
         topics: TopicSet | None = None
         said = None if recorded is None else frozenset(recorded)
@@ -52,9 +57,10 @@ class Recording:
                 topics = TopicSet(said)
             except BadTopic as error:
                 raise BadCommand(f"what the server records cannot be told: {error}") from None
-        self._before = self._recorded, self._validated
+        self._before = self._recorded, self._validated, self.message_bytes_max
         self._recorded = topics
         self._validated = frozenset(validated)
+        self.message_bytes_max = min(bytes_max, message_bytes_max)
         if len(self._seen) < servers_hurried_max or said in self._seen:
             self._seen[said] = topics
         else:
@@ -62,7 +68,7 @@ class Recording:
 
     def take_back(self) -> None:
         """The server that spoke last is not used after all: what the one before it said counts again."""
-        self._recorded, self._validated = self._before
+        self._recorded, self._validated, self.message_bytes_max = self._before
 
     def assume(self, first: int, last: int) -> None:
         """Messages `first` to `last` were accepted while every topic counted as recorded. Only the first call
@@ -101,15 +107,15 @@ class Recording:
     def last_certain(self, held: Sequence[Stored], last: int) -> int:
         """Up to which sequence what is held is settled, where `last` is the last persisted one.
 
-        Below it may be some that were refused for their bodies, and whose refusal was lost with the
-        connection. Sent again, they are refused again; the others are known there.
+        Below it may be some that were refused for their bodies or their length, and whose refusal was lost
+        with the connection. Sent again, they are refused again; the others are known there.
         """
-        if not self._validated:
+        if not self._validated and self.message_bytes_max == message_bytes_max:
             return last
         for first, _, batch in held:
             if first > last:
                 break
-            if self.validates(batch.topics):
+            if self.validates(batch.topics) or int(np.diff(batch.offsets).max()) > self.message_bytes_max:
                 return first - 1
         return last
 

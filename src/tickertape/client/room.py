@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tickertape.base.client_limits import message_too_large
 from tickertape.base.errors import (
     MessageTooLarge,
     StoreError,
@@ -24,12 +25,11 @@ BATCH_OVERHEAD_BYTES: Final = 128
 """Header, run and padding of a batch, generously: what a batch takes in the store beside its messages."""
 
 
-def check_size(size: int, store: PublishStore | None) -> None:
-    """Raise `MessageTooLarge` for a cost of `size` that can never be published, or never be kept."""
-    if size - message_cost_bytes > message_bytes_max:
-        raise MessageTooLarge(
-            f"a message of {size - message_cost_bytes:,} bytes: at most {message_bytes_max:,} are allowed"
-        )
+def check_size(size: int, store: PublishStore | None, bytes_max: int = message_bytes_max) -> None:
+    """Raise `MessageTooLarge` for a cost of `size` that can never be kept, or never be published to a server
+    that takes messages of `bytes_max`."""
+    if size - message_cost_bytes > bytes_max:
+        raise message_too_large(size - message_cost_bytes, bytes_max)
     if store is not None and size + BATCH_OVERHEAD_BYTES > store.bytes_max:
         raise MessageTooLarge(
             f"a message of {size:,} bytes never fits a publish store with bytes_max={store.bytes_max:,}"

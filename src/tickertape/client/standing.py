@@ -89,8 +89,8 @@ class Standing:
             )
         self.logon = Logon(name=self.logon.name, software=self.logon.software, user=user, password=password)
 
-    def check_ready(self) -> None:
-        """Raise `Closed` or `Disconnected` unless everything may be called."""
+    def check_ready(self) -> LoggedOn:
+        """Return the answer to the logon. Raises `Closed` or `Disconnected` unless all may be called."""
         if self.closed:
             raise Closed("the client was closed")
         if self.logged_on is None:
@@ -100,6 +100,7 @@ class Standing:
         if self.ending is not None:
             ended = self.ending
             raise ended.with_traceback(None) if isinstance(ended, Disconnected) else _ended(ended)
+        return self.logged_on
 
     def accept(self, answer: LoggedOn) -> None:
         """The server has accepted the logon. Raises `BadCommand` when it says so twice, and for a last
@@ -117,7 +118,7 @@ class Standing:
                 f"the server persisted sequence {answer.last_persisted}: above {last_persisted_max} there is "
                 "no room for more"
             )
-        self._publishing.recording.told(answer.recorded, answer.validated)
+        self._publishing.recording.told(answer.recorded, answer.validated, answer.message_bytes_max)
         self.accepted = answer
 
     def ready(self, answer: LoggedOn) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import (
     AlreadyLoggedOn,
     BadCommand,
@@ -96,6 +97,7 @@ class Broker:
         queues: Sequence[QueueDefinition] = (),
         staging: StagingLimits | None = None,
         rights: Rights | None = None,
+        limits: ClientLimits = DEFAULT,
     ) -> None:
         self.journal = journal
         self._rights = rights or Everybody()
@@ -107,13 +109,13 @@ class Broker:
         self._answers = Answers(self._effects, self.statistics)
         self._sessions = Sessions(instance, registry, self.statistics, exclusive=recorded != frozenset())
         self._publishing = Publishing(journal, registry, recorded)
-        validation = Validation(validated)
+        validation = Validation(validated, limits.message_bytes_max)
         self._validated = validation.topics
         self.topic_types: Mapping[str, str] = dict(message_types or {})
         """Topic to the name of its message type; topics that are not in it are JSON."""
         self._pauses = Pauses(self._effects)
         self.beats = Beats(self._effects, self._answers, self._goodbye)
-        self.contents = Contents(self.topic_types)
+        self.contents = Contents(self.topic_types, limits)
         self.subscribing = Subscribing(
             journal,
             self._publishing,
@@ -397,8 +399,7 @@ class Broker:
 
     def _write(self) -> None:
         """What was accepted goes to the disk."""
-        for job in self.journal.jobs():
-            self._effects.append(DiskJob(job))
+        self._effects.extend(map(DiskJob, self.journal.jobs()))
 
     def _fail(self) -> None:
         self._failed = True
@@ -418,10 +419,8 @@ class Broker:
         heartbeat_seconds(command.heartbeat_ms)
         session, old = self._sessions.logon(conn, command, user)
         if old is not None:
-            self._goodbye(
-                old.conn,
-                NameInUse(f"name in use: another connection took over the client name {shown(old.name)}"),
-            )
+            taken = f"name in use: another connection took over the client name {shown(old.name)}"
+            self._goodbye(old.conn, NameInUse(taken))
         self._strangers.discard(conn)
         self.statistics.logons += 1
         self._effects.append(LoggedOnNow(conn))
@@ -438,6 +437,7 @@ class Broker:
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=self._recorded_names,
                 validated=self._validated,
+                **self.contents.limits._asdict(),
             )
 
         if not self._publishing.owe_own(session, logged_on):

@@ -81,7 +81,7 @@ class Content:
         if self.filter is not None:
             kind = message_type(name)
             try:
-                compiled = compile_filter(self.filter, kind)
+                compiled = compile_filter(self.filter, kind, bytes_max=self._surroundings.filter_bytes_max)
             except BadFilter as refused:
                 compiled, error = compile_filter(_NOTHING, kind), refused
             self._filters[name] = compiled

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
+from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
 from tickertape.base.limits import topic_bytes_max, topic_names_bytes_max
 from tickertape.base.names import check_topic, is_pattern
@@ -32,8 +33,9 @@ Made = TypeVar("Made", Content, Keys)
 class Contents:
     """Makes covers. `topic_types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
 
-    def __init__(self, topic_types: Mapping[str, str]) -> None:
-        self.surroundings = Surroundings(topic_types)
+    def __init__(self, topic_types: Mapping[str, str], limits: ClientLimits = DEFAULT) -> None:
+        self.limits = limits
+        self.surroundings = Surroundings(topic_types, limits.filter_bytes_max)
         self.conflation_memory = ConflationMemory()
         self.compiled = 0
         """How often something was compiled so far, or refused then: each may take milliseconds."""

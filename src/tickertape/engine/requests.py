@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tickertape.base.bookmarks import FromNow, parse_bookmark
+from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import (
     BadCommand,
     BadOption,
@@ -20,7 +21,6 @@ from tickertape.base.limits import (
     credit_bytes_max,
     message_cost_bytes,
     subscription_id_bytes_max,
-    subscriptions_per_connection_max,
 )
 from tickertape.base.ports import Now
 from tickertape.base.texts import shown
@@ -51,7 +51,7 @@ def check_subscribe(
     replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
     options = subscribe_options(command.options, replay=replay or replaces_replay)
     if isinstance(command, Subscribe):
-        _check_subscription(held, command, options, journal)
+        _check_subscription(held, command, options, journal, contents.limits)
         cover = contents.cover(command.topic, command.filter, options.select, session.subscriber)
     else:
         if command.positions is not None:
@@ -65,7 +65,11 @@ def check_subscribe(
 
 
 def _check_subscription(
-    held: Collection[str], command: Subscribe, options: SubscribeOptions, journal: Journal
+    held: Collection[str],
+    command: Subscribe,
+    options: SubscribeOptions,
+    journal: Journal,
+    limits: ClientLimits,
 ) -> None:
     if not 0 < len(command.sub_id.encode()) <= subscription_id_bytes_max:
         raise BadCommand(f"a subscription id has 1 to {subscription_id_bytes_max} bytes")
@@ -77,9 +81,10 @@ def _check_subscription(
             f"subscription id {shown(command.sub_id)} is in use on this connection; "
             "the option replace puts another subscription in its place"
         )
-    if command.sub_id not in held and len(held) >= subscriptions_per_connection_max:
+    most = limits.subscriptions_per_connection_max
+    if command.sub_id not in held and len(held) >= most:
         raise LimitReached(
-            f"this connection has {subscriptions_per_connection_max:,} subscriptions, as many as it may "
+            f"this connection has {most:,} subscriptions, as many as it may "
             "(subscriptions_per_connection_max): end some, or open another connection"
         )
     if command.positions is not None:

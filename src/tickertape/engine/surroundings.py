@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from tickertape.base.limits import filter_bytes_max
 from tickertape.base.ports import Now
 
 DEFAULT_TYPE: Final = "json"
@@ -26,8 +27,10 @@ class Subscriber(NamedTuple):
 class Surroundings:
     """Of one instance. `types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
 
-    def __init__(self, types: Mapping[str, str]) -> None:
+    def __init__(self, types: Mapping[str, str], filter_bytes: int = filter_bytes_max) -> None:
         self.types = types
+        self.filter_bytes_max = filter_bytes
+        """The longest filter that a client may give."""
         self.wall = 0
         """Now, microseconds since 1970 UTC."""
         self.unreadable = 0

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tickertape.base.client_limits import message_too_large
 from tickertape.base.errors import BadBody, TickertapeError
-from tickertape.base.limits import refused_per_command_messages_max
+from tickertape.base.limits import message_bytes_max, refused_per_command_messages_max
 from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, merge, select
 from tickertape.payload import MessageType, message_type
 from tickertape.wire.commands import Publish, Rejected
+from tickertape.wire.settling import QUEUE_TOPIC
 
 
 class Split(NamedTuple):
@@ -31,10 +33,11 @@ class Split(NamedTuple):
 
 
 class Validation:
-    """The validated topics. `topics` is name to message type; none by default. Raises `BadOption` for a type
-    that does not exist."""
+    """The validated topics, and the longest message. `topics` is name to message type; none by default.
+    Raises `BadOption` for a type that does not exist."""
 
-    def __init__(self, topics: Mapping[str, str] | None = None) -> None:
+    def __init__(self, topics: Mapping[str, str] | None = None, bytes_max: int = message_bytes_max) -> None:
+        self._bytes_max = bytes_max
         # Every body is binary: such topics refuse nothing, and are not looked at.
         self._types = {name: message_type(kind) for name, kind in (topics or {}).items() if kind != "binary"}
         self.topics: tuple[str, ...] = tuple(sorted(self._types))
@@ -46,6 +49,15 @@ class Validation:
         """The bad messages of a frame told apart from the good ones; None, the usual case, without any.
 
         `numbers` says which messages of the frame are in `batch`; None: all."""
+        if batch.body_bytes > self._bytes_max and (long := self._too_long(batch)):
+            size = int(batch.offsets[long[0] + 1] - batch.offsets[long[0]])
+            split = refusing(command, batch, long, message_too_large(size, self._bytes_max), numbers)
+            if split.rest is None:
+                return split
+            more = self.split(command, split.rest, split.numbers)
+            if more is None:
+                return split
+            return more._replace(rejections=[*split.rejections, *more.rejections], error=split.error)
         if not self._types or self._types.keys().isdisjoint(batch.topics):
             return None
         bad, reason = self._bad(batch)
@@ -53,6 +65,15 @@ class Validation:
             return None
         text = _text(command, batch, bad, f"{self._types[batch.topic(bad[0])].name}: {reason}")
         return refusing(command, batch, bad, BadBody(text), numbers)
+
+    def _too_long(self, batch: MessageBatch) -> list[int]:
+        """Indexes of the messages that are too long; what is settled is no message of a client."""
+        long = np.diff(batch.offsets) > self._bytes_max
+        if QUEUE_TOPIC in batch.topics:
+            own = np.array([topic == QUEUE_TOPIC for topic in batch.topics])
+            long &= ~(own if batch.topic_index is None else own[batch.topic_index])
+        found: list[int] = long.nonzero()[0].tolist()
+        return found
 
     def _bad(self, batch: MessageBatch) -> tuple[list[int], str]:
         """Indexes of the messages that are not of their topic's type, and why the first of them is not."""

@@ -14,6 +14,7 @@ from types import CodeType
 from typing import Any, Final, TypeAlias
 
 from tickertape.base.errors import BadFilter, BadPath
+from tickertape.base.limits import filter_bytes_max
 from tickertape.filter.defects import DEFECTS, described
 from tickertape.filter.elements import Arrays, TooCostly
 from tickertape.filter.functions import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
@@ -131,14 +132,14 @@ class Filter:
         return f"Filter({self.text!r}, {self.type.name})"
 
 
-def compile_filter(text: str, type: MessageType) -> Filter:
+def compile_filter(text: str, type: MessageType, *, bytes_max: int = filter_bytes_max) -> Filter:
     """The filter `text` on messages of `type`.
 
     Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
     long for a message; and when it reads fields that the type does not have.
     """
     with refusing_defects():
-        written, tree = trees(text)
+        written, tree = trees(text, bytes_max)
         try:
             return Filter(text, tree, written, type)
         except BadPath as error:
@@ -164,10 +165,10 @@ def _code(source: str) -> CodeType:
 
 
 @lru_cache(maxsize=_TREES_KEPT)
-def trees(text: str) -> tuple[Node, Node]:
+def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
     """What a filter says as it was written, and with constants worked out; the same for all types, and for
     all topics that somebody asks for with one filter."""
-    written = parse(text)
+    written = parse(text, bytes_max)
     return written, resolve(written, text)
 
 

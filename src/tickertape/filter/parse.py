@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tickertape.base.client_limits import filter_too_long
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import (
     filter_bytes_max,
@@ -24,13 +25,13 @@ from tickertape.filter.tree import Literal, Node
 _brackets: Final = re.compile(rf"{TEXT_FORM}|[(),]")
 
 
-def parse(text: str) -> Node:
+def parse(text: str, bytes_max: int = filter_bytes_max) -> Node:
     """The tree of the filter `text`.
 
     Raises `BadFilter`, with the position in `text`, when it is not of the language or above a limit:
-    `filter_bytes_max`, `filter_depth_max`, `filter_operations_max`, `filter_members_max`.
+    `bytes_max`, `filter_depth_max`, `filter_operations_max`, `filter_members_max`.
     """
-    _check_size(text)
+    _check_size(text, bytes_max)
     from tickertape.filter.grammar import read
 
     try:
@@ -43,15 +44,13 @@ def parse(text: str) -> Node:
     return tree
 
 
-def _check_size(text: str) -> None:
+def _check_size(text: str, bytes_max: int) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise BadFilter(f"the filter is not Unicode text: {shown(text)}", error.start) from None
-    if size > filter_bytes_max:
-        raise BadFilter(
-            f"a filter of {size:,} bytes: at most {filter_bytes_max:,} are read", filter_bytes_max
-        )
+    if size > bytes_max:
+        raise filter_too_long(size, bytes_max)
     if not text.strip():
         raise BadFilter("an empty filter: leave it out to get every message")
     depth = commas = 0

@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
+from tickertape.base.client_limits import DEFAULT as CLIENT_LIMITS
+from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import BadName, ConfigurationError
 from tickertape.base.limits import (
     MIB,
@@ -32,6 +34,7 @@ from tickertape.server.address import parse_admin, parse_host_name
 from tickertape.server.archive_config import ArchiveConfig, read_archive
 from tickertape.server.document import Node, Place, Problem, Problems, read_document
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
+from tickertape.server.limits_config import read_limits
 from tickertape.server.plain_values import check_choice, flag_of, seconds_of
 from tickertape.server.queues_config import read_queues
 from tickertape.server.section import MISSING, Section, kind_of, text_of
@@ -141,6 +144,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
     slow_clients: SlowClientsConfig = SlowClientsConfig()
     transactions: TransactionsConfig = TransactionsConfig()
+    limits: ClientLimits = CLIENT_LIMITS
     archive: ArchiveConfig | None = None
     admin: Admin = Admin()
     logging: LoggingConfig = LoggingConfig()
@@ -228,6 +232,7 @@ def _config(root: Section, file: str) -> Config:
     queues = read_queues(root.tables("queue") or [], journal.topics, types)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
     transactions = read_transactions(root.table("transactions"))
+    limits = read_limits(root.table("limits"))
     archive_table = root.optional_table("archive")
     archive = None if archive_table is None else read_archive(archive_table, file)
     admin = _admin(root.table("admin"))
@@ -252,6 +257,7 @@ def _config(root: Section, file: str) -> Config:
         queues=queues,
         slow_clients=slow_clients,
         transactions=transactions,
+        limits=limits,
         archive=archive,
         admin=admin,
         logging=logging,

@@ -89,8 +89,7 @@ def open_on(
     salt: Callable[[], int],
 ) -> Opened:
     """As `open_instance`, on this disk. `owner` says in the lock who holds it, `new_id` becomes the identity
-    of a new journal, and `salt` gives the 64 bits of each new segment.
-    """
+    of a new journal, and `salt` gives the 64 bits of each new segment."""
     settings = config.journal
     fresh = IDENTITY_FILE not in disk.names(".")
     identity = open_identity(
@@ -128,6 +127,7 @@ def open_on(
         slow_clients=config.slow_clients.limits,
         queues=config.queues,
         staging=config.transactions.limits,
+        limits=config.limits,
         rights=rights,
     )
     archive = None if config.archive is None else _archive(config.archive, broker)

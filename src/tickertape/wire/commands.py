@@ -11,6 +11,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from tickertape.base.limits import filter_bytes_max, message_bytes_max, subscriptions_per_connection_max
+
 WIRE_VERSION: Final = 0
 PREFACE: Final = b"tktape/" + bytes([48 + WIRE_VERSION])
 """The eight bytes with which a client opens every connection; the last one is the version as a digit."""
@@ -201,6 +203,9 @@ class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     """Names and patterns of the recorded topics, or None when every topic is."""
     validated: tuple[str, ...] = ()
     """The topics that can refuse a message for its body."""
+    message_bytes_max: Count = message_bytes_max
+    filter_bytes_max: Count = filter_bytes_max
+    subscriptions_per_connection_max: Count = subscriptions_per_connection_max
 
 
 class Ack(Command, tag="ack", frozen=True, kw_only=True):

@@ -47,6 +47,8 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
         "  records   orders, ^fx/, synced every 1 s, in segments of 268,435,456 bytes\n"
         "  slow      67,108,864 bytes in memory, 16,777,216 a connection, "
         f"then 1,073,741,824 on disk in {tmp_path}/data/spill\n"
+        "  takes     messages of 16,777,216 bytes, filters of 4,096 bytes, "
+        "10,000 subscriptions a connection\n"
         "  stages    17,179,869,184 bytes for transactions, 4,294,967,296 each, for 3600 s\n"
         "  validates orders (json)\n"
         "  queue     orders, at-most-once, round-robin\n"

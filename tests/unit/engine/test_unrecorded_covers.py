@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.engine import requests
+from tickertape.base.client_limits import ClientLimits
 from tickertape.wire.commands import Ack, Unsubscribe
 
 RECORDED = frozenset({"log/a", "log/b"})
@@ -116,11 +116,9 @@ def test_exact_20_of_every_kind_replaced_again_and_again(seed: int) -> None:
         assert _numbers(peer.heard["s"], recorded=recorded) == of_kind
 
 
-def test_a_pattern_of_both_kinds_counts_once_and_a_limit_says_what_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(requests, "subscriptions_per_connection_max", 3)
+def test_a_pattern_of_both_kinds_counts_once_and_a_limit_says_what_it_is() -> None:
     world = EngineWorld(4, recorded=RECORDED)
+    world.broker.contents.limits = ClientLimits(subscriptions_per_connection_max=3)
     peer = world.connect("reader")
     topics = ["/a$", ".*", "log/a", "rest/a"]
     commands = [peer.subscribe(f"s{number}", topic) for number, topic in enumerate(topics)]
