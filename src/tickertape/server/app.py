@@ -22,6 +22,7 @@ from typing import Final, NoReturn
 import uvloop
 
 from tickertape.base.errors import (
+    ConfigurationError,
     JournalError,
     JournalFailed,
     TickertapeError,
