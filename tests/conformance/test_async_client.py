@@ -177,7 +177,8 @@ def test_closing_does_not_wait_longer_than_it_may(
         assert not client.connected
 
     asyncio.run(main())
-    assert [type(error) for error in told] == [tt.TimedOut]
+    assert [type(error) for error in told] == [tt.TimedOut, tt.Disconnected]
+    assert "1 message(s) have no answer" in str(told[1])
 
 
 def test_publishing_lets_others_run_and_is_bounded(

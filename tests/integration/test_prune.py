@@ -376,6 +376,7 @@ def test_a_prune_that_dies_leaves_a_log_that_starts(
 
     with monkeypatch.context() as patch:
         patch.setattr(SystemDisk, "remove", dies)
+        patch.setenv("TICKERTAPE_DEBUG", "1")
         result = CliRunner().invoke(cli, ["journal", "prune", str(data), "--archived", str(whole)])
         assert isinstance(result.exception, RuntimeError)
     begin = before[-1][1]

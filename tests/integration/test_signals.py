@@ -19,8 +19,8 @@ def test_a_server_without_files_goes_on_after_hang_up_and_shows_its_threads() ->
         os.kill(server.pid, signal.SIGHUP)
         wait_until(lambda: "INFO reloaded" in server.errors())
         os.kill(server.pid, signal.SIGUSR1)
-        wait_until(lambda: "most recent call first" in server.errors())
-        assert "app.py" in server.errors()
+        wait_until(lambda: "app.py" in server.errors())
+        assert "most recent call first" in server.errors()
         client.publish("t", b"1")
         client.publish_flush()
         assert server.stop() == 0

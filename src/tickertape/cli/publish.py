@@ -97,11 +97,16 @@ def publish(
                 bad_line = f"{file.name}: {error}"
             client.publish_flush(timeout=timeout)
         except (Disconnected, PublishRejected) as error:
+            client.set_exception_listener(_ignore)  # closing has nothing to add
             left = f"{client.unpersisted_count()} of {published} messages may not be persisted"
             raise Failure(f"{_reason(error, server.uri)}; {left}") from error
     if bad_line:
         raise Failure(f"{bad_line}; what stands before it is published (messages: {published})")
     remark(f"{counted(published, 'message')} persisted")
+
+
+def _ignore(error: BaseException) -> None:
+    """The command reports what is left itself."""
 
 
 class _BadLineError(ValueError):

@@ -13,6 +13,7 @@ import struct
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -279,7 +280,7 @@ class Staging:
         handle = self._disk.open(prepared_path_of(file), write=False)
         try:
             size = self._disk.size(handle)
-            whole = _whole(lambda offset, count: self._disk.read(handle, offset, count), size)
+            whole = _whole(partial(self._disk.read, handle), size)
             while self._let_go:
                 self._held -= self._let_go.popleft()
             if self._held + size <= staged_memory_bytes_max:
@@ -306,14 +307,18 @@ class Staging:
         with contextlib.suppress(FileNotFoundError):  # there is no directory: nothing was ever staged
             for file in files:
                 self._close(file)
-                try:
-                    self._disk.remove(path_of(file))
-                except FileNotFoundError:
-                    # An earlier sync of this removal may have failed, and then no later one makes it durable:
-                    # only a change that is new lasts.
-                    self._disk.close(self._disk.open(path_of(file), create=True))
-                    self._disk.remove(path_of(file))
+                for path in (prepared_path_of(file), path_of(file)):
+                    self._remove_again(path)
             self._disk.sync_directory(STAGING_DIRECTORY)
+
+    def _remove_again(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            # A sync after an earlier removal may have failed, and then no later one makes that durable: only
+            # a new change of the directory lasts.
+            self._disk.close(self._disk.open(path, create=True))
+            self._disk.remove(path)
 
     def _handle(self, file: int, *, create: bool = False) -> int:
         """The file, open: not all are at a time, because the log and connections need descriptors too."""
@@ -397,7 +402,7 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> Prepared:
         disk.close(handle)
 
 
-def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[Label, Iterator[bytes]]]:
+def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[Label, Iterator[Buffer]]]:
     """The prepared parts of a journal and the encoded batches of each, one in memory at a time.
 
     A part that cannot be read is left out when its label or foot shows that; its batches raise `Damaged` or
@@ -409,19 +414,8 @@ def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[Label, Itera
             handle = disk.open(f"{STAGING_DIRECTORY}/{name}", write=False)
             stack.callback(disk.close, handle)
             size = disk.size(handle)
-            end = max(size - _FOOT.size, 0)
-            foot = decode_foot(disk.read(handle, end, _FOOT.size), size)
-            label, begin = decode_label(disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8))
+            foot = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
+            label, _ = decode_label(disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8))
             if foot is not None and label.journal == journal_id:
-                yield label, _read_blocks(disk, handle, begin, end)
-
-
-def _read_blocks(disk: Disk, handle: int, at: int, end: int) -> Iterator[bytes]:
-    while at < end:
-        magic, _, size, checksum = _BLOCK.unpack(disk.read(handle, at, _BLOCK.size))
-        begin = at + _BLOCK.size
-        block = disk.read(handle, begin, min(size, max(end - begin, 0)))
-        if magic != _BLOCK_MAGIC or len(block) != size or crc32c(block) != checksum:
-            raise Damaged(f"the block at {at} does not match its checksum")
-        yield block
-        at = begin + size
+                whole = _whole(partial(disk.read, handle), size)
+                yield label, (block for _, block in whole)

@@ -118,7 +118,7 @@ def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]
         (["--until-caught-up"], "say with --bookmark where it starts"),
         (["--bookmark", "yesterday"], "'yesterday' is not a timestamp"),
         (["--bookmark", "garbage"], "allowed are epoch, now, a bookmark (publisher|sequence|), a comma-sep"),
-        (["--server", "http://127.0.0.1:9007"], "use tcp://host:port, tls://host:port or unix:///path"),
+        (["--server", "http://127.0.0.1:9007"], "Use tcp://host:port, tls://host:port or unix:///path"),
         (["--bookmark", "[0:1"], "a range ends with ] (inclusive) or ) (exclusive)"),
         (["--bookmark", "recent"], "looked up by a client with a bookmark store"),
         (["--count", "0"], "0"),

@@ -16,7 +16,14 @@ from tickertape.journal import unfinished as unfinished_module
 from tickertape.journal.format import QUARANTINE_DIRECTORY, segment_path
 from tickertape.journal.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.recovery import recover
-from tickertape.journal.staging import STAGING_DIRECTORY, Label, StageDrop, StageOpen, Staging, path_of
+from tickertape.journal.staging import (
+    STAGING_DIRECTORY,
+    Label,
+    StageDrop,
+    StageOpen,
+    Staging,
+    prepared_path_of,
+)
 from tickertape.testing.disk import StrictDisk
 
 COUNTS = (4, 5, 6, 1)
@@ -103,14 +110,14 @@ def test_recovery_copies_what_stands_behind_a_staged_chain() -> None:
 
 def damage_block(disk: StrictDisk) -> None:
     """One byte in the last block, which the chain has not reached."""
-    handle = disk.open(path_of(1))
+    handle = disk.open(prepared_path_of(1))
     at = disk.size(handle) - 60
     disk.write(handle, at, [bytes([disk.read(handle, at, 1)[0] ^ 1])])
     disk.close(handle)
 
 
 def cut_foot(disk: StrictDisk) -> None:
-    handle = disk.open(path_of(1))
+    handle = disk.open(prepared_path_of(1))
     disk.truncate(handle, disk.size(handle) - 1)
     disk.close(handle)
 
