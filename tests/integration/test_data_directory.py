@@ -76,4 +76,4 @@ def test_verify_has_no_note_after_every_feature_was_used(tmp_path: Path) -> None
     notes = [note["what"] for note in report["notes"]]
     assert notes == [report["retired"]["text"]], "no more than the line about removed segments"
     (part,) = (data / "transactions").iterdir()
-    assert part.suffix == ".part"
+    assert part.suffix == ".prepared"

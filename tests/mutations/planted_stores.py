@@ -179,7 +179,7 @@ STORE_MUTATIONS: Final = (
     Mutation(
         "what is published during a backlog passes it",
         "client/publishing.py",
-        "        if self._connected and self._backlog is None:\n",
+        "        if self._connected and not self._resending.active:\n",
         "        if self._connected:\n",
         ("unit/client/test_backlog.py",),
         promise="behaviour 29",
