@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -176,6 +177,18 @@ def test_addresses() -> None:
         parse_uri("")
 
 
+def once_reading(theirs: socket.socket, done: Callable[[], bool]) -> Callable[[], bool]:
+    """Send an answer when `read_until` asks for the first time: the calling thread is the reader then."""
+    answers = [b"answer"]
+
+    def asked() -> bool:
+        if answers:
+            theirs.sendall(answers.pop())
+        return done()
+
+    return asked
+
+
 def test_who_waits_reads_and_the_receive_thread_goes_on_afterwards() -> None:
     driver = Driver()
     link, theirs = linked(driver)
@@ -188,9 +201,7 @@ def test_who_waits_reads_and_the_receive_thread_goes_on_afterwards() -> None:
 
     driver.arrived = noted  # type: ignore[method-assign]
     with theirs:
-        later = threading.Timer(0.02, theirs.sendall, (b"answer",))
-        later.start()
-        link.read_until(lambda: driver.data == b"answer", time.monotonic() + 10)
+        link.read_until(once_reading(theirs, lambda: driver.data == b"answer"), time.monotonic() + 10)
         assert driver.data == b"answer"
         assert readers == [threading.current_thread().name]
         theirs.sendall(b" and more")
@@ -228,10 +239,8 @@ def test_a_reader_that_is_interrupted_with_bytes_in_its_hands_ends_the_connectio
 
     driver.arrived = interrupted  # type: ignore[method-assign]
     with theirs:
-        later = threading.Timer(0.02, theirs.sendall, (b"answer",))
-        later.start()
         with pytest.raises(KeyboardInterrupt):
-            link.read_until(lambda: False, time.monotonic() + 10)
+            link.read_until(once_reading(theirs, lambda: False), time.monotonic() + 10)
         assert driver.ended.wait(10)
         assert "interrupted" in str(driver.error)
     link.thread.join()
