@@ -73,6 +73,16 @@ def test_stored_messages_are_resent_without_waiting_for_intervals(
     client.close()
 
 
+def test_full_store_does_not_wait_for_intervals(front: Front, uri: str, name: str, topic: str) -> None:
+    store = tt.MemoryPublishStore(bytes_max="64KB")
+    client = conflated(front, uri, name, publish_store=store)
+    for number in range(1_000):  # the store has room for about 200
+        client.publish(topic, b"%500d" % number)
+    client.publish_flush(timeout=30)
+    assert store.unpersisted_count() == 0
+    client.close()
+
+
 def test_bad_interval_is_refused(front: Front, uri: str, name: str) -> None:
     client = front.make(name, uri)
     for bad in ("soon", -1, "2d", 0.0001):

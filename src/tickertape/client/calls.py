@@ -215,8 +215,12 @@ class Calls:
     def hurry(self) -> None:
         """Resending goes on with acknowledgements: where they are conflated, ask for the next one."""
         if self._publishing.eager and not self._publishing.answered(AFTER_BACKLOG):
-            command = Flush(id=self.new_id())
-            self.ask(command.id, command, None)
+            self.hasten()
+
+    def hasten(self) -> None:
+        """Ask for the acknowledgement that the server holds back, where acknowledgements are conflated."""
+        command = Flush(id=self.new_id())
+        self.ask(command.id, command, None)
 
     def unanswered(self) -> None:
         """The connection is gone: what the application asked of subscriptions that outlive it still holds.

@@ -112,6 +112,7 @@ class ClientCore:
         self._logon_token: object = None
         self._goodbye: TickertapeError | None = None
         self._calls = Calls(self._frame, self.publishing, self.subscriptions, self._effects)
+        self.publishing.hasten = self._calls.hasten
         self.connections = 0
         """How many there were, the present one included."""
         self.step_by_step = False

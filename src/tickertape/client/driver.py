@@ -117,8 +117,9 @@ class Driver(ABC):
         """Ask the server, with the next logon, for at most one persisted acknowledgement in each `interval`.
 
         `interval`: seconds or text (`"100ms"`), 1 ms to a day; None (default): one with every commit. Fewer
-        acknowledgements cost a fast publisher less. A publish store holds messages for up to an interval
-        longer. `publish_flush` does not wait for the interval. Raises `BadOption`.
+        acknowledgements cost a publisher of large batches less. Each `publish` is sent in a frame of its own,
+        so use `publish_batch` for throughput. A publish store holds messages for up to an interval longer,
+        unless it is full. `publish_flush` does not wait for the interval. Raises `BadOption`.
         """
         self._core.standing.set_ack_conflation(interval)
 

@@ -64,6 +64,8 @@ class Publishing:
         self._name = name
         self._publisher = publisher_id(name)
         self._send_frame = send
+        self.hasten: Callable[[], None] = lambda: None
+        """Asks for the acknowledgement that the server holds back."""
         self._effects = effects
         self._store: PublishStore | None = None
         self._appending: AppendingPublishStore | None = None
@@ -398,6 +400,8 @@ class Publishing:
             if lane.count:
                 self._flush_lane(lane)  # stored, it takes what it takes: before, that was only estimated
             if size > room_in(store):
+                if self.eager and self._connected and not self.starved:
+                    self.hasten()  # else the store stays full for an interval
                 self.starved = True
                 raise no_room(store, size)
 
