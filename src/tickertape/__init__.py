@@ -1,11 +1,13 @@
 """Owns the public names, as docs and examples type them: `import tickertape as tt`.
 
-Must never import anything when it is itself imported: names are fetched when they are first used, so that
-`tickertape serve` starts without the client and the client without the server.
+Must never import more than the standard library when it is itself imported: names are fetched when they are
+first used, so that `tickertape serve` starts without the client and the client without the server.
 """
 
 from __future__ import annotations
 
+import atexit
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -293,3 +295,13 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _close_clients() -> None:
+    exits = sys.modules.get("tickertape.client.exits")
+    if exits is not None:
+        exits.close_all()
+
+
+# Here and not with the first client: handlers that an application registers after its import run before.
+atexit.register(_close_clients)

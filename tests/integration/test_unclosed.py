@@ -54,6 +54,15 @@ process = multiprocessing.get_context("fork").Process(target=work)
 process.start()
 process.join()
 """
+HANDLER = f"""
+import atexit, sys, tickertape as tt
+def publish_and_close():
+    for i in range({MESSAGES}):
+        client.publish(sys.argv[2], b"%d" % i)
+    client.close()
+atexit.register(publish_and_close)
+client = tt.Client("p", sys.argv[1])
+"""
 PROGRAMS = {"blocking": BLOCKING, "ha": HA, "async": ASYNC, "thread": THREAD, "child": CHILD}
 
 
@@ -65,6 +74,15 @@ def test_program_that_just_ends_loses_nothing(server: RunningServer, name: str) 
     assert "Cannot send" not in ended.stderr
     with tt.Client("reader", server.uri) as reader:
         stored = reader.replay(name, tt.EPOCH)
+        assert [int(message.data) for message in stored] == list(range(MESSAGES))
+
+
+def test_program_publishes_and_closes_in_its_own_exit_handler(server: RunningServer) -> None:
+    command = [sys.executable, "-W", "default::ResourceWarning", "-c", HANDLER, server.uri, "handler"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    with tt.Client("reader", server.uri) as reader:
+        stored = reader.replay("handler", tt.EPOCH)
         assert [int(message.data) for message in stored] == list(range(MESSAGES))
 
 

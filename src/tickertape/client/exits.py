@@ -1,9 +1,10 @@
 """Owns the flush of clients that nobody closed when their program, or their event loop, ends.
 
-Clients are closed by `atexit`: non-daemon threads have ended by then, receive threads still run. An asyncio
-client is flushed before, while its loop shuts down its asynchronous generators, as `asyncio.run` does, since
-`atexit` finds that loop closed. All clients together get `client_timeout_seconds`. Messages that could not be
-sent are reported on standard error, in one line for each client.
+Clients are closed by `atexit`: non-daemon threads have ended by then, receive threads still run. The package
+registers that when it is imported, so that exit handlers of the application run before. An asyncio client is
+flushed before, while its loop shuts down its asynchronous generators, as `asyncio.run` does, since `atexit`
+finds that loop closed. All clients together get `client_timeout_seconds`. Messages that could not be sent are
+reported on standard error, in one line for each client.
 
 Must never send anything in a forked child for its parent (a child of `multiprocessing` flushes its own
 clients), nor keep a client or a loop alive.
@@ -12,7 +13,6 @@ clients), nor keep a client or a loop alive.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import sys
 import time
@@ -72,6 +72,12 @@ _WATCH: Final = "_tickertape_clients"
 """Attribute of a loop: its clients, and the generator that flushes them."""
 
 
+def close_all() -> None:
+    """Close every client that nobody has closed: the program ends."""
+    left = _time_for_all()
+    _report([client.end_with_program(left()) for client in list(_clients)])
+
+
 async def _until_loop_ends(clients: Iterable[UnclosedOnLoop]) -> AsyncGenerator[None, None]:
     try:
         yield
@@ -82,11 +88,6 @@ async def _until_loop_ends(clients: Iterable[UnclosedOnLoop]) -> AsyncGenerator[
         for client in list(clients):
             if client.is_on(loop):
                 await client.flush_with_loop(left())
-
-
-def _at_exit() -> None:
-    left = _time_for_all()
-    _report([client.end_with_program(left()) for client in list(_clients)])
 
 
 def _time_for_all() -> Callable[[], float]:
@@ -117,8 +118,7 @@ def _register_in_child() -> None:
     if process is not None and process.parent_process() is not None:
         from multiprocessing.util import Finalize
 
-        Finalize(None, _at_exit, exitpriority=0)
+        Finalize(None, close_all, exitpriority=0)
 
 
-atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_clients.clear)
