@@ -44,8 +44,8 @@ STORE_MUTATIONS: Final = (
     Mutation(
         "a program that just ends does not flush its asyncio clients",
         "client/exits.py",
-        "            if client.is_on(loop):\n",
-        "            if client is loop:\n",
+        "                if client.is_on(loop):\n",
+        "                if client is loop:\n",
         ("unit/client/test_exits.py",),
         promise="R9",
         tier="unit",

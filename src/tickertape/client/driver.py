@@ -277,7 +277,7 @@ class Driver(ABC):
 
     def _tell_unanswered(self) -> None:
         """The client closes without the answers to what was published: say how much that is."""
-        count = self._unsent = self._publishing.unanswered_count()
+        count = self._unsent = self._unanswered_count()
         if count:
             self._handlers.tell(
                 Disconnected(
@@ -286,6 +286,9 @@ class Driver(ABC):
                     "FilePublishStore"
                 )
             )
+
+    def _unanswered_count(self) -> int:
+        return self._publishing.unanswered_count()
 
     def _may_end(self) -> bool:
         """Whether the end of the program, or of the loop, finds something to be closed."""

@@ -73,9 +73,18 @@ _WATCH: Final = "_tickertape_clients"
 
 
 def close_all() -> None:
-    """Close every client that nobody has closed: the program ends."""
+    """Close every client that nobody has closed: the program ends. When all are closed, raises the first
+    failure of a publish store of the application."""
     left = _time_for_all()
-    _report([client.end_with_program(left()) for client in list(_clients)])
+    ended, failures = list[Ended | None](), list[Exception]()
+    for client in list(_clients):
+        try:
+            ended.append(client.end_with_program(left()))
+        except Exception as error:  # noqa: BLE001 - the others have messages to send
+            failures.append(error)
+    _report(ended)
+    for failure in failures:
+        raise failure
 
 
 async def _until_loop_ends(clients: Iterable[UnclosedOnLoop]) -> AsyncGenerator[None, None]:
@@ -86,8 +95,9 @@ async def _until_loop_ends(clients: Iterable[UnclosedOnLoop]) -> AsyncGenerator[
         vars(loop).pop(_WATCH, None)
         left = _time_for_all()
         for client in list(clients):
-            if client.is_on(loop):
-                await client.flush_with_loop(left())
+            with suppress(Exception):  # of a publish store of the application: it is met again at the end
+                if client.is_on(loop):
+                    await client.flush_with_loop(left())
 
 
 def _time_for_all() -> Callable[[], float]:

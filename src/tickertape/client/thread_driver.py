@@ -250,11 +250,15 @@ class ThreadDriver(Driver):
 
     def end_with_program(self, seconds: float) -> exits.Ended | None:
         """Internal: the program ends, and nobody closed it."""
-        if not self._may_end():
+        if self._core.closed or self._forked:
             return None
         if not self._lock.acquire(timeout=seconds):  # by a daemon thread that will never go on
-            return exits.Ended(self.name, self._publishing.unanswered_count())
-        self._lock.release()
+            return exits.Ended(self.name, self._publishing.unanswered_count()) if self._may_end() else None
+        try:
+            if not self._may_end():
+                return None
+        finally:
+            self._lock.release()
         with self._ending():
             self.close(timeout=self._at_most(seconds))
         return exits.Ended(self.name, self._unsent)
@@ -268,6 +272,10 @@ class ThreadDriver(Driver):
         link, self._link = self._link, None
         if link is not None:
             link.let_go()
+
+    def _unanswered_count(self) -> int:
+        with self._lock:  # answers may be arriving
+            return super()._unanswered_count()
 
     # -- heartbeats -------------------------------------------------------------------------------------
 

@@ -65,6 +65,52 @@ def test_messages_that_cannot_be_sent_are_counted_and_the_listener_hears_why(
     assert ["500 message(s)" in str(error) for error in told] == [True]
 
 
+class BrokenStore(MemoryPublishStore):
+    """A publish store of an application, with a defect."""
+
+    def unpersisted_count(self) -> int:
+        """Raises `RuntimeError`."""
+        raise RuntimeError("of the application")
+
+
+def test_clients_are_flushed_though_the_store_of_another_one_raises(server: SocketServer) -> None:
+    broken = tt.Client("broken", server.uri, publish_store=BrokenStore())
+    clients = [tt.Client(f"a{i}", server.uri) for i in range(3)]
+    for client in clients:
+        client.publish("orders", client.name.encode())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        with pytest.raises(RuntimeError, match="of the application"):
+            exits.close_all()
+    assert [client._core.closed for client in clients] == [True] * 3
+    broken._publishing.unanswered_count = lambda: 0  # type: ignore[method-assign]
+    broken.close()
+
+
+def test_unanswered_messages_are_counted_under_the_lock(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned: list[bool] = []
+    for at_end in (False, True):
+        client = tt.Client("a", server.uri)
+        client.set_exception_listener(lambda _: None)
+        server.mute = True
+        client.publish("orders", b"1")
+
+        def count(client: tt.Client = client) -> int:
+            owned.append(client._owns_lock())
+            return 1
+
+        monkeypatch.setattr(client._publishing, "unanswered_count", count)
+        if at_end:
+            client.end_with_program(0.1)
+        else:
+            client.close(timeout=0.1)
+        server.mute = False
+    assert owned
+    assert all(owned)
+
+
 def test_lock_that_nobody_gives_back_does_not_keep_the_program(server: SocketServer) -> None:
     client = tt.Client("a", server.uri)
     server.mute = True
