@@ -61,6 +61,8 @@ def keep(put: Callable[[Stored], None], stored: Stored) -> None:
     """Let a store keep a batch. Raises `StoreError`, also for what a store of the application raises."""
     try:
         put(stored)
+    except StoreFull as error:  # `bytes_max` says when to wait for room: without one, nobody ends the waiting
+        raise as_store_error(error) from error
     except TickertapeError:
         raise
     except Exception as error:

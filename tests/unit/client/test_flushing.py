@@ -12,6 +12,7 @@ import pytest
 import tickertape as tt
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.publish_store.protocol import Stored
 from tickertape.wire.commands import Logon, Persisted
 
 SECONDS = 20.0
@@ -147,3 +148,44 @@ def test_flush_that_waits_for_room_in_vain_times_out(server: SocketServer) -> No
         client.publish_flush(timeout=0.05)
     client.set_exception_listener(lambda _: None)
     client.close(timeout=0.05)
+
+
+class QuotaStore(MemoryPublishStore):
+    """A publish store of an application that refuses by itself what it has no room for."""
+
+    full = False
+
+    def put(self, stored: Stored) -> None:
+        if self.full:
+            raise tt.StoreFull("the quota is used up")
+        super().put(stored)
+
+
+def test_flush_ends_when_a_store_of_the_application_has_no_room(server: SocketServer) -> None:
+    store = QuotaStore()
+    client = tt.Client("a", server.uri, publish_store=store)
+    server.mute = True
+    client.publish("orders", b"1")
+    client.publish("orders", b"2")  # gathered behind the first one
+    store.full = True
+    with pytest.raises(tt.StoreFailed, match="the quota is used up"):
+        client.publish_flush(timeout=SECONDS)
+    store.full = server.mute = False
+    client.close(timeout=0.1)
+
+
+def test_flush_ends_when_a_store_has_no_room_on_an_event_loop(server: SocketServer) -> None:
+    async def run() -> None:
+        store = QuotaStore()
+        client = tt.AsyncClient("a", server.uri, publish_store=store)
+        await client.connect()
+        server.mute = True
+        await client.publish("orders", b"1")
+        await client.publish("orders", b"2")
+        store.full = True
+        with pytest.raises(tt.StoreFailed, match="the quota is used up"):
+            await client.publish_flush(timeout=SECONDS)
+        store.full = server.mute = False
+        await client.close(timeout=0.1)
+
+    asyncio.run(run())
