@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -110,6 +111,18 @@ def test_what_is_acknowledged_is_done_and_what_is_cancelled_comes_again(work: Wo
         assert (again.data, again.bookmark) == (b"2", two.bookmark)
         client.ack(work.queue, again.bookmark or "")
         three.expire()
+        client.publish_flush()
+    assert work.left() == []
+
+
+def test_client_acknowledges_pickled_messages(work: Work) -> None:
+    work.put("1", "2", "3")
+    client = work.connect()
+    with client.subscribe(work.queue, max_backlog=10) as stream:
+        one, two, three = [pickle.loads(pickle.dumps(message)) for message in take(stream, 3)]
+        client.ack(work.queue, one)
+        client.ack(work.queue, two.batch)
+        client.ack(work.queue, [three])
         client.publish_flush()
     assert work.left() == []
 

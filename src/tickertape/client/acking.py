@@ -168,7 +168,9 @@ class AcknowledgingClient(ABC, Generic[Done]):
         settler = self._core.settler
         if action != "ack":
             return partial(settler.settle, queue, action, marks, extend_ms)
-        gathering = lease.gathering if lease is not None and lease.queue == queue else None
+        gathering = None
+        if isinstance(lease, Lease) and lease.queue == queue:  # a pickled message has none
+            gathering = lease.gathering
         return partial(settler.acknowledge, queue, marks, now(), gathering)
 
 
