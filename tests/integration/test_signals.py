@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import tickertape as tt
+from tests.helpers.processes import source_environment
 from tickertape.testing import running_server, wait_until
 
 pytestmark = pytest.mark.slow
@@ -29,3 +33,41 @@ def test_a_server_without_files_goes_on_after_hang_up_and_shows_its_threads() ->
         client.publish("t", b"1")
         client.publish_flush()
         assert server.stop() == 0
+
+
+_SIGNALLED = """
+import os, signal, sys
+from tickertape.cli import main
+from tickertape.server import app
+
+def signalled(function):
+    def call(*arguments):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return function(*arguments)
+    return call
+
+app.open_instance, app.record_end = signalled(app.open_instance), signalled(app.record_end)
+def tell_ready(*arguments, told=app._tell_ready):
+    told(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+app._tell_ready = tell_ready
+sys.argv[1:] = ["serve", "--data", "data", "--listen", "tcp://127.0.0.1:0", "--admin", "off"]
+main()
+"""
+
+
+def test_signals_during_recovery_and_after_the_event_loop_end_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNALLED],
+        cwd=tmp_path,
+        env=source_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("INFO reloaded") == 1
+    assert (tmp_path / "data" / "end.json").exists()

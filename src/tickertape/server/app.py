@@ -41,7 +41,7 @@ from tickertape.server.instance import Instance
 from tickertape.server.listener import Peer, listen
 from tickertape.server.opening import Opened, open_instance, record_end
 from tickertape.server.secure_peer import SecurePeer
-from tickertape.server.signals import reload_on_signal, stacks_on_signal
+from tickertape.server.signals import HangUps, stacks_on_signal
 from tickertape.server.user_watch import UserWatch
 
 EXIT_STOPPED: Final = 0
@@ -74,6 +74,8 @@ def run_server(config: Config, ready: Ready) -> int:
     directory cannot."""
     _check_clock()
     admission = Admission(config)
+    hang_ups = HangUps(admission)
+    hang_ups.hold()
     with stacks_on_signal(), logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
@@ -96,7 +98,9 @@ def run_server(config: Config, ready: Ready) -> int:
         gc.collect()
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            code = runner.run(_serve(opened, config, admission, ready, connections, time.monotonic() - began))
+            seconds = time.monotonic() - began
+            code = runner.run(_serve(opened, config, admission, hang_ups, ready, connections, seconds))
+        hang_ups.hold()
         opened.executor.close()
         try:
             record_end(opened)
@@ -143,6 +147,7 @@ async def _serve(
     opened: Opened,
     config: Config,
     admission: Admission,
+    hang_ups: HangUps,
     ready: Ready,
     connections: int,
     recovery_seconds: float,
@@ -169,7 +174,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, stop, instance, signal.Signals(number).name)
     watch = UserWatch(instance, admission)
-    reload_on_signal(loop, admission, watch)
+    hang_ups.reload_on(loop, watch)
     watch.start()
     instance.flush()
     _tell_start(config, connections)

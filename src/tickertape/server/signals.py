@@ -1,7 +1,8 @@
 """Owns the signals that a server answers without stopping: SIGHUP reloads certificates and tokens, SIGUSR1
 prints the stack of every thread on standard error.
 
-Must never end the process, whatever the files hold.
+Must never end the process: whatever the files hold, and whenever a signal arrives from the start of recovery
+until the data directory is closed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from asyncio import AbstractEventLoop
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Final
 
 from tickertape.base.errors import TickertapeError
@@ -27,20 +29,47 @@ _UNEXPECTED: Final = "unexpected"
 
 @contextmanager
 def stacks_on_signal() -> Iterator[None]:
-    """Print the stack of every thread on standard error at each SIGUSR1, also while the process hangs."""
-    with suppress(OSError, ValueError):  # standard error is closed
-        faulthandler.register(signal.SIGUSR1, file=_STDERR, all_threads=True)
+    """Print the stack of every thread on standard error at each SIGUSR1, also while the process hangs, unless
+    it hangs in native code.
+
+    The main thread prints: `faulthandler.register` would read the stacks of threads while they run, which
+    ends the process with SIGSEGV now and then."""
+    before = signal.signal(signal.SIGUSR1, _print_stacks)
     try:
         yield
     finally:
-        faulthandler.unregister(signal.SIGUSR1)
+        signal.signal(signal.SIGUSR1, before)
 
 
-def reload_on_signal(loop: AbstractEventLoop, admission: Admission, watch: UserWatch) -> None:
-    """Reload at each SIGHUP. A server without anything to reload that was started at a terminal ends with
-    it instead, as other programs do."""
-    if admission.has_files or not _at_terminal():
-        loop.add_signal_handler(signal.SIGHUP, reload, admission, watch)
+def _print_stacks(_number: int, _frame: FrameType | None) -> None:
+    with suppress(OSError, ValueError):  # standard error is closed
+        faulthandler.dump_traceback(_STDERR, all_threads=True)
+
+
+class HangUps:
+    """SIGHUP: a reload at each. One that arrives before the event loop runs is made up for as soon as it
+    does. A server without anything to reload that was started at a terminal ends with it instead, as other
+    programs do."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._handled = admission.has_files or not _at_terminal()
+        self._arrived = False
+
+    def hold(self) -> None:
+        """Only note them: no event loop runs yet, or any more."""
+        if self._handled:
+            signal.signal(signal.SIGHUP, self._note)
+
+    def reload_on(self, loop: AbstractEventLoop, watch: UserWatch) -> None:
+        """Reload at each from now on."""
+        if self._handled:
+            loop.add_signal_handler(signal.SIGHUP, reload, self._admission, watch)
+        if self._arrived:
+            reload(self._admission, watch)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._arrived = True
 
 
 def reload(admission: Admission, watch: UserWatch) -> None:

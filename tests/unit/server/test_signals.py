@@ -6,7 +6,9 @@ import io
 import logging
 import os
 import pty
+import signal
 import sys
+import threading
 from collections.abc import Collection
 from typing import Any
 
@@ -91,7 +93,7 @@ def handled(*, has_files: bool) -> bool:
     loop: Any = Loop()
     admission: Any = Admission(frozenset(), has_files=has_files)
     watch: Any = Watch()
-    signals.reload_on_signal(loop, admission, watch)
+    signals.HangUps(admission).reload_on(loop, watch)
     return bool(loop.handled)
 
 
@@ -105,3 +107,39 @@ def test_only_at_a_terminal_and_without_files_a_hang_up_ends_it(monkeypatch: pyt
     for stdin in (None, io.StringIO()):
         monkeypatch.setattr(sys, "stdin", stdin)
         assert handled(has_files=False)
+
+
+def test_the_main_thread_prints_the_stacks_whichever_thread_gets_the_signal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Another thread would read stacks that change meanwhile, which ends the process now and then."""
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        with signals.stacks_on_signal():
+            assert other.ident is not None
+            signal.pthread_kill(other.ident, signal.SIGUSR1)
+            over.wait(0.05)
+    finally:
+        over.set()
+        other.join()
+    main = threading.main_thread().ident
+    assert f"Current thread 0x{main:016x}" in capfd.readouterr().err
+
+
+def test_a_hang_up_before_the_event_loop_runs_is_made_up_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    loop: Any = Loop()
+    admission: Any = Admission(frozenset({"spark"}))
+    watch: Any = Watch()
+    hang_ups = signals.HangUps(admission)
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        hang_ups.hold()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not watch.looks
+        hang_ups.reload_on(loop, watch)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert watch.looks == [{"spark"}]
