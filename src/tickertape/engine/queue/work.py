@@ -193,7 +193,13 @@ class Work:
         """Whether `step` would do something."""
         if self.failure is not None:
             return False
-        return self._stirred or self._entering or self._burying.has_work or self.delivering.filters.has_work
+        return (
+            self._stirred
+            or bool(self._gone)
+            or self._entering
+            or self._burying.has_work
+            or self.delivering.filters.has_work
+        )
 
     @property
     def _entering(self) -> bool:

@@ -92,3 +92,18 @@ def test_a_consumer_that_held_much_and_left_a_queue_that_stopped_holds_nothing(s
     work.failure = RuntimeError("stopped")  # type: ignore[assignment]
     world.disconnect(peer)
     assert work.queue.leases.count == 0
+
+
+def test_messages_of_a_consumer_that_left_an_at_most_once_queue_are_all_let_go(sizes: list[int]) -> None:
+    world = QueueEngine(QueueDefinition("q", semantics="at-most-once"))
+    peer = world.connect("consumer")
+    peer.subscribe("s", "q", options="max_backlog=1000", credit=1 << 20)
+    published(world)
+    (work,) = world.broker.queues.works
+    assert work.queue.leases.count == MESSAGES
+    sizes.clear()
+    world.disconnect(peer)
+    world.settle()
+    assert sizes == [], "nothing is written that would start another step"
+    assert work.queue.leases.count == 0
+    assert work.queue.state.oldest() is None, "retention needs none of them"
