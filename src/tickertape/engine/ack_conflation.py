@@ -8,13 +8,16 @@ client remembers each frame until then.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from tickertape.base.errors import BadOption
 from tickertape.base.limits import ack_conflation_frames_max, conflation_seconds_max, conflation_seconds_min
 from tickertape.base.units import parse_interval
 from tickertape.engine.session import Session
 from tickertape.wire.commands import Command, Persisted
+
+_SWEEP_MIN: Final = 64
 
 
 def ack_conflation_of(value: str | None) -> float:
@@ -43,6 +46,7 @@ class AckConflation:
         self._said: dict[int, int] = {}
         """By connection: the last frame that was acknowledged."""
         self._deadlines: list[tuple[float, int]] = []
+        """A heap of times and connections; some of them hold nothing any more, or until a later time."""
 
     def persisted(self, session: Session, command: Persisted, mono: float) -> None:
         """An acknowledgement is due, which covers every earlier one."""
@@ -62,6 +66,8 @@ class AckConflation:
         elif mono < (leaves := self._free.get(conn, mono)):
             self._held[conn] = session, command, leaves
             heappush(self._deadlines, (leaves, conn))
+            if len(self._deadlines) > 2 * len(self._held) + _SWEEP_MIN:
+                self._sweep()
         else:
             self._say(session, command, mono)
 
@@ -69,6 +75,11 @@ class AckConflation:
         self._free[session.conn] = mono + session.ack_conflation
         self._said[session.conn] = command.frame
         self._send(session.conn, command)
+
+    def _sweep(self) -> None:
+        """Forget times for which nothing is held: intervals are long, and answers end most of them early."""
+        self._deadlines = [(leaves, conn) for conn, (_, _, leaves) in self._held.items()]
+        heapify(self._deadlines)
 
     def release(self, conn: int) -> None:
         """Send what is held for a connection now: something else is about to be said to it."""

@@ -87,6 +87,24 @@ def test_released_and_dropped_acknowledgements_leave_no_deadline() -> None:
     assert world.conflation.next_deadline() is None
 
 
+def test_times_that_answers_ended_early_take_no_memory() -> None:
+    world = Conflated()
+    for frame in (1, 2):  # the first deadline of all, so that no later one is looked at before
+        world.persisted(world.slow, frame, 10.0)
+    other = Session(3, "3", None, 3, 3, Statistics())
+    other.ack_conflation = 60.0
+    for frame in range(1, 1_001):
+        world.persisted(other, frame, 10.1)
+        world.conflation.release(other.conn)
+    assert len(world.frames()) == 1_001
+    assert len(world.conflation._deadlines) < 100
+    world.persisted(other, 1_001, 10.2)
+    assert world.conflation.next_deadline() == 10.5
+    world.conflation.wake(10.5)
+    assert world.frames() == [(2, 2)]
+    assert world.conflation.next_deadline() == pytest.approx(70.1)
+
+
 @pytest.mark.parametrize("value", [None, "", "0", "0s", "2d", "soon", "-1s"])
 def test_bad_intervals_are_refused(value: str | None) -> None:
     with pytest.raises(BadOption):
