@@ -80,8 +80,9 @@ class Content:
         error = None
         if self.filter is not None:
             kind = message_type(name)
+            most = self._surroundings.filter_bytes_of(self._subscriber)
             try:
-                compiled = compile_filter(self.filter, kind, bytes_max=self._surroundings.filter_bytes_max)
+                compiled = compile_filter(self.filter, kind, bytes_max=most)
             except BadFilter as refused:
                 compiled, error = compile_filter(_NOTHING, kind), refused
             self._filters[name] = compiled

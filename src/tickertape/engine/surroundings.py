@@ -36,6 +36,11 @@ class Surroundings:
         self.unreadable = 0
         """Bodies that filters could not read, each as often as it was looked at; only ever rising."""
 
+    def filter_bytes_of(self, subscriber: Subscriber) -> int:
+        """The longest filter that a subscriber may give. A queue has no name here: its expressions are the
+        operator's, checked with the configuration, and no limit of clients applies to them."""
+        return self.filter_bytes_max if subscriber.name else filter_bytes_max
+
     def moment(self, now: Now) -> None:
         """It is now."""
         self.wall = now.wall

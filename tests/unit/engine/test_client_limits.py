@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tickertape.base.client_limits import ClientLimits
@@ -9,6 +10,8 @@ from tickertape.base.errors import BadFilter, MessageTooLarge
 from tickertape.base.limits import filter_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.contents import Contents
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.entering import Entrance
 from tickertape.engine.surroundings import Subscriber
 from tickertape.engine.validation import Validation
 from tickertape.wire.commands import Publish
@@ -74,3 +77,17 @@ def test_a_filter_is_read_up_to_the_configured_length() -> None:
         with pytest.raises(BadFilter, match=rf"at most {most} are read .filter_bytes_max"):
             contents.cover("t", text, None, SUBSCRIBER)
     assert short.cover("t", "/a = 1", None, SUBSCRIBER).content is not None
+
+
+@pytest.mark.parametrize("most", [64, 16_384])
+def test_filters_of_queues_are_not_bounded_by_the_limit_of_clients(most: int) -> None:
+    contents = Contents({}, ClientLimits(filter_bytes_max=most))
+    long = "/a = 1 OR " * 20 + "/b = 2"
+    definition = QueueDefinition("q", "t", filter=long, barrier_expression=f"{long} OR /c = 3")
+    content = Entrance(definition, contents, None).cover.content
+    assert content is not None
+    batch = _batch(("t", b'{"b": 2}'), ("t", b'{"b": 3}'))
+    assert content.passing(batch, np.arange(2)).tolist() == [0]
+    if most < len(long):
+        with pytest.raises(BadFilter, match="at most 64 are read"):
+            contents.cover("u", long, None, SUBSCRIBER)
