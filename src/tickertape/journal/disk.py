@@ -83,7 +83,12 @@ class SystemDisk:
     def names(self, directory: str) -> list[str]:
         """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
         with self._directory(path_parts(directory)) as fd:
-            return sorted(os.listdir(fd))
+            # One of its own: who lists moves the place in a descriptor, and that of the root is shared.
+            own = os.open(".", _OPEN_DIRECTORY, dir_fd=fd)
+        try:
+            return sorted(os.listdir(own))
+        finally:
+            os.close(own)
 
     def make_directory(self, path: str) -> None:
         """Create `path` with mode 0700; no error when it is there already.

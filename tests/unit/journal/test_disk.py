@@ -143,6 +143,16 @@ def test_a_directory_that_is_renamed_stays_the_one_that_is_used(root: Path, tmp_
     assert disk.names(".") == ["before", "d", "lock"], "the next life uses what the path names then"
 
 
+def test_names_are_all_there_while_another_thread_lists_the_same_directory(
+    disk: SystemDisk, root: Path
+) -> None:
+    for name in ("a", "b", "c"):
+        (root / name).touch()
+    with os.scandir(disk.descriptor()) as other:  # as a listing that another thread has not finished
+        next(other)
+        assert disk.names(".") == ["a", "b", "c"]
+
+
 def test_a_disk_that_was_only_looked_at_leaves_no_descriptor_open(root: Path) -> None:
     root.mkdir()
     before = len(os.listdir("/proc/self/fd"))
