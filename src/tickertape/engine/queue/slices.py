@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
+from typing import Final
 
 import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.batch.format import AnyArray, Int64s
 from tickertape.engine.queue.records import array_of, bitmap_of
+
+_PICKED_MAX: Final = 4_096
+"""Up to so many of a larger set are picked one by one."""
 
 
 class BitSlices:
@@ -125,6 +129,8 @@ def first_of(positions: BitMap64, count: int) -> BitMap64:
     """The lowest `count` of `positions`, as a set of its own."""
     if count <= 0:
         return BitMap64()
+    if count <= _PICKED_MAX < len(positions):
+        return bitmap_of(first_places(positions, count))  # a copy takes time for all of them
     found = positions.copy()
     if count < len(positions):
         found.remove_range(positions[count], int(positions.max()) + 1)
@@ -140,6 +146,5 @@ def below(positions: BitMap64, limit: int) -> BitMap64:
     """Those of `positions` below `limit`."""
     if not positions or positions.max() < limit:
         return positions
-    found = positions.copy()
-    found.remove_range(max(limit, 0), int(found.max()) + 1)
-    return found
+    count = positions.rank(limit - 1) if limit > 0 else 0
+    return first_of(positions, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -78,3 +79,24 @@ def test_firsts_and_limits() -> None:
         [3, 5, 1 << 40],
     ]
     assert list(positions) == [3, 5, 1 << 40]
+
+
+class Uncopied(BitMap64):
+    """A set of which no copy may be made: that takes time for all of it."""
+
+    def copy(self) -> NoReturn:
+        raise AssertionError("all of it was copied")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4_096])
+def test_a_few_of_many_positions_are_found_without_a_copy_of_all(count: int) -> None:
+    many = Uncopied(range(0, 20_000, 2))
+    assert list(first_of(many, count)) == [*range(0, 2 * count, 2)]
+    assert list(below(many, 2 * count)) == [*range(0, 2 * count, 2)]
+
+
+def test_much_of_many_positions_is_found() -> None:
+    many = BitMap64(range(0, 20_000, 2))
+    for count in (4_097, 9_999, 10_000, 10_001):
+        assert list(first_of(many, count)) == [*range(0, 20_000, 2)][:count]
+        assert list(below(many, 2 * count)) == [*range(0, 20_000, 2)][:count]
