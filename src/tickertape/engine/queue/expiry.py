@@ -237,7 +237,7 @@ class Expiry:
         """All of it, for `of`."""
         left = {at: group & self._pending for at, group in self._lives.items()}
         if self._ended_at:
-            at = self._ended_at[-1]
+            at = self._ended_at[0]  # all of them are over by now: `due` must not be asked later than this
             left[at] = left.get(at, BitMap64()) | (self._ended & self._pending)
         lives = {at: encode_set(left[at]) for at in sorted(left) if left[at]}
         steps = [*self._over, *self._steps]

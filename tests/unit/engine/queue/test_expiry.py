@@ -163,6 +163,16 @@ def test_what_was_stored_by_another_is_refused() -> None:
             continue
 
 
+def test_lives_that_ended_before_a_checkpoint_are_due_no_later_after_it() -> None:
+    expiry = Expiry(None, "message")
+    enter(expiry, [1, 2], [0, 1], [20, 20])
+    assert set(expiry.overdue(BitMap64([1, 2]), 21 * MS)) == {1, 2}
+    assert expiry.next_due() == 20 * MS
+    back = Expiry.of(None, "message", expiry.stored())
+    assert back.next_due() == 20 * MS
+    assert set(back.due(21 * MS)) == {1, 2}
+
+
 class Ageing(RuleBasedStateMachine):
     """Each message in a dictionary, with the time at which it is too old."""
 
