@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, cast
 
 import uvloop
@@ -137,6 +137,19 @@ class Front:
         """Await `work` on the event loop of an asyncio front."""
         assert self._thread is not None
         return self._thread.run(work)
+
+    def publish_all(self, client: tt.Client, topic: str, messages: Sequence[bytes]) -> None:
+        """Publish each message with a call of its own, as fast as the client takes them."""
+        if not isinstance(client, Driven):
+            for message in messages:
+                client.publish(topic, message)
+            return
+
+        async def publish_each() -> None:
+            for message in messages:
+                await client.target.publish(topic, message)
+
+        self.run(publish_each())
 
     def reconnecting(self, before: Callable[[], object], after: Callable[[], object]) -> Callable[..., Any]:
         """A disconnect handler that calls `before()`, connects again, and calls `after()`; both may block."""

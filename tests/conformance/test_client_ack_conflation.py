@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
+from tickertape.client.lane import Lane
+from tickertape.client.outstanding import Outstanding
+from tickertape.client.publish_store.protocol import Stored
 from tickertape.client.publishing import Publishing
 from tickertape.testing.server import wait_until
 from tickertape.wire.commands import Persisted
@@ -25,6 +30,20 @@ def acks(monkeypatch: pytest.MonkeyPatch) -> list[Persisted]:
         persisted(self, command)
 
     monkeypatch.setattr(Publishing, "persisted", counted)
+    return found
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the publish frames that clients sent."""
+    found: list[int] = []
+    sent = Outstanding.sent
+
+    def counted(self: Outstanding, lane: Lane, stored: Stored) -> int:
+        found.append(sent(self, lane, stored))
+        return found[-1]
+
+    monkeypatch.setattr(Outstanding, "sent", counted)
     return found
 
 
@@ -57,6 +76,44 @@ def test_messages_do_not_wait_for_acknowledgements(front: Front, uri: str, name:
         client.publish(topic, b"%d" % number)
         assert stream.get(30).data == b"%d" % number
     client.close()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_messages_in_quick_succession_share_frames(
+    front: Front, uri: str, name: str, topic: str, frames: list[int], *, stored: bool
+) -> None:
+    reader = front.connect(f"{name}-reader", uri)
+    stream = reader.subscribe(topic)
+    store = tt.MemoryPublishStore() if stored else None
+    client = conflated(front, uri, name, publish_store=store)
+    messages = [b"%d" % number for number in range(1_000)]
+    front.publish_all(client, topic, messages)
+    # All messages are sent, although later frames are acknowledged only when the interval ends.
+    assert [stream.get(30).data for _ in messages] == messages
+    assert len(frames) <= len(messages) // 4
+    client.close()
+
+
+def test_messages_do_not_wait_for_a_busy_handler(uri: str, name: str, topic: str) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def busy(_message: tt.Message) -> None:
+        entered.set()
+        leave.wait(60)
+
+    with tt.Client(f"{name}-reader", uri) as reader, tt.Client(name, uri, connect=False) as client:
+        stream = reader.subscribe(topic)
+        client.set_ack_conflation(LONG)
+        client.connect()
+        client.subscribe(f"{topic}-other", on_message=busy)
+        reader.publish(f"{topic}-other", b"x")
+        try:
+            assert entered.wait(30)
+            for number in range(100):
+                client.publish(topic, b"%d" % number)
+            assert [stream.get(30).data for _ in range(100)] == [b"%d" % number for number in range(100)]
+        finally:
+            leave.set()
 
 
 def test_stored_messages_are_resent_without_waiting_for_intervals(

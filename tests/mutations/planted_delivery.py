@@ -22,6 +22,15 @@ DELIVERY_MUTATIONS: Final = (
         tier="conformance",
     ),
     Mutation(
+        "messages wait for a conflated acknowledgement although the connection is idle",
+        "client/publishing.py",
+        "        self._writing = self.eager\n",
+        "",
+        ("unit/client/test_write_reports.py",),
+        promise="R22",
+        tier="unit",
+    ),
+    Mutation(
         "a bookmark store of another client name is used",
         "client/bookmark_store/filed.py",
         "            if self._owner and self._progress:",

@@ -188,6 +188,13 @@ class ClientCore:
         self._settle(self.settler.connected)
         self._calls.hurry()
 
+    def written(self, frame: int) -> None:
+        """The driver wrote `publishing.unwritten_frame`, as it was then, and all frames before."""
+        try:
+            self.publishing.written(frame)
+        except StoreError as error:
+            self._hang_up(error)
+
     def look(self, sight: Sight, now: Now) -> None:
         """What the driver sees of the connection, at the latest at `beats.next_deadline()`."""
         verdict = self.beats.look(sight, now.mono)

@@ -286,6 +286,11 @@ class Link:
         with self._room:
             return self._room.wait_for(lambda: self._gone or not self.congested, timeout)
 
+    def wait_unblocked(self) -> None:
+        """Wait until the socket takes more, or is gone."""
+        with self._room:
+            self._room.wait_for(lambda: self._gone or not self.blocked)
+
     def hang_up(self, why: Disconnected | None = None) -> None:
         """Stop sending and receiving; the receive thread then reports the loss."""
         self._why = self._why or why

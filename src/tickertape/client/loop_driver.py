@@ -209,6 +209,12 @@ class LoopDriver(Driver):
         self._drive()
         self._arm()
 
+    def written(self, link: LoopLink, frame: int) -> None:
+        """Internal: publish frames were written."""
+        if link is self._link:
+            self._core.written(frame)
+            self._drive()
+
     def lost(self, link: LoopLink, error: Disconnected) -> None:
         """Internal: the connection is gone."""
         if link is not self._link:
@@ -307,6 +313,8 @@ class LoopDriver(Driver):
                 later.append(effect)
         if buffers and link is not None:
             link.send(buffers)
+        if (frame := self._publishing.unwritten_frame) and link is not None and self._loop is not None:
+            link.report_written(frame, self._loop)
         if later:
             self._settle(later, link)
 

@@ -35,6 +35,9 @@ class LoopDriven(Protocol):
     def arrived(self, count: int) -> None:
         """That many bytes came."""
 
+    def written(self, link: LoopLink, frame: int) -> None:
+        """Every publish frame up to `frame`, as `report_written` was given it, was written."""
+
     def lost(self, link: LoopLink, error: Disconnected) -> None:
         """The connection is gone; the last call that counts."""
 
@@ -48,6 +51,10 @@ class LoopLink(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         self._paused = False
+        self._reported = 0
+        """The last frame given to `report_written`."""
+        self._unreported = 0
+        """The frame to report when the transport takes more; 0 when there is none."""
         self._heard_at = self._said_at = time.monotonic()
         self._read_bytes = 0
         self.changed = Waiters()
@@ -84,6 +91,14 @@ class LoopLink(asyncio.BufferedProtocol):
                 if transport.is_closing():
                     return  # a write before failed; the loop counts more of them, and complains
                 transport.write(buffer)
+
+    def report_written(self, frame: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Call `written` for this publish frame in the second turn of `loop` from now, or later: a publisher
+        gives one turn after each frame, and may have more to publish after it."""
+        if frame != self._reported:
+            with contextlib.suppress(RuntimeError):  # its loop was closed
+                loop.call_soon(loop.call_soon, self._report, frame)
+            self._reported = frame
 
     def sight(self) -> Sight:
         """What the connection looks like to a heartbeat."""
@@ -153,10 +168,19 @@ class LoopLink(asyncio.BufferedProtocol):
         """It takes more."""
         self._paused = False
         self.changed.wake()
+        frame, self._unreported = self._unreported, 0
+        if frame:
+            self._report(frame)
 
     def _opened(self) -> None:
         """It can be used."""
         self._driven.opened(self)
+
+    def _report(self, frame: int) -> None:
+        if self._paused:
+            self._unreported = frame
+        elif not self.gone:
+            self._driven.written(self, frame)
 
     def _lose(self, error: Disconnected) -> None:
         if self.gone:

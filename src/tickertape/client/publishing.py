@@ -3,7 +3,8 @@
 Must never touch a socket, a clock or a lock, and never let go of a message of a publish store that was
 neither persisted nor refused. Topics travel in two lanes: recorded ones, in order and sequenced when there
 is a store, and unrecorded ones, apart and unsequenced. A lane sends at once when nothing of it is
-unacknowledged, else it gathers until the next acknowledgement or `batch_bytes_target`.
+unacknowledged, else it gathers until the next acknowledgement or `batch_bytes_target`. With conflated
+acknowledgements it gathers only while the connection is busy writing earlier frames (`unwritten_frame`).
 
 An exception that a signal handler raises may come between any two steps. Every step that cannot stand alone
 is announced in `unfinished`; what is then left is put right by `interrupted`, and the connection has to end.
@@ -79,6 +80,7 @@ class Publishing:
         """The application is closing the client: nothing more is accepted."""
         self._storing = True
         self.eager = False  # acknowledgements are conflated: nothing that is gathered waits for one
+        self._writing = False
         self._storing_failed = False
         """Whether the application was told that the store takes nothing."""
         self._taken_over: PublisherTakenOver | None = None
@@ -168,7 +170,9 @@ class Publishing:
         if lane.sequenced and self._appending is not None:
             self._appending.append(lane.base + lane.count, QUEUE_TOPIC, body, 0, "", "")
         lane.add(QUEUE_TOPIC, body)
-        if lane.idle or lane.size >= batch_bytes_target:
+        # While frames are written too: the settler waits for acknowledgements, which are conflated then.
+        busy = self._writing and not self._resending.active
+        if lane.idle or busy or lane.size >= batch_bytes_target:
             self._flush_lane(lane)
         return bool(lane.count and lane.in_flight)
 
@@ -333,6 +337,7 @@ class Publishing:
         `storing`: whether the store takes what is published meanwhile. Returns what `put_gathered` returns.
         """
         self._refusal = refusal
+        self._writing = False
         self._resending.stop()
         self._storing = storing
         self._close_run()
@@ -363,6 +368,29 @@ class Publishing:
             self._resending.discarded(sequence)
             self._measure()
         self._settled(self._recorded)
+
+    @property
+    def unwritten_frame(self) -> int:
+        """The frame that the driver reports with `written`; 0 when it has nothing to report."""
+        return self._outstanding.frame if self._writing else 0
+
+    def written(self, frame: int) -> None:
+        """The connection took every frame up to `frame`. If it was the last, send the gathered messages.
+
+        Without gathered messages the connection is idle: the next message is sent at once. Raises
+        `StoreError`.
+        """
+        if not self._writing or frame < self._outstanding.frame:
+            return
+        held = self._resending.active  # messages of recorded topics follow the backlog
+        lanes = [self._unrecorded] if held else [self._unrecorded, self._recorded]
+        for lane in lanes:
+            if lane.count:
+                self._flush_lane(lane)
+        if frame == self._outstanding.frame:
+            for lane in lanes:
+                lane.idle = True
+            self._writing = False  # last: after an exception, the report is still due
 
     def processed(self, command: Processed) -> None:
         """Settle one unrecorded frame; it says nothing about any other."""
@@ -448,8 +476,8 @@ class Publishing:
 
     def _transmit(self, lane: Lane, stored: Stored) -> int:
         frame = self._outstanding.sent(lane, stored)
-        lane.idle = self.eager and not self._resending.active
         self._send_frame(Publish(frame=frame, sequenced=lane.sequenced), stored.batch)
+        self._writing = self.eager
         return frame
 
     def _resume(self, now: Now) -> None:
@@ -496,8 +524,8 @@ class Publishing:
             return
         if lane.count:
             self._flush_lane(lane)
-        elif not lane.in_flight:
-            lane.idle = self._connected
+        elif self.eager or not lane.in_flight:
+            lane.idle = self._connected and not self._writing
 
     def _measure(self) -> None:
         lane, store = self._recorded, self._store

@@ -31,6 +31,7 @@ from tickertape.client.states import ConnectionState
 from tickertape.client.subscriptions import Request
 from tickertape.client.waiting import DEFAULT, Call, Timeout, left, now
 from tickertape.client.ways import DEFAULT_WAYS, Ways
+from tickertape.client.write_notifier import WriteNotifier
 from tickertape.security.channel import Channel
 from tickertape.wire.commands import LoggedOn
 
@@ -54,6 +55,7 @@ class ThreadDriver(Driver):
         self._room = threading.Condition(self._lock)
         self._link: Link | None = None
         self._beater: Beater | None = None
+        self._notifier: WriteNotifier | None = None
         self._connecting = threading.Lock()
         self._handling_loss = threading.RLock()
         self._loss_handled_on = NOBODY
@@ -83,6 +85,7 @@ class ThreadDriver(Driver):
                 self._abandon(self._link, Disconnected("connecting was interrupted"))
             if self._core.logged_on is not None:
                 self._keep_beating()
+                self._keep_notifying()
                 return
             self._log_on(seconds)
 
@@ -229,7 +232,7 @@ class ThreadDriver(Driver):
 
     def lost(self, error: Disconnected) -> None:
         """Internal: the connection is gone."""
-        beater, later = None, list[Effect]()
+        beater, notifier, later = None, None, list[Effect]()
         try:
             with self._lock:
                 try:
@@ -237,6 +240,7 @@ class ThreadDriver(Driver):
                 finally:  # whatever comes in between: there is no link, and the loss is told
                     self._link = None
                     beater, self._beater = self._beater, None
+                    notifier, self._notifier = self._notifier, None
                     later = self._sends()
                     self._begin_telling_loss(later)
                     self._room.notify_all()
@@ -244,6 +248,8 @@ class ThreadDriver(Driver):
             try:
                 if beater is not None:
                     beater.changed()
+                if notifier is not None:
+                    notifier.end()
                 self._carry_out(None, later)
             finally:
                 self._end_telling_loss()
@@ -308,6 +314,29 @@ class ThreadDriver(Driver):
         self._carry_out(link, later)
         return deadline
 
+    # -- written frames ---------------------------------------------------------------------------------
+
+    def _keep_notifying(self) -> None:
+        """Start the thread that reports written frames, where the machine wants these reports."""
+        with self._lock:
+            link = self._link
+            if link is not None and self._publishing.eager and self._notifier is None:
+                name = f"tickertape writes {self._address.uri}"
+                notifier = WriteNotifier(lambda frame: self._written(link, frame), name)
+                notifier.start()
+                self._notifier = notifier
+
+    def _written(self, link: Link, frame: int) -> None:
+        """On the thread for it: `frame` was handed to the socket of `link`."""
+        link.wait_unblocked()
+        with self._lock:
+            if self._link is not link:
+                return
+            self._core.written(frame)
+            later = self._sends()
+            self._publishing.unfinished = False
+        self._carry_out(link, later)
+
     # -- inside -----------------------------------------------------------------------------------------
 
     def _dial(self, seconds: float | None) -> Link:
@@ -340,6 +369,7 @@ class ThreadDriver(Driver):
                 later = self._sends()
             link.start()
             self._keep_beating()
+            self._keep_notifying()
             self._carry_out(link, later)
             answer = call.wait(left(deadline), "the logon", seconds)
         except BaseException as error:
@@ -389,6 +419,8 @@ class ThreadDriver(Driver):
     def _carry_out(self, link: Link | None, effects: Sequence[Effect]) -> None:
         if link is not None:
             link.push()
+            if (frame := self._publishing.unwritten_frame) and self._notifier is not None:
+                self._notifier.report(frame)
         if self._due_states:
             self._tell_states()
         if effects:

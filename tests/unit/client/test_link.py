@@ -87,6 +87,30 @@ class Interrupted:
         return getattr(self._real, name)
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_wait_unblocked_lasts_until_the_socket_takes_more_or_is_gone(*, reads: bool) -> None:
+    driver = Driver()
+    link, theirs = linked(driver)
+    link.wait_unblocked()
+    while not link.blocked:
+        link.add([bytes(100_000)])
+        link.push()
+    waiter = threading.Thread(target=link.wait_unblocked, daemon=True)
+    waiter.start()
+    assert waiter.is_alive()
+    if reads:
+        theirs.settimeout(10)
+        while link.blocked:
+            theirs.recv(100_000)
+    else:
+        link.hang_up()
+    waiter.join(10)
+    assert not waiter.is_alive()
+    link.hang_up()
+    assert driver.ended.wait(10)
+    theirs.close()
+
+
 def test_an_interrupted_write_ends_the_connection_and_holds_no_lock() -> None:
     driver = Driver()
     link, theirs = linked(driver)

@@ -25,6 +25,7 @@ class Driver:
     def __init__(self) -> None:
         self.ended = asyncio.Event()
         self.errors: list[Disconnected] = []
+        self.written_frames: list[int] = []
         self._memory = memoryview(bytearray(1000))
 
     def opened(self, link: LoopLink) -> None: ...
@@ -33,6 +34,9 @@ class Driver:
         return self._memory
 
     def arrived(self, count: int) -> None: ...
+
+    def written(self, link: LoopLink, frame: int) -> None:
+        self.written_frames.append(frame)
 
     def lost(self, link: LoopLink, error: Disconnected) -> None:
         self.errors.append(error)
@@ -66,3 +70,40 @@ def test_writes_to_a_connection_that_just_broke_are_dropped_without_a_word(
         driver = runner.run(run(server))
     assert len(driver.errors) == 1
     assert caplog.messages == []
+
+
+@LOOPS
+def test_written_frame_is_reported_in_the_second_turn_and_once(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def run() -> None:
+        driver, loop = Driver(), asyncio.get_running_loop()
+        link = LoopLink(parse_uri("tcp://127.0.0.1:1"), driver)
+        link.report_written(1, loop)
+        link.report_written(1, loop)
+        await asyncio.sleep(0)
+        assert driver.written_frames == []
+        await asyncio.sleep(0)
+        assert driver.written_frames == [1]
+        link.pause_writing()
+        link.report_written(2, loop)
+        link.report_written(3, loop)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert driver.written_frames == [1]
+        link.resume_writing()
+        assert driver.written_frames == [1, 3]
+        link.pause_writing()
+        link.resume_writing()
+        assert driver.written_frames == [1, 3]
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(run())
+
+
+def test_report_to_a_loop_that_was_closed_does_nothing() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    driver = Driver()
+    LoopLink(parse_uri("tcp://127.0.0.1:1"), driver).report_written(1, loop)
+    assert driver.written_frames == []
