@@ -114,7 +114,7 @@ def publish_segments() -> Sequence[bytes]:
 
 
 def _fresh(size: int) -> Header:
-    return Header(7, 1, 0, 0, 1, 0, size, "fuzzed")
+    return Header(7, 1, 0, 0, 1, 0, size, "fuzzed", never_logged_on=True)
 
 
 def _one_segment() -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -133,3 +135,32 @@ def test_not_known_when_the_connection_is_lost_and_persisted_on_the_next(make: M
             came = [stream.get(SECONDS).data for _ in range(32)]
     assert came == [b"first", *[b"%d" % n for n in range(30)], b"while it is away"]
     store.close()
+
+
+@pytest.mark.slow
+def test_messages_of_a_process_that_never_connected_drain_where_their_topic_is_not_recorded(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store"
+    first = (
+        "import os, sys, tickertape as tt\n"
+        "client = tt.HAClient('pricing', servers=['tcp://127.0.0.1:1'],"
+        " publish_store=tt.FilePublishStore(sys.argv[1]))\n"
+        "client.publish('ticks', b'unrecorded')\n"
+        "client.publish('orders', b'recorded')\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", first, str(path)], check=True)
+    with (
+        running_server(tmp_path / "data", config='[[journal.topic]]\nname = "orders"\n') as mine,
+        tt.FilePublishStore(path) as store,
+        tt.Client("reader", mine.uri, timeout=SECONDS) as reader,
+        reader.subscribe("ticks") as ticks,
+        tt.HAClient("pricing", servers=[mine.uri], publish_store=store, timeout=SECONDS) as publisher,
+    ):
+        publisher.publish_flush()
+        assert publisher.unpersisted_count() == 0
+        assert ticks.get(SECONDS).data == b"unrecorded"
+        with publisher.bookmark_subscribe("orders", tt.EPOCH) as orders:
+            assert orders.get(SECONDS).data == b"recorded"
+    check_empty(tt.FilePublishStore(path))

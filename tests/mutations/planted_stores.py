@@ -33,6 +33,15 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a store does not note the first logon, and a later process gives its messages away",
+        "client/publishing.py",
+        "            _note_logon(self._store)\n",
+        "            self._measure()\n",
+        ("unit/client/test_resending.py",),
+        promise="R9",
+        tier="unit",
+    ),
+    Mutation(
         "a client that closes accepts messages until it has hung up",
         "client/publishing.py",
         "            if self._ended:\n",

@@ -36,7 +36,12 @@ from tickertape.client.lane import CLOSED, NOBODY, Lane, Run
 from tickertape.client.lanes import Lanes
 from tickertape.client.outstanding import Outstanding
 from tickertape.client.publish_store.memory import MemoryPublishStore
-from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
+from tickertape.client.publish_store.protocol import (
+    AppendingPublishStore,
+    LogonNotingPublishStore,
+    PublishStore,
+    Stored,
+)
 from tickertape.client.recording import Flags, Recording
 from tickertape.client.resending import Resending
 from tickertape.client.room import (
@@ -89,7 +94,8 @@ class Publishing:
         self._resending = Resending(self._lanes, self.recording, transmit, self._unsequence)
         self._backlog_end = 0
         self._own_from = 1
-        """The first sequence that this client gave to messages of its publish store."""
+        """The first sequence that this client gave to messages of its publish store; 1 where no client of
+        the store has logged on before."""
         self.kept: Kept | None = None
         """How more of what is gathered goes straight into the store, where that is possible."""
         self._last_owner = NOBODY
@@ -284,8 +290,12 @@ class Publishing:
         given_up = self._taken_over is not None or self._resending.refused is not None
         check_new_store(store, 0 if given_up else self.unpersisted_count())
         lane = self._recorded
+        never = False
         if store is not None:
             store.attach(self._name)
+            never = isinstance(store, LogonNotingPublishStore) and store.never_logged_on
+            if self.recording.known:
+                _note_logon(store)
         self._close_run()
         if self._connected and lane.count:
             self._flush_lane(lane)
@@ -295,7 +305,9 @@ class Publishing:
         lane.sequenced = store is not None
         if store is not None:
             self._outstanding.sent_sequence = store.last_sequence
-            lane.base = self._own_from = next_sequence(store, self._outstanding.last_persisted, now)
+            lane.base = next_sequence(store, self._outstanding.last_persisted, now)
+            self._own_from = 1 if never else lane.base
+            self.recording.restart(self._own_from, store.last_sequence)
         self._lanes.of_topic.clear()
         if self._connected:
             self._resume(now)
@@ -323,6 +335,7 @@ class Publishing:
             self._outstanding.last_persisted = last_persisted
             self._recorded.idle = self._unrecorded.idle = True
             self.recording.assume(self._own_from, self._recorded.base - 1)
+            _note_logon(self._store)
             self._resume(now)
         except TopicNotRecorded:
             raise
@@ -338,6 +351,7 @@ class Publishing:
         """
         self._refusal = refusal
         self._writing = False
+        self._report_moved()
         self._resending.stop()
         self._storing = storing
         self._close_run()
@@ -509,8 +523,14 @@ class Publishing:
             self._refusal = Disconnected(str(error))
             raise
         if done:
+            self._report_moved()
             self._backlog_end = self._outstanding.frame
             self._settled(self._recorded)
+
+    def _report_moved(self) -> None:
+        moved = self._resending.take_moved()
+        if moved is not None:
+            self._effects.append(Tell(moved))
 
     def _unsequence(self, stored: Stored, chosen: Flags) -> int:
         self._unrecorded.add_some(stored.batch, chosen)
@@ -533,3 +553,9 @@ class Publishing:
         if self.starved and store is not None:
             self.starved = False
             self._effects.append(Room())
+
+
+def _note_logon(store: PublishStore | None) -> None:
+    """From here on messages are accepted as recorded: the store has to know, should this process end."""
+    if isinstance(store, LogonNotingPublishStore) and store.never_logged_on:
+        store.note_logon()

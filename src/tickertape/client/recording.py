@@ -76,6 +76,16 @@ class Recording:
         if self._seen and self._assumed is None:
             self._assumed = first, last
 
+    @property
+    def known(self) -> bool:
+        """Whether a server has said what it records."""
+        return bool(self._seen)
+
+    def restart(self, first: int, last: int) -> None:
+        """Use a publish store whose messages `first` to `last` were accepted while every topic counted as
+        recorded. Those that follow were not, if a server has said what it records."""
+        self._assumed = (first, last) if self._seen else None
+
     def promised(self, batch: MessageBatch, apart: Flags) -> str | None:
         """The topic of a message of `batch`, one of those `apart`, that was accepted as recorded; or None.
 

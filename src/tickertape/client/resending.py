@@ -6,9 +6,13 @@ it: with a later sequence persisted, the server would drop it as a duplicate and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
+
 from tickertape.base.errors import TopicNotRecorded
+from tickertape.batch.layout import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.backlog import Backlog
 from tickertape.client.lanes import Lanes
@@ -38,6 +42,8 @@ class Resending:
         self._backlog: Backlog | None = None
         self.refused: TopicNotRecorded | None = None
         """Why the last connection could not take what the store holds; None once one could."""
+        self._moved: Counter[str] = Counter()
+        """Messages that left the store unsequenced since the last report, by topic."""
 
     @property
     def active(self) -> bool:
@@ -75,6 +81,19 @@ class Resending:
             backlog.sent(frame, stored.batch.nbytes)
         return False
 
+    def take_moved(self) -> TopicNotRecorded | None:
+        """Return the report of messages that left the store unsequenced since the last call, if any."""
+        if not self._moved:
+            return None
+        moved, self._moved = self._moved, Counter()
+        topic, *others = moved
+        more = f" and {len(others)} other topic(s)" if others else ""
+        return TopicNotRecorded(
+            f"Cannot record {moved.total()} message(s) for topic {topic!r}{more}: they were published before "
+            "the first logon, and the server does not record the topic. They were sent unrecorded and left "
+            "the publish store. Record the topic on the server, if you need such messages in its log"
+        )
+
     def _split(self, stored: Stored, apart: Flags) -> int:
         # Stored while it was not known what the server records: only recorded topics carry sequences.
         first, last, batch = stored
@@ -86,11 +105,20 @@ class Resending:
         assert self._store is not None
         rest = None if apart.all() else select(batch, ~apart)
         self._store.replace(first, last, rest)
+        self._count_moved(batch, apart)
         frame = self._unsequence(stored, apart)
         if rest is not None:
             sequences = rest.sequences
             frame = self._transmit(Stored(int(sequences[0]), int(sequences[-1]), rest))
         return frame
+
+    def _count_moved(self, batch: MessageBatch, apart: Flags) -> None:
+        if batch.topic_index is None:
+            self._moved[batch.topics[0]] += batch.count
+            return
+        for i, count in enumerate(np.bincount(batch.topic_index[apart], minlength=len(batch.topics))):
+            if count:
+                self._moved[batch.topics[i]] += int(count)
 
     def _cannot_send(self, topic: str) -> TopicNotRecorded:
         assert self._store is not None
@@ -98,5 +126,5 @@ class Resending:
         return TopicNotRecorded(
             f"Cannot send the messages of the publish store: the server does not record topic {topic!r}, and "
             f"messages were accepted for it as recorded. The store keeps all {count} message(s). Record the "
-            "topic on that server, or connect to one that does"
+            "topic on that server, connect to one that does, or publish what held() has through a fresh store"
         )

@@ -8,13 +8,15 @@ import pytest
 
 from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Peer, bodies, publish
-from tickertape.base.errors import Disconnected, TopicNotRecorded
+from tickertape.base.errors import Disconnected, StoreFailed, TopicNotRecorded
 from tickertape.client.effects import Down, Hangup, Tell
-from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
+from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore
 from tickertape.wire.commands import Persisted
 
+Opened = FilePublishStore | HybridPublishStore
 
-def held(store: MemoryPublishStore | FilePublishStore) -> list[bytes]:
+
+def held(store: MemoryPublishStore | Opened) -> list[bytes]:
     return [body for batch in held_batches(store) for body in batch]
 
 
@@ -149,3 +151,82 @@ def test_store_that_the_present_server_cannot_take_ends_the_connection() -> None
     peer.core.set_store(store, peer.now)
     assert [type(hangup.error) for hangup in peer.took(Hangup)] == [TopicNotRecorded]
     assert held(store) == [b"1"]
+
+
+@pytest.mark.parametrize("kind", [FilePublishStore, HybridPublishStore])
+def test_messages_of_a_process_that_never_logged_on_are_sent_unsequenced_by_the_next(
+    kind: type[Opened], tmp_path: Path
+) -> None:
+    with kind(tmp_path / "store") as store:
+        peer = Peer(store)
+        peer.core.publish_bodies("ticks", [b"t"], 1)
+        peer.core.publish_bodies("orders", [b"o"], 1)
+    with kind(tmp_path / "store") as store:
+        peer = Peer(store).connect(recorded=("orders",))
+        sent = [(command.sequenced, batch.bodies_list()) for command, batch in peer.published()]
+        assert sent == [(False, [b"t"]), (True, [b"o"])]
+        assert peer.took(Hangup) == []
+        assert held(store) == [b"o"]
+        (told,) = peer.took(Tell)
+        assert isinstance(told.error, TopicNotRecorded)
+        assert "1 message(s) for topic 'ticks'" in str(told.error), "nothing leaves the store in silence"
+
+
+def test_store_that_was_logged_on_with_once_keeps_messages_for_the_processes_after_it(tmp_path: Path) -> None:
+    with FilePublishStore(tmp_path / "store") as store:
+        peer = Peer(store)
+        publish(peer, b"1")
+        peer.connect()
+        peer.lose()
+    with FilePublishStore(tmp_path / "store") as store:
+        publish(Peer(store), b"2")
+    with FilePublishStore(tmp_path / "store") as store:
+        peer = Peer(store).connect(recorded=("other",))
+        assert peer.sent() == []
+        assert [type(hangup.error) for hangup in peer.took(Hangup)] == [TopicNotRecorded]
+        assert held(store) == [b"1", b"2"]
+
+
+def test_store_given_to_a_client_that_was_logged_on_keeps_its_messages_for_the_next_process(
+    tmp_path: Path,
+) -> None:
+    peer = Peer().connect()
+    peer.lose()
+    with FilePublishStore(tmp_path / "store") as store:
+        peer.core.set_store(store, peer.now)
+        publish(peer, b"1")
+        peer.lose()
+    with FilePublishStore(tmp_path / "store") as store:
+        Peer(store).connect(recorded=("other",))
+        assert held(store) == [b"1"]
+
+
+@pytest.mark.parametrize("recorded", [("orders",), ()])
+def test_store_of_before_the_first_logon_may_be_given_to_a_connected_client(
+    recorded: tuple[str, ...],
+) -> None:
+    store = MemoryPublishStore()
+    Peer(store).core.publish_bodies("orders", [b"1", b"2"], 2)
+    peer = Peer().connect(recorded=recorded)
+    peer.core.set_store(store, peer.now)
+    assert peer.took(Hangup) == []
+    assert bodies(peer.published()) == [[b"1", b"2"]]
+    assert held(store) == ([b"1", b"2"] if recorded else [])
+    assert not store.never_logged_on
+
+
+def test_logon_that_cannot_be_noted_sends_nothing_and_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: FilePublishStore) -> None:
+        raise StoreFailed("the disk is full")
+
+    with FilePublishStore(tmp_path / "store") as store:
+        peer = Peer(store)
+        publish(peer, b"1")
+        peer.lose()
+        monkeypatch.setattr(FilePublishStore, "note_logon", full)
+        peer.connect(recorded=())
+        assert peer.sent() == []
+        assert [type(hangup.error) for hangup in peer.took(Hangup)] == [StoreFailed]
+        assert held(store) == [b"1"]

@@ -108,6 +108,7 @@ class FilePublishStore(Bounded):
         self._refusal: TickertapeError = Closed("the publish store was closed")
         self._ledger = Ledger(self._read)
         self._name = ""
+        self._never_logged_on = True
         self._publisher = 0
         self._used = self._settled = self._noted = 0
         self._last = self._put = 0
@@ -152,6 +153,7 @@ class FilePublishStore(Bounded):
         self._current = _Segment(memory, segment.header, segment.end)
         self._name, self._publisher = found.name, publisher_id(found.name)
         self._ledger = found.ledger
+        self._never_logged_on = found.never_logged_on
         self._last = self._put = self._used = found.used
         self._settled = self._noted = found.settled
         if self._sync:
@@ -172,7 +174,8 @@ class FilePublishStore(Bounded):
         if self._name and name != self._name:
             raise another(f"the publish store {directory.path}", self._name, name)
         if self._current is None:
-            header = Header(directory.chance(), 1, 0, 0, 1, 0, publish_segment_bytes, name)
+            size, never = publish_segment_bytes, self._never_logged_on
+            header = Header(directory.chance(), 1, 0, 0, 1, 0, size, name, never)
             memory = directory.create(1, header.size, encode_header(header), durable=self._sync)
             self._name, self._publisher = name, publisher_id(name)
             self._current = _Segment(memory, header, HEADER_BYTES)
@@ -336,6 +339,17 @@ class FilePublishStore(Bounded):
         self._write(USED, sequence, sequence, ())
         self._used = max(self._used, sequence)
 
+    @property
+    def never_logged_on(self) -> bool:
+        """Whether no server ever accepted a logon with this store, in an earlier process either."""
+        return self._never_logged_on
+
+    def note_logon(self) -> None:
+        """Note on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
+        if self._never_logged_on:
+            self._write(USED, 0, self._used, (), reserve=_NOTE_BYTES)
+            self._never_logged_on = False
+
     def held(self) -> Sequence[Stored]:
         """What is held, in the order of sequences; each batch is read when it is asked for."""
         entries = tuple(self._ledger.entries)
@@ -435,6 +449,7 @@ class FilePublishStore(Bounded):
             settled=self._settled,
             oldest=self._oldest,
             previous_end=before.at,
+            never_logged_on=self._never_logged_on,
             size=max(publish_segment_bytes, HEADER_BYTES + ((size + 7) & ~7) + _NOTE_BYTES),
         )
         memory = directory.create(header.number, header.size, encode_header(header), durable=self._sync)

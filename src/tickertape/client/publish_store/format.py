@@ -35,7 +35,7 @@ SETTLED: Final = 4
 REPLACED: Final = 5
 """What is held of `first` to `last` is replaced by the batch, or by nothing."""
 USED: Final = 6
-"""Sequences up to `last` may have been used."""
+"""Sequences up to `last` may have been used. With `first` 0: a server has accepted a logon, too."""
 
 CRC: Final = Struct("<I")
 EXPIRATION: Final = Struct("<q")
@@ -43,7 +43,7 @@ WORD: Final = Struct("@Q")
 """Native: written by one move of 8 bytes, so that no end of the process leaves half of it."""
 BEHIND_CRC: Final = Struct("<IQQHHHH")
 """length, first, last, kind, bytes of topic, correlation id, key."""
-_HEADER: Final = Struct("<8sIIQQQQQIII")
+_HEADER: Final = Struct("<8sIIQQQQQIIII")
 _NAME_AT: Final = 128
 _MARK_BASE: Final = 0xFFFF_FFFF << 32
 _MARK_STEP: Final = 0xFFFF_FFFF
@@ -65,6 +65,8 @@ class Header(NamedTuple):
     size: int
     name: str
     """Client name to which the store belongs."""
+    never_logged_on: bool = False
+    """Whether no server had accepted a logon with this store."""
 
     @property
     def seed(self) -> int:
@@ -106,7 +108,7 @@ def padded(end: int) -> int:
 def encode_header(header: Header) -> bytes:
     """The first `HEADER_BYTES` of a fresh segment."""
     name = header.name.encode()
-    fields = _HEADER.pack(MAGIC, VERSION, 0, *header[:6], header.size, len(name))
+    fields = _HEADER.pack(MAGIC, VERSION, 0, *header[:6], header.size, len(name), header.never_logged_on)
     plain = fields.ljust(_NAME_AT, b"\0") + name
     plain = plain.ljust(MARK_AT, b"\0")
     plain = plain[:12] + CRC.pack(_header_crc(plain)) + plain[16:]
@@ -133,8 +135,8 @@ def parse_header(data: Buffer, file: str) -> Header:
     if crc != _header_crc(view):
         raise StoreCorrupt(f"{file}: the header at offset 0 does not match its checksum", file=file)
     name = _name(view, numbers[7], file)
-    store, number, used, settled, oldest, previous_end, stated, _ = numbers
-    header = Header(store, number, used, settled, oldest, previous_end, stated, name)
+    store, number, used, settled, oldest, previous_end, stated, _, never = numbers
+    header = Header(store, number, used, settled, oldest, previous_end, stated, name, never == 1)
     if header.size != size:
         raise StoreCorrupt(
             f"{file} has {size} bytes instead of {header.size}: it was cut off or continued",

@@ -109,6 +109,15 @@ class HybridPublishStore(Bounded):
         if first <= self._spilled:
             self._file.replace(first, last, rest)
 
+    @property
+    def never_logged_on(self) -> bool:
+        """Whether no server ever accepted a logon with this store, in an earlier process either."""
+        return self._file.never_logged_on
+
+    def note_logon(self) -> None:
+        """Note on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
+        self._file.note_logon()
+
     def held(self) -> Sequence[Stored]:
         """What is held, in the order of sequences."""
         in_memory = self._memory.held()

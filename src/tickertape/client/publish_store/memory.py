@@ -40,6 +40,12 @@ class MemoryPublishStore(Bounded):
         self._size_bytes = 0
         self._last_sequence = 0
         self._name = ""
+        self.never_logged_on = True
+        """Whether no server ever accepted a logon with this store."""
+
+    def note_logon(self) -> None:
+        """Note that a server accepted a logon."""
+        self.never_logged_on = False
 
     def attach(self, name: str) -> None:
         """The client `name` uses it; another one only while it is empty, else `StoreOfAnother` is raised."""

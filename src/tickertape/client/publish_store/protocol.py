@@ -98,3 +98,19 @@ class AppendingPublishStore(PublishStore, Protocol):
 
     def seal(self, stored: Stored) -> None:
         """What was appended since the last batch is this batch; what was not appended of it is kept now."""
+
+
+@runtime_checkable
+class LogonNotingPublishStore(PublishStore, Protocol):
+    """A publish store that remembers whether its messages were all accepted before the first logon.
+
+    Only then may a server that does not record a topic take messages of it unsequenced. The messages of
+    any other store count as accepted for a recorded topic.
+    """
+
+    @property
+    def never_logged_on(self) -> bool:
+        """Whether no server ever accepted a logon with this store, in an earlier process either."""
+
+    def note_logon(self) -> None:
+        """A server accepted a logon: durable, like a message, when it returns. Raises `StoreError`."""

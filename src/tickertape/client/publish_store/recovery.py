@@ -23,6 +23,7 @@ from tickertape.client.publish_store.format import (
     NEXT_AT,
     REPLACED,
     SETTLED,
+    USED,
     Header,
     Record,
     parse_header,
@@ -58,6 +59,7 @@ class Recovered(NamedTuple):
     used: int
     """Highest sequence that may have been used."""
     settled: int
+    never_logged_on: bool
     segments: Sequence[Segment]
     """Those that are needed; the last one is to go on with, at its `end`."""
     remove: tuple[int, ...]
@@ -102,7 +104,8 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
     _rise(fold.ledger, needed[-1].image)
     remove = [image.number for image in images[:used] if image.number < oldest]
     remove += [image.number for image in images[used:]]
-    return Recovered(needed[0].header.name, fold.ledger, fold.used, fold.settled, needed, tuple(remove))
+    name, never = needed[0].header.name, fold.never_logged_on and not fold.settled
+    return Recovered(name, fold.ledger, fold.used, fold.settled, never, needed, tuple(remove))
 
 
 def _check_sequence(segment: Segment, offset: int, sequence: int) -> None:
@@ -179,6 +182,7 @@ class _Fold:
         self.ledger = Ledger(read)
         self.used = header.used
         self.settled = header.settled
+        self.never_logged_on = header.never_logged_on
         self._open = False
         """Whether the last entry may take one more message."""
         self._highest = 0
@@ -189,6 +193,8 @@ class _Fold:
         self.used = max(self.used, last)
         if kind == SETTLED:
             self.settled = max(self.settled, last)
+        elif kind == USED:
+            self.never_logged_on = self.never_logged_on and first != 0
         elif kind == BATCH:
             # What lies above it was never returned: a batch is put when nothing else is gathered.
             self.ledger.replace(first, max(last, self._highest), None)

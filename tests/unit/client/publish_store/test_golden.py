@@ -14,6 +14,8 @@ from tickertape.client.publish_store.format import parse_header
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "publish-segment.bin"
 """Without the zeros at its end."""
+BEFORE = GOLDEN.with_name("publish-segment-before.bin")
+"""As written before stores noted the first logon."""
 NAME = "pricing-1"
 SEGMENT = "0000000001.segment"
 
@@ -29,6 +31,7 @@ def write(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
         store.put(stored(1_004, b"five", b"six", b"seven"))
         store.replace(1_004, 1_006, stored(1_005, b"six", b"seven").batch)
         store.note_used(2_000)
+        store.note_logon()
         store.discard(1_000)
         store.append(2_001, "orders", b"last")
     return (path / SEGMENT).read_bytes()
@@ -41,8 +44,9 @@ def test_golden_file_is_what_is_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert written == GOLDEN.read_bytes()
 
 
-def test_golden_file_is_read(tmp_path: Path) -> None:
-    data = GOLDEN.read_bytes()
+@pytest.mark.parametrize("golden", [GOLDEN, BEFORE])
+def test_golden_file_is_read(golden: Path, tmp_path: Path) -> None:
+    data = golden.read_bytes()
     size = int.from_bytes(data[60:64], "little")
     whole = data.ljust(size, b"\0")
     assert parse_header(whole, "golden").name == NAME
@@ -56,6 +60,7 @@ def test_golden_file_is_read(tmp_path: Path) -> None:
             for i, n in enumerate(s.batch.sequences)
         ]
         assert store.last_sequence == 2_001
+        assert not store.never_logged_on
         assert store.held()[1].batch.expiration(1) == 5_000
     assert found == [
         (1_001, "orders", b"two", None),

@@ -84,3 +84,45 @@ def test_store_whose_segments_were_removed_by_somebody_is_refused(
 def test_store_that_no_client_used_may_be_opened_again(tmp_path: Path) -> None:
     FilePublishStore(tmp_path / "s").close()
     FilePublishStore(tmp_path / "s").close()
+
+
+@pytest.mark.parametrize("logged_on", [True, False])
+def test_first_logon_is_known_after_the_segment_that_noted_it_is_removed(
+    logged_on: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "s"
+    with attached(path) as store:
+        store.put(stored(1, b"x" * (publish_segment_bytes // 2)))
+        if logged_on:
+            store.note_logon()
+        store.put(stored(2, b"y" * (publish_segment_bytes // 2)))
+        store.replace(1, 1, None)
+        assert len(segments(path)) == 1
+    with FilePublishStore(path) as store:
+        assert store.never_logged_on is not logged_on
+        assert list(held_messages(store)) == [2]
+
+
+def test_first_logon_is_noted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s"
+    with attached(path) as store:
+        store.put(stored(1, b"1"))
+        current = store._current
+        assert current is not None
+        while current.end - current.at >= RECORD_BYTES:
+            store.note_used(3)
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        store.note_logon()
+    with FilePublishStore(path) as store:
+        assert not store.never_logged_on
+        assert list(held_messages(store)) == [1]
+
+
+def test_store_whose_messages_were_settled_counts_as_logged_on(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with attached(path) as store:
+        store.put(stored(1, b"1"))
+        store.put(stored(2, b"2"))
+        store.discard(1)  # by a program that notes no logon
+    with FilePublishStore(path) as store:
+        assert not store.never_logged_on
