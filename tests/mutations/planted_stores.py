@@ -42,6 +42,15 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a client with a publish store logs on where no sequence is left to give",
+        "client/takeover.py",
+        "    if last <= last_persisted_max - 2 * foreign_sequences_max - 1:\n",
+        "    if last <= 1 << 64:\n",
+        ("unit/client/test_takeover.py",),
+        promise="R22",
+        tier="unit",
+    ),
+    Mutation(
         "a client that closes accepts messages until it has hung up",
         "client/publishing.py",
         "            if self._ended:\n",

@@ -352,8 +352,8 @@ bookmark_ring_cells_max: Final = 1 << 20
 foreign_sequences_max: Final = 1 << 32
 """As many sequences another process of the same client name may have given above the last persisted one."""
 last_persisted_max: Final = (1 << 64) - (1 << 48)
-"""Highest sequence that a server stores, and that a client believes its server to have persisted: above it
-too few are left to give."""
+"""Highest sequence that a server stores. A client with a publish store needs a last persisted one that leaves
+enough below it to give."""
 stored_sequence_max: Final = (1 << 64) - (1 << 32)
 """Highest sequence that a publish store may name: no publisher comes so far, and above it none are left."""
 topics_remembered_max: Final = 100_000

@@ -53,7 +53,7 @@ from tickertape.client.room import (
     not_stored,
     room_in,
 )
-from tickertape.client.takeover import first_sequence, next_sequence, taken_over
+from tickertape.client.takeover import check_sequences_left, first_sequence, next_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 from tickertape.wire.settling import QUEUE_TOPIC
 
@@ -283,7 +283,8 @@ class Publishing:
         return self._store
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
-        """Use `store` from here on. Raises `StoreError`; `UsageError` while the old one still holds messages.
+        """Use `store` from here on. Raises `StoreError`; `UsageError` while the old one still holds messages;
+        `BadCommand` when the server has no sequences left for this client name.
 
         After `PublisherTakenOver` and `TopicNotRecorded` the old one may hold them: nobody sends them.
         """
@@ -292,6 +293,7 @@ class Publishing:
         lane = self._recorded
         never = False
         if store is not None:
+            check_sequences_left(self._name, self._outstanding.last_persisted)
             store.attach(self._name)
             never = isinstance(store, LogonNotingPublishStore) and store.never_logged_on
             if self.recording.known:

@@ -19,10 +19,10 @@ from tickertape.base.limits import (
     conflation_seconds_max,
     conflation_seconds_min,
     credentials_bytes_max,
-    last_persisted_max,
 )
 from tickertape.base.units import parse_interval
 from tickertape.client.publishing import Publishing
+from tickertape.client.takeover import check_sequences_left
 from tickertape.wire.commands import LoggedOn, Logon
 
 
@@ -104,7 +104,8 @@ class Standing:
 
     def accept(self, answer: LoggedOn) -> None:
         """The server has accepted the logon. Raises `BadCommand` when it says so twice, and for a last
-        persisted sequence that leaves none to give; `BadVersion` for a version that was not offered."""
+        persisted sequence that leaves none to a publish store; `BadVersion` for a version that was not
+        offered."""
         if self.accepted is not None:
             raise BadCommand("the server answered the logon twice")
         if answer.version not in self.logon.versions:
@@ -113,11 +114,8 @@ class Standing:
                 f"Cannot log on: the server chose version {answer.version} of the protocol, this client "
                 f"speaks {offered}. Update the older side."
             )
-        if answer.last_persisted > last_persisted_max:
-            raise BadCommand(
-                f"the server persisted sequence {answer.last_persisted}: above {last_persisted_max} there is "
-                "no room for more"
-            )
+        if self._publishing.store is not None:
+            check_sequences_left(self.logon.name, answer.last_persisted)
         self._publishing.recording.told(answer.recorded, answer.validated, answer.message_bytes_max)
         self.accepted = answer
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tickertape.base.errors import PublisherTakenOver
-from tickertape.base.limits import foreign_sequences_max
+from tickertape.base.errors import BadCommand, PublisherTakenOver
+from tickertape.base.limits import foreign_sequences_max, last_persisted_max
 from tickertape.base.ports import Now
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 
@@ -41,6 +41,17 @@ def first_sequence(last: int, now: Now) -> int:
     """
     clock = now.wall * 1000
     return (clock if clock > last else last + foreign_sequences_max) + 1
+
+
+def check_sequences_left(name: str, last: int) -> None:
+    """Raise `BadCommand` when the server stores too few sequences above `last` for a publish store."""
+    if last <= last_persisted_max - 2 * foreign_sequences_max - 1:
+        return
+    raise BadCommand(
+        f"Cannot use a publish store under the client name {name!r}: the server holds its sequence {last}, "
+        f"and sequences end at {last_persisted_max}. Use another client name with a fresh publish store, and "
+        "publish there what held() of this one has. Without a publish store this name can still be used"
+    )
 
 
 def next_sequence(store: PublishStore, last: int, now: Now) -> int:

@@ -17,6 +17,9 @@ from tickertape.client.effects import FailedWrite
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
 from tickertape.wire.commands import Goodbye, Persisted
 
+_ROOM = last_persisted_max - 2 * foreign_sequences_max - 1
+"""The highest sequence of a log above which a client finds enough sequences that the server stores."""
+
 
 def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent() -> None:
     store = MemoryPublishStore()
@@ -118,23 +121,41 @@ def displaced(server: SocketServer) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("last", [last_persisted_max + 1, 2**64 - 1])
+@pytest.mark.parametrize("last", [_ROOM + 1, last_persisted_max, last_persisted_max + 1, 2**64 - 1])
 def test_a_last_persisted_sequence_that_leaves_no_room_ends_the_connection(last: int) -> None:
     store = MemoryPublishStore()
     peer = Peer(store)
     publish(peer, b"1", b"2")
     peer.connect(last_persisted=last)
     assert isinstance(peer.core.standing.ending, BadCommand)
+    assert f"holds its sequence {last}" in str(peer.core.standing.ending)
+    assert "Use another client name with a fresh publish store" in str(peer.core.standing.ending)
     peer.lose()
     assert isinstance(peer.outcome("logon"), BadCommand)
     peer.connect()
     assert bodies(peer.published()) == [[b"1", b"2"]], "as if nothing had been said"
 
 
+@pytest.mark.parametrize("last", [last_persisted_max, 2**64 - 1])
+def test_client_name_without_room_for_sequences_is_usable_without_a_publish_store(last: int) -> None:
+    peer = Peer().connect(last_persisted=last)
+    assert peer.core.standing.ending is None
+    assert publish(peer, b"1") == [None]
+    ((command, _),) = peer.published()
+    assert not command.sequenced
+    for _ in range(2):
+        with pytest.raises(BadCommand, match="Use another client name"):
+            peer.core.set_store(MemoryPublishStore(), peer.now)
+        peer.lose()
+    peer.connect()
+    peer.core.set_store(MemoryPublishStore(), peer.now)
+    assert publish(peer, b"2") == [FRESH]
+
+
 def test_the_highest_last_persisted_sequence_leaves_room_in_a_store_on_disk(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "store")
-    peer = Peer(store).connect(last_persisted=last_persisted_max)
-    first = last_persisted_max + foreign_sequences_max + 1
+    peer = Peer(store).connect(last_persisted=_ROOM)
+    first = last_persisted_max - foreign_sequences_max
     assert publish(peer, b"1", b"2") == [first, first + 1]
     assert bodies(peer.published()) == [[b"1"]]
     peer.lose()
