@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
+_CHECKPOINTS = "simulation/test_queue_checkpoints.py"
 _CRASHES = "simulation/test_queue_crashes.py"
 _DELIVERING = "unit/engine/queue/test_delivering.py"
 _FILTERS = "unit/engine/queue/test_many_filters.py"
@@ -49,6 +50,33 @@ QUEUE_MUTATIONS: Final = (
         "    if int(edges[-1]) > end:\n",
         "    if int(edges[-1]) < 0:\n",
         ("unit/engine/queue/test_sets.py::test_what_is_no_set_is_refused",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "a checkpoint is encoded on the engine",
+        "engine/queue/keeping.py",
+        "partial(encode_snapshots, self._waiting)",
+        "partial(bytes, encode_snapshots(self._waiting))",
+        (f"{_STEPS}::test_checkpoint_of_deep_queues_engine_step_encodes_no_set",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "the snapshot of a checkpoint changes with its queue",
+        "engine/queue/checkpoint.py",
+        "            state.ready.copy(),\n",
+        "            state.ready,\n",
+        (f"{_CHECKPOINTS}::test_snapshot_encoded_after_later_work_has_the_bytes_of_its_time",),
+        promise="R11",
+        tier="simulation",
+    ),
+    Mutation(
+        "commits wait for a checkpoint of queues",
+        "server/disk_thread.py",
+        "RetireSegments | WriteQueues):\n",
+        "RetireSegments):\n",
+        ("unit/server/test_disk_thread.py::test_commit_while_a_checkpoint_is_encoded_is_not_delayed",),
         promise="R11",
         tier="unit",
     ),

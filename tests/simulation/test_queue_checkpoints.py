@@ -14,7 +14,12 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
-from tickertape.engine.queue.checkpoint import decode_covered, encode_covered
+from tickertape.engine.queue.checkpoint import (
+    QueueSnapshot,
+    decode_covered,
+    encode_covered,
+    encode_snapshots,
+)
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queue import Queue
 from tickertape.journal.queue_files import QUEUES_FILE, read_queues, write_queues
@@ -140,6 +145,21 @@ def test_with_and_without_a_checkpoint_a_start_comes_to_the_same(seed: int, file
         world.reopen(*definitions(file_backed=file_backed))
         assert states(world) == before
     assert begins[1] > 0, "a clean stop spares the next start reading all"
+
+
+@pytest.mark.parametrize("seed", parts(SEEDS, SEEDS_EVERY_RUN))
+def test_snapshot_encoded_after_later_work_has_the_bytes_of_its_time(seed: int) -> None:
+    rng = Random(seed)
+    world = QueueEngine(*definitions(file_backed=True))
+    taken: list[tuple[list[QueueSnapshot], bytes]] = []
+    for _ in range(5):
+        live(world, rng, 25)
+        snapshot = world.broker.queues.snapshot()
+        taken.append((snapshot, encode_snapshots(snapshot)))
+    live(world, rng, 25)
+    assert len({body for _, body in taken}) == len(taken)
+    for snapshot, body in taken:
+        assert encode_snapshots(snapshot) == body
 
 
 def cut(body: bytes) -> bytes:

@@ -108,10 +108,12 @@ class RetireSegments(Job, frozen=True, kw_only=True):
 
 
 class WriteQueues(Job, frozen=True, kw_only=True):
-    """Replace the checkpoint of the queues; it may be repeated after an error."""
+    """Replace the checkpoint of the queues. Runs beside all others; it may be repeated after an error.
+
+    `encode` makes the contents of the file. That takes long for deep queues, so it is part of the job."""
 
     journal_id: bytes
-    body: bytes
+    encode: Callable[[], bytes]
 
 
 class Executor:
@@ -150,7 +152,7 @@ class Executor:
         elif isinstance(job, RetireSegments):
             self._retire(job)
         elif isinstance(job, WriteQueues):
-            write_queues(self._disk, job.journal_id, job.body)
+            write_queues(self._disk, job.journal_id, job.encode())
         return 0
 
     def close(self) -> None:

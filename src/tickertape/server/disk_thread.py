@@ -12,7 +12,15 @@ from collections.abc import Callable
 
 from tickertape.base.histogram import Histogram
 from tickertape.base.limits import sync_slow_seconds
-from tickertape.journal.jobs import Executor, Job, PrepareSegment, RetireSegments, SyncSegment, WriteCommit
+from tickertape.journal.jobs import (
+    Executor,
+    Job,
+    PrepareSegment,
+    RetireSegments,
+    SyncSegment,
+    WriteCommit,
+    WriteQueues,
+)
 from tickertape.server.events import event
 from tickertape.server.lanes import Lane, MakeLane, ThreadLane
 
@@ -20,8 +28,8 @@ Answer = Callable[[Job, OSError | None, int], None]
 
 
 class DiskThread:
-    """One thread for commits, one for preparing segments, one for removing old ones, so that neither
-    reserving space nor giving it back ever delays a commit.
+    """One thread for commits, one for preparing segments, and one for removing old segments and writing
+    checkpoints of queues: neither reserving space, nor freeing it, nor a checkpoint ever delays a commit.
 
     `answer(job, error, salt)` is called on the thread: it must hand over to the event loop. `make_lane` makes
     what stands for each thread."""
@@ -39,7 +47,7 @@ class DiskThread:
         """Queue a job."""
         if isinstance(job, PrepareSegment):
             self._prepares.submit(job)
-        elif isinstance(job, RetireSegments):
+        elif isinstance(job, RetireSegments | WriteQueues):
             self._removals.submit(job)
         else:
             self._commits.submit(job)

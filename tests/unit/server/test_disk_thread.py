@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import io
 from queue import SimpleQueue
+from threading import Event
 from typing import cast
 
 import pytest
 
-from tickertape.journal.jobs import Executor, Job, PrepareSegment, SyncSegment, WriteCommit
+from tickertape.journal.jobs import (
+    Executor,
+    Job,
+    PrepareSegment,
+    SyncSegment,
+    WriteCommit,
+    WriteQueues,
+)
 from tickertape.server import disk_thread
 from tickertape.server.disk_thread import DiskThread
 from tickertape.server.events import logging_to
@@ -50,3 +58,26 @@ def test_a_slow_sync_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         syncs_of(WRITE, SYNCED)
     (line,) = [line for line in stream.getvalue().splitlines() if " sync_slow " in line]
     assert " WARNING sync_slow seconds=" in line
+
+
+def test_commit_while_a_checkpoint_is_encoded_is_not_delayed() -> None:
+    committed = Event()
+    in_time: list[bool] = []
+
+    class Executing:
+        def run(self, job: Job) -> int:
+            if isinstance(job, WriteQueues):
+                job.encode()
+            else:
+                committed.set()
+            return 0
+
+    def encode() -> bytes:
+        in_time.append(committed.wait(timeout=10))
+        return b""
+
+    disk = DiskThread(cast("Executor", Executing()), lambda _job, _error, _salt: None)
+    disk.submit(WriteQueues(journal_id=bytes(16), encode=encode))
+    disk.submit(SYNCED)
+    disk.stop()
+    assert in_time == [True]

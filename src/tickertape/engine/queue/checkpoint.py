@@ -8,12 +8,13 @@ used. docs/formats/queue-checkpoint.md shows the bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+from pyroaring import BitMap64
 
 from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.expiry import Expiry
+from tickertape.engine.queue.expiry import Expiry, ExpirySnapshot
 from tickertape.engine.queue.order import Order
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Reason
@@ -71,6 +72,82 @@ class Covered(msgspec.Struct, array_like=True):
     """None: messages and records from there on are all that is needed."""
 
 
+class StateSnapshot(NamedTuple):
+    """The state of a queue at one time, in sets that nobody changes: any thread may encode it."""
+
+    ready: BitMap64
+    leased: BitMap64
+    inactive: BitMap64
+    doomed: BitMap64
+    reasons: list[BitMap64]
+    deliveries: list[BitMap64]
+    cancels: list[BitMap64]
+    counts: tuple[int, int, int, int]
+    returned: dict[Reason, int]
+    expired: dict[Reason, int]
+    barriers: BitMap64
+    levels: dict[int, BitMap64]
+    """Messages by priority; some of them may have left the queue."""
+    expiry: ExpirySnapshot
+
+    @classmethod
+    def of(cls, queue: Queue) -> StateSnapshot:
+        """Copy the state of a queue."""
+        state = queue.state
+        barriers, levels = queue.order.snapshot()
+        return cls(
+            state.ready.copy(),
+            state.leased.copy(),
+            state.inactive.copy(),
+            state.doomed.copy(),
+            [held.copy() for held in state.reasons.slices],
+            [held.copy() for held in state.deliveries.slices],
+            [held.copy() for held in state.cancels.slices],
+            (state.entered, state.acknowledged, state.taken, state.buried),
+            dict(sorted(state.returned.items())),
+            dict(sorted(state.expired.items())),
+            barriers,
+            levels,
+            queue.expiry.snapshot(),
+        )
+
+    def encode(self) -> StoredState:
+        """Encode all sets: work for the thread of a disk job, not for the engine."""
+        ready = self.ready | self.leased
+        inside = ready | self.inactive
+        levels = [(priority, self.levels[priority] & inside) for priority in sorted(self.levels)]
+        return StoredState(
+            encode_set(ready),
+            encode_set(self.inactive),
+            encode_set(self.doomed),
+            [encode_set(held) for held in self.reasons],
+            [encode_set(held) for held in self.deliveries],
+            [encode_set(held) for held in self.cancels],
+            self.counts,
+            self.returned,
+            self.expired,
+            (
+                encode_set(self.barriers),
+                [(priority, encode_set(level)) for priority, level in levels if level],
+            ),
+            self.expiry.encode(),
+        )
+
+
+class QueueSnapshot(NamedTuple):
+    """The entry of one queue in a checkpoint, before it is encoded; the fields are those of `Covered`."""
+
+    queue: str
+    fingerprint: bytes
+    messages: int
+    records: int
+    state: StateSnapshot | None = None
+
+    def encode(self) -> Covered:
+        """Encode the state, if there is one."""
+        return Covered(*self[:4], None if self.state is None else self.state.encode())
+
+
 class _Covered(Covered, array_like=True):
     state: StoredState | None = None
 
@@ -94,6 +171,11 @@ _NUMBERS_END: Final = 0x80
 def encode_covered(covered: Iterable[Covered]) -> bytes:
     """The body of the file."""
     return _ENCODE((_VERSION, list(covered)))
+
+
+def encode_snapshots(snapshots: Iterable[QueueSnapshot]) -> bytes:
+    """Return the body of the file for these snapshots. This takes time for each stretch of neighbours."""
+    return encode_covered(snapshot.encode() for snapshot in snapshots)
 
 
 def decode_covered(body: bytes) -> list[Covered]:
@@ -128,19 +210,19 @@ def fingerprint(definition: QueueDefinition, types: Iterable[tuple[str, str]]) -
     )
 
 
-def covered_of(queue: Queue, mark: bytes, accepted_end: int) -> Covered:
+def snapshot_of(queue: Queue, mark: bytes, accepted_end: int) -> QueueSnapshot:
     """What may be said of a queue once the log is persisted up to `accepted_end`."""
     if queue.definition.file_backed_metadata:
-        return Covered(queue.name, mark, queue.considered, accepted_end, _stored(queue))
+        return QueueSnapshot(queue.name, mark, queue.considered, accepted_end, StateSnapshot.of(queue))
     needed = needed_by(queue)
-    return Covered(queue.name, mark, needed, needed)
+    return QueueSnapshot(queue.name, mark, needed, needed)
 
 
-def stopped_of(queue: Queue) -> Covered:
+def stopped_of(queue: Queue) -> QueueSnapshot:
     """What is said of a queue that cannot go on, whose state is not known: from where on it needs the log. No
     start uses it."""
     needed = needed_by(queue)
-    return Covered(queue.name, NO_FINGERPRINT, needed, needed)
+    return QueueSnapshot(queue.name, NO_FINGERPRINT, needed, needed)
 
 
 def needed_by(queue: Queue) -> int:
@@ -200,21 +282,3 @@ def _below(position: int, end: int) -> int:
     if not 0 <= position < end:
         raise ValueError(f"a stored message at position {position}, not below {end}")
     return position
-
-
-def _stored(queue: Queue) -> StoredState:
-    state = queue.state
-    barriers, levels = queue.order.stored()
-    return StoredState(
-        encode_set(state.ready | state.leased),
-        encode_set(state.inactive),
-        encode_set(state.doomed),
-        [encode_set(held) for held in state.reasons.slices],
-        [encode_set(held) for held in state.deliveries.slices],
-        [encode_set(held) for held in state.cancels.slices],
-        (state.entered, state.acknowledged, state.taken, state.buried),
-        dict(sorted(state.returned.items())),
-        dict(sorted(state.expired.items())),
-        (encode_set(barriers), [(priority, encode_set(level)) for priority, level in levels]),
-        queue.expiry.stored(),
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ _SWEEP_MIN: Final = 64
 _END: Final = (1 << 63) - 1
 
 
-class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Messages of one log time: positions `[first, end)`, of which those between need not be in the queue."""
 
     first: int
@@ -37,7 +37,7 @@ class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What `stored` writes, sets of positions as sets.py does."""
+    """What `ExpirySnapshot.encode` writes, sets of positions as sets.py does."""
 
     seconds: float | None
     model: ExpirationModel
@@ -49,6 +49,31 @@ class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(_Stored).decode
+
+
+class ExpirySnapshot(NamedTuple):
+    """An `Expiry` at one time, in sets that nobody changes: any thread may encode it."""
+
+    seconds: float | None
+    model: ExpirationModel
+    past: int
+    steps: list[_Step]
+    lives: dict[int, BitMap64]
+    """Some of these messages may have left the queue: `pending` has those that have not."""
+    pending: BitMap64
+    ended: BitMap64
+    ended_at: int | None
+    """When the last of `ended` ended."""
+    gone: BitMap64
+
+    def encode(self) -> bytes:
+        """Encode all of it, for `Expiry.of`."""
+        left = {at: group & self.pending for at, group in self.lives.items()}
+        if self.ended_at is not None:
+            left[self.ended_at] = left.get(self.ended_at, BitMap64()) | (self.ended & self.pending)
+        lives = {at: encode_set(left[at]) for at in sorted(left) if left[at]}
+        gone = encode_set(self.gone)
+        return _ENCODE(_Stored(self.seconds, self.model, self.past, self.steps, lives, gone))
 
 
 class Expiry:
@@ -71,7 +96,8 @@ class Expiry:
         self._past = 0
         """Below it the period of the queue is over."""
         self._lives: dict[int, BitMap64] = {}
-        """Positions by the time at which a life of their own ends; some may not be in `_pending` any more."""
+        """Positions by the time at which a life of their own ends; some may not be in `_pending` any more. A
+        snapshot shares these sets: they are replaced, and never changed."""
         self._times: list[int] = []
         """A heap of those times."""
         self._held = 0
@@ -112,7 +138,8 @@ class Expiry:
 
     def _add_step(self, first: int, end: int, timestamp: int) -> None:
         if self._steps and self._steps[-1].timestamp >= timestamp:
-            self._steps[-1].end = end
+            last = self._steps.pop()
+            self._steps.append(_Step(last.first, end, last.timestamp))
         else:
             self._steps.append(_Step(first, end, timestamp))
 
@@ -137,12 +164,11 @@ class Expiry:
             self._add_life(at, numbers[start:stop])
 
     def _add_life(self, at: int, positions: list[int]) -> None:
+        added = _set_of(positions)
         group = self._lives.get(at)
         if group is None:
-            group = self._lives[at] = BitMap64()
             heappush(self._times, at)
-        added = _set_of(positions)
-        group |= added
+        self._lives[at] = added if group is None else group | added
         self._pending |= added
         self._held += len(positions)
 
@@ -215,7 +241,7 @@ class Expiry:
             at = heappop(self._times)
             group = self._lives.pop(at)
             self._held -= len(group)
-            group &= self._pending
+            group = group & self._pending
             self._held += len(group)
             self._ended |= group
             self._ended_at = [min([at, *self._ended_at]), max([at, *self._ended_at])]
@@ -233,16 +259,25 @@ class Expiry:
 
     # -- kept ----------------------------------------------------------------------------------------------
 
+    def snapshot(self) -> ExpirySnapshot:
+        """Return all of it as it is now."""
+        # All of them are over by now, so that `due` must not be asked later than for the first.
+        ended_at = self._ended_at[0] if self._ended_at else None
+        return ExpirySnapshot(
+            self._seconds,
+            self._model,
+            self._past,
+            [*self._over, *self._steps],
+            dict(self._lives),
+            self._pending.copy(),
+            self._ended.copy(),
+            ended_at,
+            self._gone.copy(),
+        )
+
     def stored(self) -> bytes:
-        """All of it, for `of`."""
-        left = {at: group & self._pending for at, group in self._lives.items()}
-        if self._ended_at:
-            at = self._ended_at[0]  # all of them are over by now: `due` must not be asked later than this
-            left[at] = left.get(at, BitMap64()) | (self._ended & self._pending)
-        lives = {at: encode_set(left[at]) for at in sorted(left) if left[at]}
-        steps = [*self._over, *self._steps]
-        gone = encode_set(self._gone)
-        return _ENCODE(_Stored(self._seconds, self._model, self._past, steps, lives, gone))
+        """Encode all of it as it is now, for `of`."""
+        return self.snapshot().encode()
 
     @staticmethod
     def of(

@@ -1,14 +1,17 @@
 """Owns when a checkpoint of the queues is written while they work.
 
-Must never have one written before what it covers is persisted, or two at a time.
+Must never have one written before what it covers is persisted, or two at a time; nor encode one, which takes
+long for a deep queue: the engine makes a snapshot, and the disk job encodes it.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tickertape.base.ports import Now
 from tickertape.engine.effects import DiskJob, Effect, Happened
+from tickertape.engine.queue.checkpoint import QueueSnapshot, encode_snapshots
 from tickertape.engine.queue.queues import Queues
 from tickertape.journal.jobs import WriteQueues
 from tickertape.journal.journal import Journal
@@ -26,7 +29,7 @@ class Keeping:
         self._at: float | None = None
         self._end = -1
         """Where the log ended at the last one."""
-        self._waiting: bytes | None = None
+        self._waiting: list[QueueSnapshot] | None = None
         """One that waits until the log is persisted up to `_end`."""
         self._with_disk = False
         self.written = 0
@@ -37,9 +40,9 @@ class Keeping:
         if not self._queues:
             return
         if self._waiting is not None and self._end <= self._journal.persisted_end:
-            body, self._waiting = self._waiting, None
+            encode, self._waiting = partial(encode_snapshots, self._waiting), None
             self._with_disk = True
-            self._effects.append(DiskJob(WriteQueues(journal_id=self._journal.journal_id, body=body)))
+            self._effects.append(DiskJob(WriteQueues(journal_id=self._journal.journal_id, encode=encode)))
         if self._at is None and not self._busy and self._end < self._journal.persisted_end:
             self._at = now.mono + _INTERVAL_SECONDS
 
@@ -49,7 +52,7 @@ class Keeping:
             return
         self._at = None
         if self._journal.failure is None and not self._journal.closing:
-            self._waiting, self._end = self._queues.covered(), self._journal.accepted_end
+            self._waiting, self._end = self._queues.snapshot(), self._journal.accepted_end
             self.moved(now)
 
     def done(self, error: OSError | None) -> None:

@@ -39,6 +39,8 @@ class Order:
         """Those of which a message may be ready; the others are passed over until one is again."""
         self._priorities = BitSlices()
         """The priority of each message in `_levels`."""
+        self._shared: set[int] = set()
+        """Priorities whose messages a snapshot has as well: that set does not change any more."""
         self._held = 0
         self._unswept = 0
         """Messages put since it was swept."""
@@ -72,6 +74,9 @@ class Order:
             else:
                 level = self._levels[priority] = BitMap64()
                 insort(self._known, priority)
+        if priority in self._shared:
+            self._shared.discard(priority)
+            level = self._levels[priority] = level.copy()
         level |= positions
         self._activate(priority)
         self._held += len(positions)
@@ -112,10 +117,11 @@ class Order:
         # Its turn has come when nothing older is in the queue; what is behind it waits until it is delivered.
         return barrier + 1 if oldest == barrier else barrier
 
-    def stored(self) -> tuple[BitMap64, list[tuple[int, BitMap64]]]:
-        """What a snapshot keeps: barriers, and the messages of each priority."""
-        self._sweep()
-        return self.barriers, [(at, self._levels[at]) for at in self._known]
+    def snapshot(self) -> tuple[BitMap64, dict[int, BitMap64]]:
+        """Return barriers, and messages by priority, some of which may have left the queue. The sets do not
+        change any more: those of priorities, of which there may be many, are copied when they have to."""
+        self._shared = set(self._levels)
+        return self.barriers.copy(), dict(self._levels)
 
     def restore(self, barriers: BitMap64, levels: Iterable[tuple[int, BitMap64]]) -> None:
         """Take over what was stored. Raises `ValueError` for what is none."""

@@ -24,7 +24,14 @@ from tickertape.engine.cover import Cover
 from tickertape.engine.effects import Happened
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.browsing import Browsing
-from tickertape.engine.queue.checkpoint import covered_of, encode_covered, fingerprint, needed_by, stopped_of
+from tickertape.engine.queue.checkpoint import (
+    QueueSnapshot,
+    encode_snapshots,
+    fingerprint,
+    needed_by,
+    snapshot_of,
+    stopped_of,
+)
 from tickertape.engine.queue.consumer import Consumer
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.delivering import Due
@@ -321,15 +328,20 @@ class Queues:
         types = self._contents.surroundings.types.items()
         return fingerprint(work.queue.definition, [(name, kind) for name, kind in types if covers(name)])
 
-    def covered(self) -> bytes:
-        """The body of a checkpoint, which holds once everything accepted so far is persisted."""
+    def snapshot(self) -> list[QueueSnapshot]:
+        """Copy the contents of a checkpoint, which holds once everything accepted so far is persisted. Only a
+        few copies of sets for each queue: whoever encodes it need not hold up the engine."""
         end = self._journal.accepted_end
-        return encode_covered(
-            covered_of(work.queue, self.fingerprint(work), end)
+        return [
+            snapshot_of(work.queue, self.fingerprint(work), end)
             if work.failure is None
             else stopped_of(work.queue)  # what is not known is not stored, but what it needs is kept
             for work in self._works.values()
-        )
+        ]
+
+    def covered(self) -> bytes:
+        """Encode a checkpoint at once: for a start and a clean stop, when nobody is served."""
+        return encode_snapshots(self.snapshot())
 
     def looks(self, now: Now) -> list[QueueLook]:
         """All queues as they are now."""

@@ -6,9 +6,12 @@ import pytest
 
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
+from tickertape.batch.format import AnyArray
+from tickertape.engine.queue import sets
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Outcome
+from tickertape.journal.jobs import WriteQueues
 
 MESSAGES = 200
 BOUND = 16
@@ -107,3 +110,26 @@ def test_messages_of_a_consumer_that_left_an_at_most_once_queue_are_all_let_go(s
     assert sizes == [], "nothing is written that would start another step"
     assert work.queue.leases.count == 0
     assert work.queue.state.oldest() is None, "retention needs none of them"
+
+
+def test_checkpoint_of_deep_queues_engine_step_encodes_no_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = QueueDefinition(
+        "q", priority="/p", expiration=900.0, target_queue_depth=50, file_backed_metadata=True
+    )
+    world = QueueEngine(definition)
+    published(world)
+    encoded: list[int] = []
+    encode = sets._encode
+
+    def counted(numbers: AnyArray) -> bytes:
+        encoded.append(len(numbers))
+        return encode(numbers)
+
+    monkeypatch.setattr(sets, "_encode", counted)
+    world.wake(61.0)
+    world.settle_but_for_writes()
+    assert WriteQueues in map(type, world.jobs)
+    assert not encoded, "an encoded set is work for the disk job: the engine serves nobody meanwhile"
+    world.settle()
+    assert encoded
+    assert (world.broker._keeping.written, world.broker._keeping.failures) == (1, 0)

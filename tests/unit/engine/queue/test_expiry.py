@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyroaring import BitMap64
 
 from tickertape.engine.queue.definition import EXPIRATION_MODELS, ExpirationModel
-from tickertape.engine.queue.expiry import Expiry
+from tickertape.engine.queue.expiry import Expiry, ExpirySnapshot
 from tickertape.engine.queue.sets import encode_set
 
 MS = 1_000
@@ -185,6 +185,7 @@ class Ageing(RuleBasedStateMachine):
         self.expiry = Expiry(seconds, model)
         self.ends: dict[int, int | None] = {}
         self.told: set[int] = set()
+        self.snapshots: list[tuple[ExpirySnapshot, bytes]] = []
         self.wall, self.position = 10**9, 0
 
     @rule(
@@ -242,6 +243,15 @@ class Ageing(RuleBasedStateMachine):
     def come_back(self) -> None:
         self.expiry = Expiry.of(self.seconds, self.model, self.expiry.stored())
 
+    @rule()
+    def take_snapshot(self) -> None:
+        self.snapshots.append((self.expiry.snapshot(), self.expiry.stored()))
+
+    @invariant()
+    def snapshots_stay_as_they_were(self) -> None:
+        for snapshot, data in getattr(self, "snapshots", ()):
+            assert snapshot.encode() == data
+
     @invariant()
     def asked_in_time(self) -> None:
         if hasattr(self, "ends"):
@@ -272,3 +282,15 @@ def test_overdue_goes_through_times_that_are_over_once(monkeypatch: pytest.Monke
     assert not expiry._lives, "so that nothing is left to go through"
     assert list(expiry.due(count * MS)) == list(range(count))
     assert not expiry.due(count * MS)
+
+
+def test_snapshot_after_messages_left_and_others_came_is_unchanged() -> None:
+    expiry = Expiry(5.0, "message")
+    enter(expiry, [1, 2, 3, 4], [0] * 4, [7, 7, 8, 0])
+    snapshot, data = expiry.snapshot(), expiry.stored()
+    lives = {at: list(positions) for at, positions in snapshot.lives.items()}
+    enter(expiry, [5], [0], [8])
+    expiry.keep(BitMap64([2, 3, 5]))
+    assert list(expiry.due(8 * MS)) == [2, 3, 5]
+    assert {at: list(positions) for at, positions in snapshot.lives.items()} == lives
+    assert snapshot.encode() == data

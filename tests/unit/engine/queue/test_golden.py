@@ -16,12 +16,12 @@ from crc32c import crc32c
 from pyroaring import BitMap64
 
 from tickertape.engine.queue.checkpoint import (
-    covered_of,
     decode_covered,
-    encode_covered,
+    encode_snapshots,
     fingerprint,
     needed_from,
     restore,
+    snapshot_of,
 )
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.entering import Entered
@@ -98,8 +98,8 @@ DEFINITIONS = [
 def checkpoint() -> bytes:
     queues = [filled(DEFINITIONS[0]), Queue(DEFINITIONS[1])]
     queues[1].considered = 25
-    body = encode_covered(
-        covered_of(queue, fingerprint(queue.definition, [("orders", "fix")]), 30) for queue in queues
+    body = encode_snapshots(
+        snapshot_of(queue, fingerprint(queue.definition, [("orders", "fix")]), 30) for queue in queues
     )
     disk = StrictDisk(Random(1))
     write_queues(disk, JOURNAL, body)

@@ -136,3 +136,23 @@ def test_order_several_levels_are_next_together() -> None:
     order = Order(state, prioritised=True)
     enter(order, state, 0, list(range(5_000)))
     assert order.next(4_096).tolist() == list(range(4_999, 903, -1))
+
+
+def test_snapshot_after_further_messages_of_its_priorities_is_unchanged(state: Counting) -> None:
+    order = Order(state, prioritised=True)
+    enter(order, state, 0, [1, 2, 1])
+    _, levels = order.snapshot()
+    before = {priority: list(positions) for priority, positions in levels.items()}
+    enter(order, state, 3, [2, 2, 1, 3])
+    assert {priority: list(positions) for priority, positions in levels.items()} == before
+
+
+def test_snapshot_of_many_priorities_copies_only_those_that_change(order: Order, state: Counting) -> None:
+    _, levels = order.snapshot()
+    assert all(order._levels[priority] is positions for priority, positions in levels.items())
+    enter(order, state, priorities_max, [1, 1, 3])
+    copied = [priority for priority, positions in levels.items() if order._levels[priority] is not positions]
+    assert copied == [1, 3]
+    now = order._levels[1]
+    enter(order, state, priorities_max + 3, [1])
+    assert order._levels[1] is now
