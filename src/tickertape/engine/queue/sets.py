@@ -16,9 +16,12 @@ from tickertape.batch.format import AnyArray, Bytes8, Int64s
 from tickertape.engine.queue.records import array_of
 
 _CHUNK: Final = 1 << 20
-"""Positions that are looked at together: a longer run is not written out."""
+"""Positions that are looked at together: a longer run is not written out, and a smaller set is not cut."""
 _NUMBER_BYTES_MAX: Final = 9
 """A number has at most 63 bits."""
+_LOW_BITS: Final = np.uint64(0x7F)
+_MORE: Final = np.uint64(0x80)
+"""In a byte: the next one belongs to the same number."""
 
 
 def encode_set(positions: BitMap64) -> bytes:
@@ -63,9 +66,11 @@ def lowest_of(data: bytes) -> int | None:
 
 def _runs(positions: BitMap64) -> tuple[Int64s, Int64s]:
     """First positions, and those behind the last, of stretches of neighbours."""
+    if len(positions) <= _CHUNK:
+        return _stretches(array_of(positions))
     starts: list[Int64s] = []
     ends: list[Int64s] = []
-    low = int(positions.min()) if positions else None
+    low: int | None = int(positions.min())
     while low is not None:
         span = BitMap64()
         span.add_range(low, low + _CHUNK)
@@ -74,28 +79,41 @@ def _runs(positions: BitMap64) -> tuple[Int64s, Int64s]:
             starts.append(np.array([low]))
             ends.append(np.array([low + _CHUNK]))
         else:
-            places = array_of(part)
-            breaks = np.flatnonzero(np.diff(places) != 1)
-            starts.append(np.concatenate((places[:1], places[breaks + 1])))
-            ends.append(np.concatenate((places[breaks] + 1, places[-1:] + 1)))
+            firsts, lasts = _stretches(array_of(part))
+            starts.append(firsts)
+            ends.append(lasts)
         low = next(positions.iter_equal_or_larger(low + _CHUNK), None)
-    if not starts:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
     firsts, lasts = np.concatenate(starts), np.concatenate(ends)
     apart = firsts[1:] != lasts[:-1]
     return firsts[np.concatenate(([True], apart))], lasts[np.concatenate((apart, [True]))]
 
 
+def _stretches(places: Int64s) -> tuple[Int64s, Int64s]:
+    """As `_runs`, of rising positions."""
+    breaks = np.flatnonzero(np.diff(places) != 1)
+    return (
+        np.concatenate((places[:1], places[breaks + 1])),
+        np.concatenate((places[breaks] + 1, places[-1:] + 1)),
+    )
+
+
 def _encode(numbers: AnyArray) -> bytes:
+    longer = np.flatnonzero(numbers > _LOW_BITS)
+    if not len(longer):
+        return numbers.astype(np.uint8).tobytes()
     sizes = np.ones(len(numbers), np.int64)
-    for count in range(1, _NUMBER_BYTES_MAX):
-        sizes += numbers >> np.uint64(7 * count) > 0
+    for count in range(2, _NUMBER_BYTES_MAX + 1):
+        sizes[longer] = count
+        longer = longer[numbers[longer] >> np.uint64(7 * count) > 0]
+        if not len(longer):
+            break
     ends = sizes.cumsum()
-    out = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
-    for count in range(_NUMBER_BYTES_MAX):
-        has = sizes > count
-        low = (numbers[has] >> np.uint64(7 * count) & np.uint64(0x7F)).astype(np.uint8)
-        out[(ends - sizes)[has] + count] = low | np.where(sizes[has] > count + 1, 0x80, 0).astype(np.uint8)
+    out = np.empty(int(ends[-1]), np.uint8)
+    left, places = numbers, ends - sizes
+    while len(left):  # one byte of each number that is not written yet
+        more = left > _LOW_BITS
+        out[places] = (left & _LOW_BITS) | more * _MORE
+        left, places = left[more] >> np.uint64(7), places[more] + 1
     return out.tobytes()
 
 

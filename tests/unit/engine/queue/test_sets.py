@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tickertape.engine.queue.roaring import read_roaring
-from tickertape.engine.queue.sets import decode_set, encode_set, lowest_of
+from tickertape.engine.queue.sets import _encode, decode_set, encode_set, lowest_of
 
 END = (1 << 63) - 1
 RANDOM = Random(3)
@@ -24,6 +25,8 @@ SETS = {
     "sparse": RANDOM.sample(range(1 << 40), 3_000),
     "far apart": [3, 1 << 40, 1 << 62],
     "every other": range(0, 200_000, 2),
+    "more than a chunk, far apart": [*range(1 << 20), 1 << 40, 1 << 62],
+    "more than a chunk, every other": [*range(0, 40, 2), *range(41, (1 << 20) + 9)],
 }
 
 
@@ -77,6 +80,26 @@ def test_a_huge_run_takes_no_memory_before_it_is_refused() -> None:
     data = encode_set(BitMap64([0])).replace(b"\x01", b"\xff" * 8 + b"\x7f")
     with pytest.raises(ValueError, match="positions from"):
         decode_set(data, 1 << 40)
+
+
+def plain_bytes(numbers: list[int]) -> bytes:
+    """Encode numbers one by one, as the document says."""
+    out = bytearray()
+    for number in numbers:
+        while number > 0x7F:
+            out.append(number & 0x7F | 0x80)
+            number >>= 7
+        out.append(number)
+    return bytes(out)
+
+
+EDGES = [number for bits in range(7, 63, 7) for number in ((1 << bits) - 1, 1 << bits)]
+NUMBERS = st.integers(0, 200) | st.sampled_from([0, *EDGES, END]) | st.integers(0, END)
+
+
+@given(st.lists(NUMBERS, max_size=60))
+def test_numbers_of_every_length_have_the_documented_bytes(numbers: list[int]) -> None:
+    assert _encode(np.array(numbers, np.uint64)) == plain_bytes(numbers)
 
 
 @given(st.binary(max_size=40))
