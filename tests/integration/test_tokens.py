@@ -197,6 +197,22 @@ def test_who_loses_the_token_loses_the_session(site: Site) -> None:
     reload(site, times + 3)
 
 
+def test_reload_of_an_emptied_tokens_file_ends_all_sessions(site: Site) -> None:
+    before = site.file.read_text()
+    times = site.server.errors().count("INFO reloaded")
+    with tt.Client("desk-emptied", site.server.uri, token=site.text("desk")) as client:
+        stream = client.subscribe("orders")
+        site.file.write_text("# every token is revoked\n")
+        os.kill(site.server.pid, signal.SIGHUP)
+        assert list(stream) == []
+        assert stream.end_reason == tt.AuthenticationFailed.code
+        with pytest.raises(tt.AuthenticationFailed):
+            client.connect()
+    assert site.server.errors().count("WARNING reloaded") == 1
+    site.file.write_text(before)
+    reload(site, times + 1)
+
+
 def test_a_token_that_is_replaced_under_its_name_ends_the_sessions_of_the_old_one(site: Site) -> None:
     old, new = new_token("same"), new_token("same")
     before = site.file.read_text()

@@ -44,6 +44,11 @@ class Admission:
         return self._tokens is not None
 
     @property
+    def refuses_all(self) -> bool:
+        """Whether a logon needs a token and there is none."""
+        return self._tokens is not None and not self._tokens
+
+    @property
     def tokens_for_any_client(self) -> list[str]:
         """Names of tokens that may use every client name, also those of other tokens."""
         return [] if self._tokens is None else self._tokens.for_any_client()

@@ -25,6 +25,10 @@ from tickertape.server.user_watch import UserWatch
 
 _STDERR: Final = 2
 _UNEXPECTED: Final = "unexpected"
+_NO_TOKEN: Final = (
+    "the tokens file has no token: all sessions end and nobody can log on. Add tokens to the file and send "
+    "SIGHUP again"
+)
 
 
 @contextmanager
@@ -77,8 +81,11 @@ def reload(admission: Admission, watch: UserWatch) -> None:
     certificates. Never raises: what cannot be used is reported, and what was read before stays."""
     try:
         replaced = admission.reload()
-        nothing = None if admission.has_files else "there are no certificates or tokens to read"
-        event("reloaded", text=nothing)
+        if admission.refuses_all:  # as asked for: who takes the last token back must not be overruled
+            event("reloaded", logging.WARNING, text=_NO_TOKEN)
+        else:
+            nothing = None if admission.has_files else "there are no certificates or tokens to read"
+            event("reloaded", text=nothing)
         watch.look(replaced)
     except TickertapeError as error:
         event("reload_failed", logging.ERROR, code=error.code, text=f"{error}; what was read before goes on")

@@ -47,6 +47,9 @@ class Tokens:
     def __init__(self, known: Mapping[str, KnownToken]) -> None:
         self._known = dict(known)
 
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
     def __contains__(self, name: str) -> bool:
         return name in self._known
 

@@ -21,9 +21,12 @@ from tickertape.server import signals
 class Admission:
     """Stands for the files."""
 
-    def __init__(self, outcome: frozenset[str] | Exception, *, has_files: bool = True) -> None:
+    def __init__(
+        self, outcome: frozenset[str] | Exception, *, has_files: bool = True, has_tokens: bool = True
+    ) -> None:
         self._outcome = outcome
         self.has_files = has_files
+        self.refuses_all = not has_tokens
 
     def reload(self) -> frozenset[str]:
         if isinstance(self._outcome, Exception):
@@ -64,6 +67,16 @@ def test_sessions_are_looked_at_once_the_files_are_read(caplog: pytest.LogCaptur
     reload(Admission(frozenset({"spark"})), watch)
     assert watch.looks == [{"spark"}]
     assert [record.message for record in caplog.records] == ["reloaded"]
+
+
+def test_reload_that_leaves_no_token_ends_sessions_and_warns(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watch = Watch()
+    reload(Admission(frozenset(), has_tokens=False), watch)
+    assert len(watch.looks) == 1
+    (reloaded,) = caplog.records
+    assert (reloaded.message, reloaded.levelno) == ("reloaded", logging.WARNING)
+    assert "nobody can log on" in reloaded.__dict__["fields"]["text"]
 
 
 @pytest.mark.parametrize(
