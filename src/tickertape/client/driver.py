@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, Final, Protocol
 
-from tickertape.base.errors import Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
+from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
 from tickertape.base.units import parse_interval
 from tickertape.base.version import __version__
 from tickertape.batch.layout import MessageBatch
@@ -270,6 +270,8 @@ class Driver(ABC):
 
     def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
         """Raise unless somebody may make room. `reconnects`: a handler may connect again in time."""
+        if self._core.closed:
+            raise Closed("the client was closed") from full
         if self._core.logged_on is None and not reconnects:
             lost = self._core.standing.loss
             why = "" if lost is None else f" ({lost.__cause__})"

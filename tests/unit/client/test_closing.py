@@ -12,7 +12,7 @@ import pytest
 import tickertape as tt
 from tests.unit.client.peer import Peer, bodies, publish
 from tests.unit.client.socket_server import SocketServer, socket_server
-from tickertape.base.errors import Closed, Disconnected
+from tickertape.base.errors import Closed, Disconnected, StoreFull
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
 from tickertape.wire.commands import Persisted
 
@@ -155,6 +155,24 @@ def test_close_wakes_publishers_that_wait_for_room(server: SocketServer) -> None
     client.close(timeout=0.05)
     waiting.join()
     assert [type(error) for error in outcome] == [Closed]
+
+
+def test_publish_that_begins_to_wait_for_room_behind_close_raises_closed(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.mute = True
+    client = tt.Client("a", server.uri, publish_store=MemoryPublishStore(1000), timeout=None)
+    while client.unpersisted_count() < 2:
+        client.publish("orders", b"x" * 300)
+    wait = client._wait_for_store
+
+    def close_first(full: StoreFull, seconds: float | None, deadline: float | None) -> None:
+        client.close(timeout=0.05)
+        wait(full, seconds, deadline)
+
+    monkeypatch.setattr(client, "_wait_for_store", close_first)
+    with pytest.raises(Closed):
+        client.publish("orders", b"x" * 300)
 
 
 @pytest.mark.parametrize("store", [False, True])
