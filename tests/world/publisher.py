@@ -107,7 +107,8 @@ class Publisher(App):
         self._just_ended = True
         upto = len(self.sent)
         await self.ends(client.flush_with_loop(TIMEOUT))
-        if client._publishing.unsettled():
+        # A connection that was lost has nothing unsettled; the store still has what it did not send.
+        if client._publishing.unsettled() or client._publishing.unpersisted_count():
             self.world.counts["ended without close, not all sent"] += 1
         else:
             self.world.counts["ended without close, all sent"] += 1
