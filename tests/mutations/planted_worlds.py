@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _WORLDS = "world/test_worlds.py::"
 _MACHINES = _WORLDS + "test_the_machines_alone_keep_their_promises"
+_KEPT = _WORLDS + "test_what_once_was_a_defect_is_none_any_more"
 _SMALL = _WORLDS + "test_one_server_keeps_its_promises"
 _TRIO = _WORLDS + "test_a_publisher_a_reader_and_a_worker"
 _PAIR = _WORLDS + "test_publishers_go_to_whichever_server_is_there"
@@ -80,7 +81,7 @@ WORLD_MUTATIONS: Final = (
         "server/disk_thread.py",
         "            error = failed\n",
         "            error = None if failed else failed\n",
-        (_SMALL,),
+        (_KEPT,),
         promise="R5",
         tier="world",
     ),
