@@ -83,11 +83,12 @@ class Replay:
         """Whether it has a stop."""
         return self.until_caught_up or self.bookmark is None or self.bookmark.lstrip()[:1] in ("[", "(")
 
-    def first(self) -> str | None:
+    def first(self, *, conflated: bool) -> str | None:
         """Its bookmark on the wire when it is placed for the first time: MOST_RECENT is looked up."""
         if self.bookmark != MOST_RECENT:
             return self.bookmark
-        return _text([] if self.trail is None else self.trail.most_recent())
+        points = [] if self.trail is None else self.trail.most_recent()
+        return _text(_latest(points) if conflated else points)
 
     def again(self, *, conflated: bool, live: bool) -> str | None:
         """Its bookmark on the wire when it is placed again."""
@@ -96,8 +97,7 @@ class Replay:
             return self.bookmark
         points = self._points(asked)
         if conflated:
-            # Grouped from another place, messages have other bookmarks: only the latest has them all behind.
-            points = points[-1:]
+            points = _latest(points)
         elif live and self.begun and self.after not in points:
             # What came before it was persisted may be lost; of a list the oldest that is known counts. Where
             # nothing is surely there, that is the beginning of the log.
@@ -121,6 +121,12 @@ class Replay:
         elif isinstance(asked, Range) and points == self._known:
             place = self._start
         return points if place is None else [place]
+
+
+def _latest(points: list[Bookmark]) -> list[Bookmark]:
+    """Where a conflated subscription goes on. Grouped from another place, messages have other bookmarks,
+    those of messages that were discarded among them: only the latest has all of these behind it."""
+    return points[-1:]
 
 
 def _text(points: Sequence[Bookmark]) -> str:

@@ -128,7 +128,9 @@ class Subscription:
             id=call_id,
             sub_id=request.context.sub_id,
             topic=request.topic,
-            bookmark=request.bookmark if self.replay is None else self.replay.first(),
+            bookmark=request.bookmark
+            if self.replay is None
+            else self.replay.first(conflated=self.terms.conflated),
             filter=request.filter,
             options=request.options,
             credit=request.depth_bytes,

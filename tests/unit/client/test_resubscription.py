@@ -297,6 +297,17 @@ def test_a_conflated_one_goes_on_from_the_latest_place_only() -> None:
     assert command(scene.again()).bookmark == "3|4|"
 
 
+def test_conflated_most_recent_subscription_of_a_later_client_starts_at_the_latest_bookmark_only() -> None:
+    store = MemoryBookmarkStore()
+    scene = Scene(store)
+    scene.subscribe("a", MOST_RECENT)
+    scene.deliver("a", 4, publisher=8)
+    scene.deliver("a", 4, publisher=3)
+    scene.discard(4)
+    assert Scene(store).subscribe("a", MOST_RECENT).bookmark == "8|4|,3|4|"
+    assert Scene(store).subscribe("a", MOST_RECENT, conflation="1s").bookmark == "3|4|"
+
+
 def test_a_replacement_without_a_bookmark_goes_on_where_the_old_one_was() -> None:
     scene = Scene()
     scene.subscribe("a", "[0:20991120T090000Z)", pause=True, after="0")
