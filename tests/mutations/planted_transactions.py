@@ -52,9 +52,9 @@ TRANSACTION_MUTATIONS: Final = (
         "engine/transactions.py",
         "        current.record = record\n        current.answer",
         "        current.record = record\n        self._committed.take(record)\n        current.answer",
-        (_LIVES, _ENGINE),
+        (_ENGINE,),
         promise="invariant 11",
-        tier="simulation",
+        tier="unit",
     ),
     Mutation(
         "recovery keeps a chain without its end",

@@ -257,6 +257,19 @@ def test_what_is_being_committed_is_not_changed(world: EngineWorld, sink: Sink) 
     assert bodies_of(world) == [b"1"]
 
 
+def test_repeated_commit_is_not_answered_before_the_record_is_durable(world: EngineWorld, sink: Sink) -> None:
+    sink.prepared(b"1")
+    first = sink.say(Commit, transaction=T1, parts=("0",))
+    while world.staging_jobs:
+        world.run_staging()
+    assert world.jobs, "its messages and its record are on their way to the disk"
+    again = sink.say(Commit, transaction=T1, parts=("0",))
+    assert not {first, again} & set(sink.peer.answers)
+    world.settle()
+    assert [type(sink.peer.answers[number]) for number in (first, again)] == [Committed, Committed]
+    assert bodies_of(world) == [b"1"]
+
+
 def test_a_lower_number_that_waits_behind_a_higher_one_was_committed(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"5", transaction=numbered(5))
     sink.prepared(b"4", transaction=numbered(4))
