@@ -174,7 +174,8 @@ class Life:
         assert not later, f"tried again after {failed}: {later}"
         mine = [call for call in calls[: place + 1] if call.thread == failed.thread]
         written = [call for call in mine if call.name.startswith("pwritev")]
-        if at_work and failed.name != "fsync" and written and written[-1].path == failed.path:
+        in_log = failed.name != "fsync" and failed.path.endswith(".segment")
+        if at_work and in_log and written and written[-1].path == failed.path:
             data = self.server.data
             synced = data.with_name("synced")
             shutil.copytree(data, synced)
