@@ -252,6 +252,7 @@ def run_in(place: Path, *command: str) -> str:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+    environment.pop("PYTEST_ADDOPTS", None)  # of this run, whose plugins the project has not
     done = subprocess.run(
         command,
         cwd=place,
