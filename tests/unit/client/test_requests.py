@@ -180,9 +180,11 @@ def test_exact_25_most_recent_never_goes_on_the_wire() -> None:
             trail = MemoryTrail()
             trail.started(points)
             replay = Replay(MOST_RECENT, "", trail, until_caught_up=False)
-            text = replay.again(conflated=False, live=False) if again else replay.first()
+            text = replay.again(conflated=False, live=False) if again else replay.first(conflated=False)
             assert text == (",".join(map(str, points)) or EPOCH)
-    assert Replay(MOST_RECENT, "", None, until_caught_up=False).first() == EPOCH, "without a store"
+    assert Replay(MOST_RECENT, "", None, until_caught_up=False).first(conflated=False) == EPOCH, (
+        "without a store"
+    )
 
 
 def test_a_malformed_start_is_refused_here() -> None:
