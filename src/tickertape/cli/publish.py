@@ -106,7 +106,7 @@ def publish(
 
 
 def _ignore(error: BaseException) -> None:
-    """The command reports what is left itself."""
+    """Return nothing: the command reports unsent messages itself."""
 
 
 class _BadLineError(ValueError):

@@ -73,7 +73,7 @@ _WATCH: Final = "_tickertape_clients"
 
 
 def close_all() -> None:
-    """Close every client that nobody has closed: the program ends. When all are closed, raises the first
+    """Close every open client at the end of the program. When all are closed, raises the first
     failure of a publish store of the application."""
     left = _time_for_all()
     ended, failures = list[Ended | None](), list[Exception]()

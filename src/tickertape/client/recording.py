@@ -78,12 +78,12 @@ class Recording:
 
     @property
     def known(self) -> bool:
-        """Whether a server has said what it records."""
+        """Whether a server has listed its recorded topics."""
         return bool(self._seen)
 
     def restart(self, first: int, last: int) -> None:
         """Use a publish store whose messages `first` to `last` were accepted while every topic counted as
-        recorded. Those that follow were not, if a server has said what it records."""
+        recorded. Later messages were not, if a server has listed its recorded topics."""
         self._assumed = (first, last) if self._seen else None
 
     def promised(self, batch: MessageBatch, apart: Flags) -> str | None:

@@ -61,7 +61,7 @@ def keep(put: Callable[[Stored], None], stored: Stored) -> None:
     """Let a store keep a batch. Raises `StoreError`, also for what a store of the application raises."""
     try:
         put(stored)
-    except StoreFull as error:  # `bytes_max` says when to wait for room: without one, nobody ends the waiting
+    except StoreFull as error:  # of a store without `bytes_max`: a wait for room never ended
         raise as_store_error(error) from error
     except TickertapeError:
         raise

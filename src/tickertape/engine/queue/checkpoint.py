@@ -73,7 +73,7 @@ class Covered(msgspec.Struct, array_like=True):
 
 
 class StateSnapshot(NamedTuple):
-    """The state of a queue at one time, in sets that nobody changes: any thread may encode it."""
+    """The state of a queue at one time, in sets that never change: any thread may encode it."""
 
     ready: BitMap64
     leased: BitMap64

@@ -52,7 +52,7 @@ _DECODE: Final = msgspec.msgpack.Decoder(_Stored).decode
 
 
 class ExpirySnapshot(NamedTuple):
-    """An `Expiry` at one time, in sets that nobody changes: any thread may encode it."""
+    """An `Expiry` at one time, in sets that never change: any thread may encode it."""
 
     seconds: float | None
     model: ExpirationModel

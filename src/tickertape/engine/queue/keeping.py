@@ -1,7 +1,7 @@
-"""Owns when a checkpoint of the queues is written while they work.
+"""Schedule the checkpoints of running queues.
 
-Must never have one written before what it covers is persisted, or two at a time; nor encode one, which takes
-long for a deep queue: the engine makes a snapshot, and the disk job encodes it.
+Invariants: a checkpoint is written only after everything it covers is persisted, one at a time. The engine
+makes a snapshot. The disk job encodes it, because that takes long for a deep queue.
 """
 
 from __future__ import annotations
