@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.journal.dumping import dump
-from tickertape.cli.journal.finding import find
-from tickertape.cli.journal.grepping import grep
-from tickertape.cli.journal.listing import list_segments, verify_directory
-from tickertape.cli.journal.prune import prune
+from tickertape.cli.group import LazyGroup
 
 
-@click.group(short_help="Look into a data directory, also beside a running server.")
+@click.group(
+    cls=LazyGroup,
+    modules={
+        "dump": "tickertape.cli.journal.dumping",
+        "find": "tickertape.cli.journal.finding",
+        "grep": "tickertape.cli.journal.grepping",
+        "ls": "tickertape.cli.journal.listing",
+        "prune": "tickertape.cli.journal.prune",
+        "verify": "tickertape.cli.journal.listing",
+    },
+    short_help="Look into a data directory, also beside a running server.",
+)
 def journal() -> None:
     """Look into a data directory, whether a server runs on it or not. Nothing is locked or changed, but by
     prune.
@@ -29,7 +36,3 @@ def journal() -> None:
 
     Of the segment that is being written, dump, grep and find show what is known to be on the disk.
     """
-
-
-for _command in (list_segments, dump, grep, find, verify_directory, prune):
-    journal.add_command(_command)

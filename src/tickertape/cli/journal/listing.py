@@ -28,7 +28,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object
 @click.command("ls", short_help="List the segments.")
 @directory_argument
 @_as_json
-def list_segments(directory: str, as_json: bool) -> None:
+def ls(directory: str, as_json: bool) -> None:
     """List the segments of the journal in DIR.
 
     For each its state, epoch (which start of the server wrote it), the positions of its first message and
@@ -64,7 +64,7 @@ def list_segments(directory: str, as_json: bool) -> None:
 @directory_argument
 @_as_json
 @click.pass_context
-def verify_directory(ctx: click.Context, directory: str, as_json: bool) -> None:
+def verify(ctx: click.Context, directory: str, as_json: bool) -> None:
     """Read every commit of the journal in DIR and check all that can be checked.
 
     Checksums of segments, commits and of what publishers sent, the chain from commit to commit and from

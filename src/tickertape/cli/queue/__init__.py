@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.queue.browsing import browse
-from tickertape.cli.queue.listing import list_queues
-from tickertape.cli.queue.purging import purge
-from tickertape.cli.queue.requeueing import requeue
+from tickertape.cli.group import LazyGroup
 
 
-@click.group(short_help="Look at queues, empty them, put dead letters back.")
+@click.group(
+    cls=LazyGroup,
+    modules={
+        "browse": "tickertape.cli.queue.browsing",
+        "ls": "tickertape.cli.queue.listing",
+        "purge": "tickertape.cli.queue.purging",
+        "requeue": "tickertape.cli.queue.requeueing",
+    },
+    short_help="Look at queues, empty them, put dead letters back.",
+)
 def queue() -> None:
     """Look at the queues of a running server, empty them, and put dead letters back to work.
 
@@ -25,7 +31,3 @@ def queue() -> None:
 
     The commands subscribe (with --ack) and ack consume a queue and settle single messages.
     """
-
-
-for _command in (list_queues, browse, purge, requeue):
-    queue.add_command(_command)

@@ -27,7 +27,7 @@ _COLUMNS = (
     show_default=True,
     help="table: for people. json: one document, with all that /stats tells of queues.",
 )
-def list_queues(admin: str, output: str) -> None:
+def ls(admin: str, output: str) -> None:
     """List the queues of a running server: what is in them, and what became of what was.
 
     Ready messages wait for a consumer with room, leased ones are with a consumer, inactive ones are beyond
