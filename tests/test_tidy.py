@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 PACKAGE = SRC / "tickertape"
 
-MODULE_LINES_MAX = 600
+MODULE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 60
 LINE_CHARACTERS_MAX = 110
 
