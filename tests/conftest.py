@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _filter_defects() -> tuple[int, str]:
     """The number of exceptions that filters contained, and the last one."""
-    module = sys.modules.get("tickertape.filter.defects")
+    module = sys.modules.get("tickertape.filter.contained_errors")
     return (module.DEFECTS.count, module.DEFECTS.last) if module is not None else (0, "")
 
 

@@ -10,10 +10,10 @@ from typing import Final
 from tests.fuzz.target import Target, taken
 from tickertape.base.errors import BadFilter, BadTopic
 from tickertape.filter import Context, Filter, compile_filter, compile_topic_pattern
-from tickertape.filter.defects import DEFECTS
-from tickertape.filter.index import FilterIndex
-from tickertape.filter.parse import parse as parse_filter
-from tickertape.filter.show import show
+from tickertape.filter.contained_errors import DEFECTS
+from tickertape.filter.index.filter_index import FilterIndex
+from tickertape.filter.language.parser import parse as parse_filter
+from tickertape.filter.language.unparse import show
 from tickertape.payload.registry import message_type
 
 _FILTERED: Final = (b'{"a":[1,"x",null,2.5],"b":{"c":"24"},"d":""}', b"{}", b"[1]", b"no json", b"")

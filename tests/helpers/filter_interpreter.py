@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tickertape.filter import tree as t
+from tickertape.filter.language import ast as t
 from tickertape.payload.paths import Path
 
 Lookup = Callable[[Path], Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tickertape.filter import functions
+from tickertape.filter.functions import registry as functions
 from tickertape.testing import RunningServer
 
 

@@ -77,10 +77,10 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "patterns that are too costly together are accepted",
-        "filter/resolve.py",
+        "filter/compiler/analyse.py",
         "        if states > pattern_states_max:\n",
         "        if states < 0:\n",
-        ("unit/filter/test_compile.py",),
+        ("unit/filter/compiler/test_compile.py",),
         promise="R13",
         tier="unit",
     ),

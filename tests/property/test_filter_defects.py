@@ -19,9 +19,9 @@ from tests.helpers.filter_texts import NUMBERS, TEXTS, OddFilterTexts
 from tests.helpers.tiers import parts
 from tickertape.base.errors import BadFilter
 from tickertape.filter import Context, Filter, compile_filter, compile_value
-from tickertape.filter.defects import DEFECTS
-from tickertape.filter.functions import FUNCTIONS
-from tickertape.filter.index import FilterIndex
+from tickertape.filter.contained_errors import DEFECTS
+from tickertape.filter.functions.registry import FUNCTIONS
+from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type
 
 FILTERS = 400

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from tickertape.base import limits
 from tickertape.base.errors import BadFilter
-from tickertape.filter import Context, Filter, columns, compile_filter, search, verdicts
-from tickertape.filter import index as index_module
-from tickertape.filter.index import FilterIndex
+from tickertape.filter import Context, Filter, compile_filter
+from tickertape.filter.index import columns, search
+from tickertape.filter.index import filter_index as index_module
+from tickertape.filter.index import predicates as verdicts
+from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type
 
 TEXTS = [

@@ -16,8 +16,8 @@ from tests.helpers.filter_interpreter import Interpreter
 from tests.helpers.filter_texts import NUMBERS, TEXTS, WORDS, FilterTexts
 from tickertape.base.errors import BadFilter, BadPath
 from tickertape.filter import compile_filter
-from tickertape.filter.parse import parse
-from tickertape.filter.tree import fields
+from tickertape.filter.language.ast import fields
+from tickertape.filter.language.parser import parse
 from tickertape.payload import MessageType, message_type
 
 NAMES = ("a", "b", "c")

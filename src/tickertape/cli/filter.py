@@ -19,8 +19,8 @@ from tickertape.cli.group import EXIT_ERROR, Failure
 from tickertape.cli.printing import message_output
 from tickertape.cli.tables import counted
 from tickertape.filter import Filter, compile_filter
-from tickertape.filter.explain import explain as explain_filter
-from tickertape.filter.places import caret_lines
+from tickertape.filter.compiler.explain import explain as explain_filter
+from tickertape.filter.language.diagnostics import caret_lines
 from tickertape.payload.registry import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 
 _LINES_AT_A_TIME: Final = 512

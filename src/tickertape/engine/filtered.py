@@ -22,7 +22,7 @@ from tickertape.batch.format import I8, Int64s
 from tickertape.engine.content import Content, bodies_of
 from tickertape.engine.cover import Cover, messages_to
 from tickertape.engine.pattern_topics import ByPattern
-from tickertape.filter.index import FilterIndex
+from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type
 
 _STEP_BYTES = filter_piece_bytes_max // filter_piece_steps_max

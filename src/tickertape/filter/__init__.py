@@ -5,11 +5,11 @@ Must never know a topic's configuration, a subscription or a peer: it is given t
 
 from __future__ import annotations
 
-from tickertape.filter.compile import Context, Filter, compile_filter, prepare
-from tickertape.filter.patterns import Pattern, compile_topic_pattern
+from tickertape.filter.compiler.compile import Context, Filter, compile_filter, prepare
+from tickertape.filter.compiler.numeric import Values, compile_value
+from tickertape.filter.compiler.regex import Pattern, compile_topic_pattern
+from tickertape.filter.language.ast import Node
 from tickertape.filter.topic_set import TopicSet
-from tickertape.filter.tree import Node
-from tickertape.filter.values_of import Values, compile_value
 
 __all__ = [
     "Context",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tickertape.base.errors import BadTopic
 from tickertape.base.limits import recorded_patterns_max, recorded_topics_kept_max
 from tickertape.base.names import is_pattern
-from tickertape.filter.patterns import BadPattern, Pattern, compile_pattern, compile_topic_pattern
+from tickertape.filter.compiler.regex import BadPattern, Pattern, compile_pattern, compile_topic_pattern
 
 
 class TopicSet:

@@ -16,7 +16,7 @@ from tickertape.base.ports import Now
 from tickertape.base.security_limits import tokens_max
 from tickertape.base.texts import shown
 from tickertape.base.timestamps import to_micros
-from tickertape.filter.patterns import BadPattern, Pattern, compile_pattern
+from tickertape.filter.compiler.regex import BadPattern, Pattern, compile_pattern
 from tickertape.security.private_files import read_private
 from tickertape.security.tokens import NAME_FORM, fits, is_name, name_in
 from tickertape.wire.commands import Logon

@@ -18,8 +18,8 @@ from tickertape.engine.effects import Read
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.standing import Group, Standing
 from tickertape.engine.subscription import Phase, Subscription
-from tickertape.filter.compile import Context
-from tickertape.filter.search import Search
+from tickertape.filter.compiler.compile import Context
+from tickertape.filter.index.search import Search
 from tickertape.journal.format import segment_path
 from tickertape.journal.reading import ReadRequest
 from tickertape.wire.commands import Unsubscribe

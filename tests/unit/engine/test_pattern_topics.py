@@ -15,8 +15,9 @@ from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine import pattern_topics
 from tickertape.engine.pattern_topics import ByPattern, PatternTopics, TopicPattern
 from tickertape.engine.surroundings import Surroundings
-from tickertape.filter import compile_topic_pattern, pattern_set
-from tickertape.filter.pattern_set import PatternSet
+from tickertape.filter import compile_topic_pattern
+from tickertape.filter.compiler import pattern_set
+from tickertape.filter.compiler.pattern_set import PatternSet
 from tickertape.wire.commands import Publish
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tickertape.base.errors import BadFilter
 from tickertape.filter import compile_filter
-from tickertape.filter.functions import _NOT_HERE as REFUSED
-from tickertape.filter.functions import FUNCTIONS
+from tickertape.filter.functions.registry import _NOT_HERE as REFUSED
+from tickertape.filter.functions.registry import FUNCTIONS
 from tickertape.payload import message_type
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "filters.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.bodies import values_of
 from tickertape.filter import compile_filter
-from tickertape.filter.index import FilterIndex
+from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import Unreadable, message_type, parse_path, parse_select
 
 BSON = message_type("bson")

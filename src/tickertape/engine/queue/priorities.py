@@ -13,7 +13,7 @@ from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.engine.content import bodies_of
 from tickertape.engine.surroundings import Surroundings
-from tickertape.filter.values_of import Values, compile_value
+from tickertape.filter.compiler.numeric import Values, compile_value
 from tickertape.payload import message_type
 
 

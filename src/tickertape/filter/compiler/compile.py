@@ -1,0 +1,254 @@
+"""Owns the filter: a text that became one function over many bodies.
+
+Must never raise for any body, and must never decode one when nothing of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from functools import cached_property, lru_cache
+from types import CodeType
+from typing import Any, Final, TypeAlias
+
+from tickertape.base.errors import BadFilter, BadPath
+from tickertape.base.limits import filter_bytes_max
+from tickertape.filter.compiler.analyse import resolve, scans
+from tickertape.filter.compiler.codegen import Generator
+from tickertape.filter.contained_errors import DEFECTS, described
+from tickertape.filter.functions.arrays import Arrays, TooCostly
+from tickertape.filter.functions.registry import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
+from tickertape.filter.language.ast import Call, Field, Literal, Node, fields, walk
+from tickertape.filter.language.diagnostics import bad_filter
+from tickertape.filter.language.parser import parse
+from tickertape.payload import message_type
+from tickertape.payload.paths import Path
+from tickertape.payload.types import FieldReader, MessageType, Unreadable
+
+_TREES_KEPT: Final = 16
+_SCAN_WORK: Final = 50
+"""What reading a whole text counts as, in parts of a filter."""
+
+_Select: TypeAlias = Callable[[Sequence[bytes], "Context", Arrays], tuple[list[int], int]]
+
+
+@dataclass(slots=True)
+class Context:
+    """What message functions give: a value for each body in the columns, one for all of them elsewhere.
+
+    Only what `Filter.needs` names has to be filled.
+    """
+
+    topics: Sequence[str] = ()
+    bookmarks: Sequence[str] = ()
+    correlation_ids: Sequence[str | None] = ()
+    sow_keys: Sequence[str | None] = ()
+    user: str | None = None
+    client_name: str | None = None
+    client_version: str | None = None
+    now: float | None = None
+    """Seconds since 1970."""
+
+
+_NO_CONTEXT: Final = Context()
+_CONTEXT_FIELDS: Final = frozenset(field.name for field in fields_of(Context))
+assert {*MESSAGE_FUNCTIONS.values(), *SUBSCRIBER_FUNCTIONS.values()} == _CONTEXT_FIELDS
+
+
+class Filter:
+    """A filter on messages of one type."""
+
+    def __init__(self, text: str, tree: Node, written: Node, type: MessageType) -> None:
+        self.text: str = text
+        self.tree: Node = tree
+        """What it says, constants worked out."""
+        self.written: Node = written
+        """What it says, as it was written."""
+        self.paths: tuple[Path, ...] = fields(tree)
+        """The fields that it reads."""
+        self.type: MessageType = type
+        self.needs: frozenset[str] = needs_of(tree)
+        """The fields of a `Context` that it reads."""
+        self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
+        """An upper estimate of the steps for one message, beside decoding it."""
+        self.unreadable: int = 0
+        """Bodies so far that it could not read: not of the type, with arrays too long for it, or such that it
+        raised (see `defects`)."""
+        self._reader: FieldReader | None = type.reader(self.paths) if self.paths else None
+        self._arrays = Arrays()
+
+    def select(self, bodies: Sequence[bytes], context: Context | None = None) -> list[int]:
+        """The indexes of the bodies that match, rising.
+
+        When the filter reads any field, a body that is not of the type, or whose arrays would cost too much,
+        does not match and is counted in `unreadable`. So is any body for which the filter raises. `context`
+        must be given when `needs` is not empty, or `ValueError` is raised.
+        """
+        if context is None and self.needs:
+            raise ValueError(f"the filter asks for {', '.join(sorted(self.needs))}: give it a context")
+        try:
+            found, unreadable = self._select(bodies, context or _NO_CONTEXT, self._arrays)
+        except Exception as error:  # noqa: BLE001 - its function cannot be made, or what it needs is missing
+            DEFECTS.note(error)
+            found, unreadable = [], len(bodies)
+        self.unreadable += unreadable
+        return found
+
+    def matches(self, body: bytes, context: Context | None = None) -> bool:
+        """Whether one body matches; the columns of `context` have one value each."""
+        return bool(self.select((body,), context))
+
+    @cached_property
+    def source(self) -> str:
+        """The Python source of the function that `select` calls."""
+        return self._generated[0]
+
+    @cached_property
+    def _generated(self) -> tuple[str, dict[str, Any]]:
+        access = dict(zip(self.paths, self._reader.access, strict=True)) if self._reader else {}
+        generator = Generator(access)
+        return _function(self, generator.yes(self.tree)), generator.names
+
+    @property
+    def is_made(self) -> bool:
+        """Whether its function was made: the first `select` takes longer than others."""
+        return "_select" in self.__dict__
+
+    @cached_property
+    def _select(self) -> _Select:
+        # Made when it is first used: of thousands of filters in an index most are never asked alone.
+        source, names = self._generated
+        if self._reader is not None:
+            quick, decode, doubts = self._reader.quick, self._reader.decode, self._reader.doubts
+            names |= {"quick": quick, "decode": decode, "doubts": doubts}
+        names |= GUARDS
+        exec(_code(source), names)
+        made: _Select = names["select"]
+        return made
+
+    def __repr__(self) -> str:
+        return f"Filter({self.text!r}, {self.type.name})"
+
+
+def compile_filter(text: str, type: MessageType, *, bytes_max: int = filter_bytes_max) -> Filter:
+    """The filter `text` on messages of `type`.
+
+    Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
+    long for a message; and when it reads fields that the type does not have.
+    """
+    with refusing_defects():
+        written, tree = trees(text, bytes_max)
+        try:
+            return Filter(text, tree, written, type)
+        except BadPath as error:
+            raise bad_path(text, tree, type, error) from None
+
+
+@contextmanager
+def refusing_defects() -> Iterator[None]:
+    """Make `BadFilter` of whatever else is raised while a filter is compiled."""
+    try:
+        yield
+    except BadFilter:
+        raise
+    except Exception as error:
+        DEFECTS.note(error)
+        raise BadFilter(f"the filter cannot be compiled ({described(error)})") from error
+
+
+@lru_cache(maxsize=_TREES_KEPT)
+def _code(source: str) -> CodeType:
+    """Who subscribes again brings the filter that it had."""
+    return compile(source, "<filter>", "exec")
+
+
+@lru_cache(maxsize=_TREES_KEPT)
+def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
+    """What a filter says as it was written, and with constants worked out; the same for all types, and for
+    all topics that somebody asks for with one filter."""
+    written = parse(text, bytes_max)
+    return written, resolve(written, text)
+
+
+def prepare() -> None:
+    """Do what the first filter would have to wait for: import the parser and the search, read the grammar."""
+    compile_filter("/a LIKE '^b' AND /c > 1", message_type("json")).select([b"{}"])
+
+
+def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFilter:
+    """At the field that the type cannot have; at the first one when it is all of them together."""
+    found = [node for node in walk(tree) if isinstance(node, Field)]
+    for node in found:
+        try:
+            type.reader((node.path,))
+        except BadPath as reason:
+            return bad_filter(text, node.at, str(reason))
+    return bad_filter(text, found[0].at, str(error))
+
+
+def needs_of(tree: Node) -> frozenset[str]:
+    """The fields of a `Context` that `tree` reads."""
+    places = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
+    return frozenset(places[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in places)
+
+
+def _function(filter: Filter, condition: str) -> str:
+    lines = ["def select(bodies, context, arrays):"]
+    if isinstance(filter.tree, Literal):
+        return "\n".join([*lines, f"    return list(range(len(bodies))) if {condition} else [], 0", ""])
+    lines += [f"    c_{name} = context.{name}" for name in sorted(filter.needs)]
+    lines += ["    found = []", "    take = found.append", "    unreadable = 0"]
+    lines += over_bodies(
+        f"            if {condition}:", "                take(i)", decoded=bool(filter.paths)
+    )
+    return "\n".join(lines)
+
+
+def over_bodies(*lines: str, decoded: bool) -> list[str]:
+    """The end of a generated function: `lines` for each body, of number `i` and, if `decoded`, content `m`.
+    A body is counted in `unreadable` when it is too costly, or when anything is raised. Its names are
+    `GUARDS`."""
+    if decoded:
+        head = ["    for i, body in enumerate(bodies):", *_DECODING]
+    else:
+        head = ["    for i in range(len(bodies)):"]
+    return [
+        *head,
+        "        try:",
+        *lines,
+        "        except TooCostly:",
+        "            unreadable += 1",
+        "        except Exception as error:",
+        "            defect(error)",
+        "            unreadable += 1",
+        "        if arrays:",
+        "            arrays.forget()",
+        "    return found, unreadable",
+        "",
+    ]
+
+
+_DECODING: Final = (
+    "        try:",
+    "            try:",
+    "                m = quick(body)",
+    "            except Unreadable:",
+    "                unreadable += 1",
+    "                continue",
+    "            except doubts:",
+    "                try:",
+    "                    m = decode(body)",
+    "                except Unreadable:",
+    "                    unreadable += 1",
+    "                    continue",
+    "        except Exception as error:",
+    "            defect(error)",
+    "            unreadable += 1",
+    "            continue",
+)
+"""Lines inside a loop over bodies that make `m` of `body`, or count it in `unreadable` and go on."""
+
+GUARDS: Final[dict[str, Any]] = {"Unreadable": Unreadable, "TooCostly": TooCostly, "defect": DEFECTS.note}
+"""Names that the lines of `over_bodies` use, beside those of a reader."""

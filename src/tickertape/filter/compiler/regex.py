@@ -1,0 +1,199 @@
+"""Owns regular expressions: what is accepted, what it costs, and searching for it anywhere in a text.
+
+Must never search with anything but RE2, nor accept an expression whose search could need more states than
+`pattern_states_max`: RE2 is linear for those too, but a hundred times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from tickertape.base.errors import BadTopic
+from tickertape.base.limits import (
+    pattern_depth_max,
+    pattern_program_bytes_max,
+    pattern_states_max,
+    topic_bytes_max,
+)
+from tickertape.base.texts import shown
+from tickertape.filter.compiler.regex_syntax import Shape, TooLarge
+
+_CACHED: Final = 512
+_CONSTRUCTS: Final = (
+    ("(?=", "look-ahead"),
+    ("(?!", "look-ahead"),
+    ("(?<=", "look-behind"),
+    ("(?<!", "look-behind"),
+    ("(?<", "look-behind"),
+    ("(?>", "an atomic group"),
+    ("(?(", "a condition"),
+    ("(?R", "recursion"),
+    ("(?#", "a comment"),
+    ("++", "a possessive repetition"),
+    ("*+", "a possessive repetition"),
+    ("?+", "a possessive repetition"),
+)
+
+
+class BadPattern(ValueError):
+    """An expression that is not accepted; the text says why."""
+
+    def __init__(self, reason: str, at: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.at = at
+        """Where in the expression, in characters from 0."""
+
+
+class Pattern:
+    """An accepted expression."""
+
+    __slots__ = ("_match", "size", "states", "steps", "text")
+
+    def __init__(self, text: str, match: Callable[[bytes], Any], costs: Costs, size: int) -> None:
+        self.text = text
+        self._match = match
+        self.states = costs.states
+        """How many states a search may need: what it costs when a text drives it through all of them."""
+        self.steps = costs.steps
+        """What finding that out took: about what it takes to compile the pattern."""
+        self.size = size
+        """Instructions of its program: what each byte may cost a search for several patterns at once."""
+
+    def search(self, text: str) -> bool:
+        """Whether a match begins anywhere in `text`."""
+        return self._match(text.encode()) is not None
+
+
+@lru_cache(maxsize=_CACHED)
+def compile_pattern(text: str) -> Pattern:
+    """The expression `text`. Raises `BadPattern`."""
+    import re2  # late: most servers start without a pattern
+
+    options = re2.Options()
+    options.log_errors = False
+    strict = re2.Options()
+    strict.log_errors = False
+    strict.max_mem = pattern_program_bytes_max
+    try:
+        program = re2.compile(text, strict)
+    except re2.error as error:
+        raise _refused(text, error) from None
+    _check_depth(text)
+    if (at := text.find("\\C")) >= 0:
+        raise BadPattern("\\C, a single byte of a character, is not offered", at)
+    costs = costs_of(text)
+    matcher = re2.Set.SearchSet(options)
+    matcher.Add(text)
+    matcher.Compile()
+    return Pattern(text, matcher.Match, costs, program.programsize)
+
+
+def _check_depth(text: str) -> None:
+    """Raise `BadPattern` for groups that are nested deeper than what looks into them can follow."""
+    depth, escaped = 0, False
+    for at, character in enumerate(text):
+        if escaped:
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character == "(":
+            depth += 1
+            if depth > pattern_depth_max:
+                raise BadPattern(f"groups are nested deeper than {pattern_depth_max}", at)
+        elif character == ")":
+            depth -= 1
+
+
+def _refused(text: str, error: Exception) -> BadPattern:
+    said = error.args[0] if error.args else ""
+    reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    if "too large" in reason:
+        return BadPattern("the regular expression is too large", 0)
+    fragment = reason.rpartition(": ")[2]
+    at = max(text.find(fragment), 0) if fragment != reason else 0
+    for sign, construct in _CONSTRUCTS:
+        if fragment.startswith(sign) or text.startswith(sign, at):
+            return BadPattern(f"{construct} cannot be searched for in linear time and is not offered", at)
+    if fragment[:1] == "\\" and (fragment[1:2].isdigit() or fragment[1:2] in {"g", "k"}):
+        return BadPattern("a back reference cannot be searched for in linear time and is not offered", at)
+    return BadPattern(f"not a regular expression: {shown(reason)[1:-1]}", at)
+
+
+class Costs(NamedTuple):
+    """What an expression needs."""
+
+    states: int
+    """That a search goes through at most, over any texts."""
+    steps: int
+    """That it took to find out."""
+
+
+def costs_of(text: str) -> Costs:
+    """What searches for `text`, which RE2 accepts, need.
+
+    Raises `BadPattern` when these are more than `pattern_states_max` states, or it takes more than
+    `pattern_steps_max` to find out.
+    """
+    try:
+        shape = Shape(text)
+        return Costs(_count_states(shape), shape.steps)
+    except TooLarge as error:
+        raise BadPattern(str(error), 0) from None
+
+
+def _count_states(shape: Shape) -> int:
+    letters = _letters(shape)
+    start = 0 if shape.anchored else shape.first
+    waiting, seen = [shape.first], {shape.first}
+    while waiting:
+        candidates = waiting.pop()
+        steps = len(letters)
+        for places in {candidates & letter for letter in letters}:
+            reached = start
+            left = places
+            while left:
+                bit = left & -left
+                reached |= shape.follow[bit.bit_length() - 1]
+                left ^= bit
+                steps += 1
+            if reached not in seen:
+                seen.add(reached)
+                waiting.append(reached)
+        if len(seen) > pattern_states_max:
+            raise BadPattern(
+                "the regular expression is too costly: a search for it may need more than "
+                f"{pattern_states_max} states; repeat fewer times, or anchor it with ^", 0
+            )  # fmt: skip
+        shape.spend(steps)
+    return len(seen)
+
+
+def _letters(shape: Shape) -> list[int]:
+    """The kinds of characters that the expression tells apart: for each, the places it may stand at."""
+    edges = sorted({0, *(low for ranges in shape.classes for low, _ in ranges)}
+                   | {high + 1 for ranges in shape.classes for _, high in ranges})  # fmt: skip
+    index = {edge: at for at, edge in enumerate(edges)}
+    columns = [0] * len(edges)
+    for place, ranges in enumerate(shape.classes):
+        for low, high in ranges:
+            begin, end = index[low], index[high + 1]
+            shape.spend(1 + (end - begin) // 4)
+            for at in range(begin, end):
+                columns[at] |= 1 << place
+    return list(set(columns))
+
+
+def compile_topic_pattern(text: str) -> Pattern:
+    """The pattern of topics `text`; it is searched for anywhere in a name. Raises `BadTopic`."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > topic_bytes_max:
+        raise BadTopic(f"a pattern of topics of {size:,} bytes: at most {topic_bytes_max:,} are allowed")
+    try:
+        return compile_pattern(text)
+    except BadPattern as error:
+        raise BadTopic(f"the pattern of topics {shown(text)}: {error.reason} (position {error.at})") from None
+    except UnicodeEncodeError:
+        raise BadTopic(f"the pattern of topics {shown(text)} is not Unicode text") from None

@@ -1,0 +1,317 @@
+"""Owns the array: what the operators need to know of all its elements together.
+
+Must never compare elements pair by pair, nor work anything out twice: an array is summed up once for a
+message (sets for `=`, counts for `!=`, extremes for `<`), each part when it is first asked for. What takes
+more than a few nanoseconds an element is charged to the message, and `TooCostly` is raised when that is too
+much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import cached_property
+from itertools import accumulate
+from math import inf
+from operator import ne
+from typing import Any, Final, NamedTuple
+
+from tickertape.base.limits import array_search_work, array_text_work, array_work_max
+from tickertape.filter.functions.values import (
+    NUMBER_FORM,
+    NUMERIC,
+    Number,
+    Scalar,
+    integer_max,
+    integer_min,
+    number,
+    scalar,
+    text,
+    text_number,
+)
+
+_number_lines: Final = re.compile(f"^{NUMBER_FORM}$", re.MULTILINE).findall
+_whole_lines: Final = re.compile(r"^[0-9]{1,18}$", re.MULTILINE).findall
+_FEW: Final = 16
+"""So few texts are looked at one by one."""
+_AS_THEY_STAND: Final = frozenset({str, int, float, bool, type(None)})
+_SCALARS: Final = _AS_THEY_STAND | {bytes}
+
+
+class Extremes(NamedTuple):
+    """The lowest and the highest of some values."""
+
+    low: Any
+    high: Any
+
+
+class TooCostly(Exception):
+    """The arrays of a message are so long that this filter would take too long for it."""
+
+
+class Arrays(dict[int, tuple[list[Any], "Elements"]]):
+    """The arrays of one message that a filter has met, by identity, and the work that they may still cost.
+
+    Each array is held, so that no other can have its identity meanwhile.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = array_work_max
+
+    def charge(self, work: int) -> None:
+        """Take account of `work`. Raises `TooCostly`."""
+        self[0] = _SPENT  # no array has this identity; who asks whether there is anything to forget sees it
+        self._left -= work
+        if self._left < 0:
+            raise TooCostly
+
+    def forget(self) -> None:
+        """The next message comes."""
+        self.clear()
+        self._left = array_work_max
+
+
+class Elements:
+    """The different elements of an array that have a value, and whether there are others.
+
+    Elements that are NULL, arrays, or objects have none.
+    """
+
+    def __init__(self, values: list[Any], arrays: Arrays) -> None:
+        self._arrays = arrays
+        self._raw = values
+        kinds = set(map(type, values))
+        if kinds <= _AS_THEY_STAND and not _has_big(values, kinds):
+            distinct = set(values)
+        else:
+            arrays.charge(len(values))
+            distinct = _distinct(values, kinds)
+        size = len(distinct)
+        distinct.discard(None)
+        distinct.discard("")
+        self.unknown: bool = len(distinct) < size or not size
+        """Whether an element has no value, or there is none at all."""
+        self.nan: bool = False
+        if float in kinds and any(map(ne, distinct, distinct)):
+            distinct = {v for v in distinct if v == v}
+            self.nan = True
+        self.values: set[Any] = distinct
+        """The different elements with a value, without NaN."""
+
+    @classmethod
+    def of(cls, value: Scalar, arrays: Arrays) -> Elements:
+        """A scalar as an array of one."""
+        made = cls.__new__(cls)
+        one = number(value)
+        made._arrays = arrays
+        made._raw = [value]
+        made.nan = value != value
+        made.unknown = value is None
+        made.values = set() if value is None or made.nan else {value}
+        known = made.__dict__  # what would be worked out when it is asked for
+        if not made.values:
+            known["_divided"] = (made.values, {}, made.values)
+        elif one is None:
+            known["_divided"] = (set(), {}, made.values)
+            known["number_extremes"], known["text_extremes"] = None, Extremes(value, value)
+        else:
+            known["_divided"] = ({one}, {value: one} if value.__class__ is str else {}, set())
+            known["number_extremes"], known["text_extremes"] = Extremes(one, one), None
+        return made
+
+    @cached_property
+    def _divided(self) -> tuple[set[Number], dict[str, Number], set[str]]:
+        texts = {value for value in self.values if value.__class__ is str}
+        if not texts:
+            return self.values, {}, texts
+        if len(texts) > _FEW:
+            self._arrays.charge(2 * len(texts))
+        numbers = self.values - texts
+        numeric = _numeric(texts)
+        return numbers.union(numeric.values()), numeric, texts.difference(numeric)
+
+    @property
+    def numbers(self) -> set[Number]:
+        """The numbers among them, and what numbers the texts are that are numbers."""
+        return self._divided[0]
+
+    @property
+    def texts(self) -> set[str]:
+        """The texts that are no numbers."""
+        return self._divided[2]
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether there is anything to compare with."""
+        return bool(self.values) or self.nan
+
+    @cached_property
+    def number_extremes(self) -> Extremes | None:
+        """Of the numbers."""
+        return _extremes(self.numbers)
+
+    @cached_property
+    def text_extremes(self) -> Extremes | None:
+        """Of the texts that are no numbers."""
+        return _extremes(self.texts)
+
+    # -- what costs more --
+
+    @cached_property
+    def total(self) -> Number | None:
+        """The sum of all elements that are numbers, as often as they occur; None when there is none."""
+        found = self._raw
+        if not NUMERIC.issuperset(map(type, found)):
+            self._arrays.charge(3 * len(found))
+            found = [n for v in found if (n := number(_element(v))) is not None]
+        return sum(found) if found else None
+
+    @cached_property
+    def written(self) -> list[str]:
+        """All elements with a value as texts, as they stand and as often as they occur."""
+        found = self._raw
+        if {str}.issuperset(map(type, found)):
+            return list(filter(None, found))
+        self._arrays.charge(array_text_work * len(found))
+        return [number_text(s) for v in found if (s := _element(v)) is not None]
+
+    @cached_property
+    def in_order(self) -> list[Number]:
+        """The numbers, sorted."""
+        self._arrays.charge(len(self.numbers))
+        return sorted(self.numbers)
+
+    @cached_property
+    def texts_in_order(self) -> list[str]:
+        """The texts that are no numbers, sorted."""
+        self._arrays.charge(len(self.texts))
+        return sorted(self.texts)
+
+    @cached_property
+    def _number_texts(self) -> list[tuple[Number, str]]:
+        """The numbers with their texts, as they are written where they came as texts; infinite ones have none
+        that can be compared, and are left out."""
+        self._arrays.charge(array_text_work * len(self.numbers))
+        numeric = self._divided[1]
+        plain = self.values - self.texts if numeric else self.numbers
+        found = [(n, number_text(n)) for n in plain if n.__class__ is not str and -inf < n < inf]
+        found.extend((n, t) for t, n in numeric.items())
+        return found
+
+    @cached_property
+    def written_numbers(self) -> list[tuple[Number, str]]:
+        """The finite numbers, sorted, with their texts."""
+        self._arrays.charge(4 * len(self.values))
+        return sorted(self._number_texts)
+
+    @cached_property
+    def number_texts_in_order(self) -> list[str]:
+        """The texts of the numbers, sorted as texts."""
+        self._arrays.charge(len(self.values))
+        return sorted(t for _, t in self._number_texts)
+
+    @cached_property
+    def number_text_extremes(self) -> Extremes | None:
+        """Of the texts of the numbers."""
+        return _extremes([t for _, t in self._number_texts])
+
+    @cached_property
+    def lowest_text_from(self) -> list[str]:
+        """For each of `written_numbers` the lowest text of it and of those above it."""
+        self._arrays.charge(len(self.values))
+        return list(accumulate((t for _, t in reversed(self.written_numbers)), min))[::-1]
+
+    @cached_property
+    def highest_text_to(self) -> list[str]:
+        """For each of `written_numbers` the highest text of it and of those below it."""
+        self._arrays.charge(len(self.values))
+        return list(accumulate((t for _, t in self.written_numbers), max))
+
+    @cached_property
+    def all_texts(self) -> list[str]:
+        """All elements with a value as texts, sorted."""
+        texts = sum(1 for v in self.values if v.__class__ is str)
+        self._arrays.charge(2 * texts + array_text_work * (len(self.values) - texts))
+        return sorted({v if v.__class__ is str else number_text(v) for v in self.values})
+
+    def searchable_texts(self) -> list[str]:
+        """All elements with a value as texts, each time charged for being searched through."""
+        texts = sum(1 for v in self.values if v.__class__ is str)
+        self._arrays.charge(
+            array_search_work * len(self.values) + array_text_work * (len(self.values) - texts)
+        )
+        return [v if v.__class__ is str else number_text(v) for v in self.values]
+
+    @cached_property
+    def all_texts_reversed(self) -> list[str]:
+        """Each of `all_texts` from its end to its begin, sorted."""
+        self._arrays.charge(len(self.values))
+        return sorted(one[::-1] for one in self.all_texts)
+
+
+_SPENT: Final[tuple[list[Any], Any]] = ([], None)
+
+
+def elements(value: Any, arrays: Arrays) -> Elements:
+    """The summary of an array, from `arrays` when it is there; anything else counts as an array of one."""
+    if value.__class__ is not list:
+        return Elements.of(scalar(value), arrays)
+    known = arrays.get(id(value))
+    if known is None:
+        known = arrays[id(value)] = (value, Elements(value, arrays))
+    return known[1]
+
+
+def _extremes(values: Collection[Any]) -> Extremes | None:
+    return Extremes(min(values), max(values)) if values else None
+
+
+def _has_big(values: list[Any], kinds: set[type]) -> bool:
+    """Whether an integer is beyond 64 bits: a sender could choose many of those with one hash."""
+    if int not in kinds:
+        return False
+    integers = values if len(kinds) == 1 else [value for value in values if value.__class__ is int]
+    return max(integers) > integer_max or min(integers) < integer_min
+
+
+def _distinct(values: list[Any], kinds: set[type]) -> set[Any]:
+    """As scalars; those that are none as NULL."""
+    found = {
+        v if v.__class__ is not int or integer_min <= v <= integer_max else scalar(v)
+        for v in values
+        if v.__class__ in _AS_THEY_STAND
+    }
+    if not kinds <= _AS_THEY_STAND:
+        found.update(scalar(v) for v in values if v.__class__ is bytes)
+        if not kinds <= _SCALARS:
+            found.add(None)
+    return found
+
+
+def _element(value: Any) -> Scalar:
+    """The scalar that an element is: an array in an array has none."""
+    return None if value.__class__ is list else scalar(value)
+
+
+def _numeric(texts: set[str]) -> dict[str, Number]:
+    """Those of `texts` that are numbers, and which."""
+    if len(texts) <= _FEW:
+        return {t: n for t in texts if (n := text_number(t)) is not None}
+    # One search over all of them; a text with a line end in it is no number.
+    lines = "\n".join(texts)
+    if lines.count("\n") >= len(texts):
+        lines = "\n".join(t for t in texts if "\n" not in t)
+    whole: list[str] = _whole_lines(lines)
+    numbers: dict[str, Number] = dict(zip(whole, map(int, whole), strict=True))
+    if len(whole) < len(texts):
+        others: list[str] = _number_lines(lines)
+        numbers.update((t, n) for t in others if t not in numbers and (n := text_number(t)) is not None)
+    return numbers
+
+
+def number_text(value: Scalar) -> str:
+    """A number as a text."""
+    found = text(value)
+    assert found is not None
+    return found

@@ -1,0 +1,157 @@
+"""Owns arithmetic and the functions of numbers.
+
+Must never raise for any numbers, nor give what is beyond 64-bit integers and finite floats: that is NULL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from tickertape.filter.functions.values import Number, Scalar, integer_max, integer_min, number
+
+EARTH_RADIUS_METRES: Final = 6_371_008.8
+
+
+def bounded(value: Number | None) -> Number | None:
+    """`value` if it is a number that can be: no integer beyond 64 bits, no infinite float; NaN stays."""
+    if isinstance(value, int):
+        return value if integer_min <= value <= integer_max else None
+    return None if value in {math.inf, -math.inf} else value
+
+
+def _calculated(
+    left: Scalar, right: Scalar, operate: Callable[[Number, Number], Number | None]
+) -> Number | None:
+    a, b = number(left), number(right)
+    if a is None or b is None:
+        return None
+    try:
+        return bounded(operate(a, b))
+    except OverflowError:
+        return None
+
+
+def _quotient(a: Number, b: Number) -> Number | None:
+    if b == 0:
+        return None
+    if a.__class__ is int and b.__class__ is int:
+        whole, rest = divmod(a, b)
+        if not rest:
+            return whole
+    return a / b
+
+
+def _remainder(a: Number, b: Number) -> Number | None:
+    if b == 0 or a in {math.inf, -math.inf}:
+        return None
+    if a.__class__ is int and b.__class__ is int:
+        rest = abs(a) % abs(b)
+        return rest if a >= 0 else -rest
+    return math.fmod(a, b)
+
+
+def add(left: Scalar, right: Scalar) -> Number | None:
+    """`left + right`; NULL when one is NULL or no number, and on overflow."""
+    return _calculated(left, right, lambda a, b: a + b)
+
+
+def subtract(left: Scalar, right: Scalar) -> Number | None:
+    """`left - right`, NULL as for `add`."""
+    return _calculated(left, right, lambda a, b: a - b)
+
+
+def multiply(left: Scalar, right: Scalar) -> Number | None:
+    """`left * right`, NULL as for `add`."""
+    return _calculated(left, right, lambda a, b: a * b)
+
+
+def divide(left: Scalar, right: Scalar) -> Number | None:
+    """`left / right`: an integer when both are and nothing is left over, else a float. By 0: NULL."""
+    return _calculated(left, right, _quotient)
+
+
+def modulo(left: Scalar, right: Scalar) -> Number | None:
+    """`left % right`, with the sign of `left`. By 0: NULL."""
+    return _calculated(left, right, _remainder)
+
+
+def negative(value: Scalar) -> Number | None:
+    """`-value`."""
+    return -value if isinstance(value, float) else subtract(0, value)
+
+
+ARITHMETIC: Final = {"+": add, "-": subtract, "*": multiply, "/": divide, "%": modulo}
+
+
+# -- functions ----------------------------------------------------------------------------------------
+
+
+def rounded(value: Number, digits: Number = 0) -> Number | None:
+    """To `digits` places behind the point (before it when negative), halves away from zero."""
+    places = int(digits)
+    if not -20 <= places <= 20:
+        return None
+    if isinstance(value, int):
+        return value if places >= 0 else _whole_rounded(value, 10**-places)
+    scale = 10.0 ** abs(places)
+    scaled = abs(value) * scale if places >= 0 else abs(value) / scale
+    if not scaled < 2.0**52:
+        if places < 0 and math.isfinite(value):  # too large to have anything behind the point
+            return float(_whole_rounded(int(value), 10**-places))
+        return value  # no digits are left to round
+    whole = math.floor(scaled + 0.5)
+    found = whole / scale if places > 0 else whole * (1 if places == 0 else int(scale))
+    return math.copysign(found, value) if found.__class__ is float else int(math.copysign(1, value)) * found
+
+
+def _whole_rounded(value: int, unit: int) -> int:
+    """The multiple of `unit` next to an integer, halves away from zero."""
+    size = (abs(value) + unit // 2) // unit * unit
+    return size if value >= 0 else -size
+
+
+def ceiling(value: Number) -> Number:
+    """The next whole number, upwards."""
+    return math.ceil(value) if -math.inf < value < math.inf else value
+
+
+def floor(value: Number) -> Number:
+    """The next whole number, downwards."""
+    return math.floor(value) if -math.inf < value < math.inf else value
+
+
+def sign(value: Number) -> Number:
+    """-1, 0 or 1."""
+    return value if value != value else (value > 0) - (value < 0)
+
+
+def power(base: Number, exponent: Number) -> Number | None:
+    """`base` to the `exponent`, as an integer while that is exact."""
+    if base.__class__ is int and exponent.__class__ is int and exponent >= 0:
+        if abs(base) > 1 and exponent > 64:
+            return None
+        return base ** int(exponent)  # type: ignore[no-any-return]
+    return math.pow(base, exponent)
+
+
+def width_bucket(value: Number, low: Number, high: Number, buckets: Number) -> Number | None:
+    """Which of `buckets` equal parts of low..high `value` is in: 1 to `buckets`, 0 below, one more above."""
+    if not (low < high and 1 <= buckets <= 2**31) or value != value:
+        return None
+    if value < low:
+        return 0
+    return int(buckets) + 1 if value >= high else int((value - low) * int(buckets) / (high - low)) + 1
+
+
+def geo_distance(
+    latitude: Number, longitude: Number, other_latitude: Number, other_longitude: Number
+) -> Number:
+    """Metres between two places given in degrees, on a sphere of the mean radius of the earth."""
+    a, b = math.radians(latitude), math.radians(other_latitude)
+    across = math.sin((b - a) / 2) ** 2
+    along = math.sin(math.radians(other_longitude - longitude) / 2) ** 2
+    return (
+        2 * EARTH_RADIUS_METRES * math.asin(min(1.0, math.sqrt(across + math.cos(a) * math.cos(b) * along)))
+    )

@@ -1,0 +1,243 @@
+"""Owns the table of functions: their names, arguments, results, and why some are not for filters.
+
+Must never evaluate anything itself: it names what does, and wraps it so that NULL and wrong types give NULL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from tickertape.base.limits import text_result_characters_max
+from tickertape.filter.functions import array_functions, numbers
+from tickertape.filter.functions import strings as texts
+from tickertape.filter.functions.crc64 import crc64
+from tickertape.filter.functions.values import Scalar, equal, less, number, text
+from tickertape.filter.language.hints import instead_of
+
+
+class Function(NamedTuple):
+    """A function of the language."""
+
+    name: str
+    signature: str
+    """A letter for each argument: t text, n number, v any value, e text that may be empty or NULL, a array,
+    p a text that must be a literal. What follows `?` may be left out, the last before `*` may be repeated."""
+    call: Callable[..., Any]
+    """Takes scalars (arrays as they are), gives a scalar, or True, False or None as a condition."""
+    doc: str
+    scan: bool = False
+    """Whether it reads its texts from begin to end, of which a filter may do only so much."""
+    strict: bool = True
+    """Whether NULL in any argument makes the result NULL."""
+
+    @property
+    def arguments(self) -> tuple[int, int]:
+        """The fewest and the most arguments it takes."""
+        letters = self.signature.replace("?", "").rstrip("*")
+        return len(self.signature.split("?")[0].rstrip("*")), 1000 if "*" in self.signature else len(letters)
+
+    def letter(self, at: int) -> str:
+        """The letter of the argument `at`."""
+        letters = self.signature.replace("?", "").rstrip("*")
+        return letters[min(at, len(letters) - 1)]
+
+
+def _empty_allowed(value: Scalar) -> str:
+    return text(value) or ""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "t": text, "n": number, "v": _same, "e": _empty_allowed, "a": _same, "p": text,
+}  # fmt: skip
+
+
+def _result(value: Any) -> Any:
+    """Within bounds, or NULL."""
+    kind = value.__class__
+    if kind is str:
+        return value if 0 < len(value) <= text_result_characters_max else None
+    return numbers.bounded(value) if kind is int or kind is float else value
+
+
+def _strict(function: Function) -> Callable[..., Any]:
+    """`function` for any scalars: NULL for NULL, and for what cannot be converted or worked out."""
+    call = function.call
+    convert = [_CONVERSIONS[function.letter(at)] for at in range(function.arguments[1])]
+
+    def guarded(*arguments: Any) -> Any:
+        converted = []
+        for conversion, argument in zip(convert, arguments, strict=False):
+            value = conversion(argument)
+            if value is None:
+                return None
+            converted.append(value)
+        try:
+            return _result(call(*converted))
+        except (ValueError, OverflowError, ZeroDivisionError):
+            return None
+
+    return guarded
+
+
+def _arrayed(function: Function) -> Callable[..., Any]:
+    """`function` of an array, the arrays of the message, and further texts."""
+    call = function.call
+
+    def guarded(value: Any, arrays: Any, *others: Any) -> Any:
+        further = [text(other) for other in others]
+        if None in further:
+            return None
+        try:
+            return _result(call(value, arrays, *further))
+        except OverflowError:
+            return None
+
+    return guarded
+
+
+def _coalesce(*values: Scalar) -> Scalar:
+    return next((value for value in values if value is not None), None)
+
+
+def _nullif(value: Scalar, other: Scalar) -> Scalar:
+    return None if equal(value, other) else value
+
+
+def _greatest(*values: Scalar) -> Scalar:
+    found = values[0]
+    for value in values[1:]:
+        if less(found, value):
+            found = value
+    return found
+
+
+def _least(*values: Scalar) -> Scalar:
+    found = values[0]
+    for value in values[1:]:
+        if less(value, found):
+            found = value
+    return found
+
+
+def _nan_value() -> float:
+    return math.nan
+
+
+_ALL: Final = (
+    Function("CONCAT", "tt*", texts.concat, "the texts one after the other", scan=True),
+    Function("UPPER", "t", str.upper, "in capitals", scan=True),
+    Function("LOWER", "t", str.lower, "in small letters", scan=True),
+    Function("TRIM", "t", texts.trim, "without blanks at both ends", scan=True),
+    Function("LTRIM", "t", texts.ltrim, "without blanks at its begin", scan=True),
+    Function("RTRIM", "t", texts.rtrim, "without blanks at its end", scan=True),
+    Function("LENGTH", "t", len, "number of characters"),
+    Function("SUBSTR", "tn?n", texts.substr, "from a place on, counted from 1, so many characters or all"),
+    Function("LEFT", "tn", texts.left, "the first so many characters"),
+    Function("RIGHT", "tn", texts.right, "the last so many characters"),
+    Function("REPLACE", "tte", texts.replace, "with each occurrence of a part replaced", scan=True),
+    Function("INSTR", "tt", texts.instr, "where a part begins, from 1; 0 when it is not there", scan=True),
+    Function("INSTR_I", "tt", texts.instr_i, "as INSTR, upper and lower case alike", scan=True),
+    Function("STREQUAL", "tt", texts.streq, "whether two texts are the same; numbers too compare as texts"),
+    Function("STREQUAL_I", "tt", texts.streq_i, "as STREQUAL, upper and lower case alike", scan=True),
+    Function("REGEXP_MATCH", "tp", _same, "as LIKE", scan=True),
+    Function("REGEXP_REPLACE", "tpe", _same, "with each match of a regular expression replaced", scan=True),
+    Function("CRC32", "t", texts.crc32, "CRC-32 of its bytes in UTF-8", scan=True),
+    Function("CRC64", "t", crc64, "CRC-64/XZ of its bytes in UTF-8", scan=True),
+    Function("CHAR_VALUE", "n", texts.char_value, "the character of a Unicode code point"),
+    Function("STRPTIME", "tp", texts.strptime, "seconds since 1970 (UTC) of a time written like the format"),
+    Function("STRFTIME", "np", texts.strftime, "a time in seconds since 1970 (UTC), written like the format"),
+    Function("ABS", "n", abs, "without its sign"),
+    Function("SIGN", "n", numbers.sign, "-1, 0 or 1"),
+    Function("ROUND", "n?n", numbers.rounded, "to so many places, 0 if not said; halves away from zero"),
+    Function("CEILING", "n", numbers.ceiling, "the next whole number upwards"),
+    Function("FLOOR", "n", numbers.floor, "the next whole number downwards"),
+    Function("SQRT", "n", math.sqrt, "square root"),
+    Function("POWER", "nn", numbers.power, "the first to the power of the second"),
+    Function("EXP", "n", math.exp, "e to its power"),
+    Function("LN", "n", math.log, "natural logarithm"),
+    Function("LOG2", "n", math.log2, "logarithm to base 2"),
+    Function("LOG10", "n", math.log10, "logarithm to base 10"),
+    Function("SIN", "n", math.sin, "sine, of radians"),
+    Function("COS", "n", math.cos, "cosine"),
+    Function("TAN", "n", math.tan, "tangent"),
+    Function("ASIN", "n", math.asin, "arc sine, in radians"),
+    Function("ACOS", "n", math.acos, "arc cosine"),
+    Function("ATAN", "n", math.atan, "arc tangent"),
+    Function("ATAN2", "nn", math.atan2, "arc tangent of y / x, in its quadrant"),
+    Function("WIDTH_BUCKET", "nnnn", numbers.width_bucket, "of (x, low, high, n): which of n equal parts"),
+    Function("GEO_DISTANCE", "nnnn", numbers.geo_distance, "metres between two (latitude, longitude)"),
+    Function("GREATEST", "vv*", _greatest, "the highest of its arguments"),
+    Function("LEAST", "vv*", _least, "the lowest of its arguments"),
+    Function("NAN_VALUE", "", _nan_value, "NaN"),
+    Function("COALESCE", "vv*", _coalesce, "the first argument that is not NULL", strict=False),
+    Function("NULLIF", "vv", _nullif, "the first argument, NULL when it equals the second", strict=False),
+    Function("IF", "vvv", _same, "of (condition, a, b): a when the condition is true, else b", strict=False),
+    Function("ARRAY_MIN", "a", array_functions.array_min, "the lowest element"),
+    Function("ARRAY_MAX", "a", array_functions.array_max, "the highest element"),
+    Function("ARRAY_SUM", "a", array_functions.array_sum, "the sum of the elements that are numbers"),
+    Function("ARRAY_LENGTH", "a", array_functions.array_length, "number of elements"),
+    Function("ARRAY_TO_STRING", "a?t", array_functions.array_to_string, "the elements with a text between",
+             scan=True),
+    Function("TOPIC_NAME", "", _same, "topic of the message"),
+    Function("BOOKMARK", "", _same, "bookmark of the message"),
+    Function("CORRELATION_ID", "", _same, "correlation id that the publisher gave"),
+    Function("SOW_KEY", "", _same, "key that the publisher gave"),
+    Function("USER", "", _same, "user of the subscriber's connection"),
+    Function("CLIENT_NAME", "", _same, "client name of the subscriber"),
+    Function("CLIENT_VERSION", "", _same, "name and version of the subscriber's client software"),
+    Function("UNIX_TIMESTAMP", "", _same, "seconds since 1970 at which the filter is evaluated"),
+)  # fmt: skip
+
+FUNCTIONS: Final = {function.name: function for function in _ALL}
+MESSAGE_FUNCTIONS: Final = {
+    "TOPIC_NAME": "topics",
+    "BOOKMARK": "bookmarks",
+    "CORRELATION_ID": "correlation_ids",
+    "SOW_KEY": "sow_keys",
+}
+"""Functions of a message, and where a `Context` has them, a value for each message."""
+SUBSCRIBER_FUNCTIONS: Final = {
+    "USER": "user",
+    "CLIENT_NAME": "client_name",
+    "CLIENT_VERSION": "client_version",
+    "UNIX_TIMESTAMP": "now",
+}
+"""Functions that give the same for all messages of a call, and where a `Context` has it."""
+
+_CALLS: Final[dict[str, Callable[..., Any]]] = {
+    f.name: _arrayed(f) if "a" in f.signature else _strict(f) if f.strict else f.call for f in _ALL
+}
+
+_AGGREGATES: Final = (
+    "AVG", "ANY", "COUNT", "COUNT_DISTINCT", "GROUP_CONCAT", "MIN", "MAX", "SUM", "STDDEV_POP", "STDDEV_SAMP",
+    "UNIQUE",
+)  # fmt: skip
+_NOT_HERE: Final = {
+    **dict.fromkeys(_AGGREGATES, "aggregates cannot be used in a filter"),
+    **dict.fromkeys(("LAST_UPDATED", "LAST_READ", "SOW_KEY_HASH"), "a message is no record of a SOW topic"),
+    **dict.fromkeys(("LEASE_COUNT", "LAST_LEASED"), "a filter sees a message before any queue leases it"),
+}
+
+
+def call_of(name: str) -> Callable[..., Any]:
+    """What evaluates the function `name`: of scalars; of an array, the arrays of the message, and scalars."""
+    return _CALLS[name]
+
+
+def why_not(name: str) -> str | None:
+    """Why `name` cannot be called; None when it can."""
+    if name in FUNCTIONS:
+        return None
+    if name in _NOT_HERE:
+        return f"{name} cannot be used: {_NOT_HERE[name]}"
+    from difflib import get_close_matches  # not before somebody errs
+
+    near = get_close_matches(name, FUNCTIONS, 1)
+    instead = instead_of(name) or (f"; perhaps {near[0]}" if near else "")
+    return f"there is no function {name[:40]}{instead}"

@@ -1,0 +1,253 @@
+"""Owns the values of fields of many bodies, column by column: each body is read once for all filters.
+
+Must never give a value for a body that some filter may not be able to read: such a body is set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import compress
+from math import nan
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tickertape.base.errors import BadPath
+from tickertape.base.limits import array_work_max, index_terms_max, paths_per_reader_max
+from tickertape.filter.contained_errors import DEFECTS
+from tickertape.filter.functions.arrays import Arrays
+from tickertape.filter.functions.values import number, scalar
+from tickertape.payload.paths import Path
+from tickertape.payload.types import FieldReader, MessageType, Unreadable
+
+_CHARACTERS_PER_STEP: Final = 8
+_FIELDS_PER_STEP: Final = 2
+_STEPS_PER_VALUE: Final = 3
+_TAKING_STEPS: Final = 1 << 11
+"""What making the function that takes a field costs."""
+_READER_STEPS: Final = 1 << 15
+"""What making a reader counts."""
+_STEPS: Final = 1 << 12
+"""So many are taken before others may have their turn."""
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+
+
+class Numbers(NamedTuple):
+    """A column as numbers."""
+
+    values: np.ndarray[Any, np.dtype[np.float64]]
+    """NaN where there is none."""
+    others: list[int]
+    """Where a value is neither a number nor NULL."""
+
+
+class Reading:
+    """Reads a set of paths, which come and go, from bodies of one type, with as many readers as the limits of
+    one need."""
+
+    def __init__(self, type: MessageType) -> None:
+        self._type = type
+        self._readers: list[_Reader] = []
+        self._reader_of: dict[Path, _Reader] = {}
+        self._new: dict[Path, None] = {}
+        """Paths that have no reader yet."""
+        self._alone: dict[tuple[Path, ...], FieldReader] = {}
+        self.readers_made = 0
+
+    def __len__(self) -> int:
+        return len(self._reader_of) + len(self._new)
+
+    def add(self, path: Path) -> None:
+        """Read a path too, which is not read yet."""
+        self._new[path] = None
+
+    def discard(self, path: Path) -> None:
+        """Read a path no more."""
+        reader = self._reader_of.pop(path, None)
+        if reader is None:
+            del self._new[path]
+            return
+        reader.wanted -= 1
+        if 2 * reader.wanted < len(reader.paths):
+            self._dissolve(reader)
+
+    def forget(self, paths: tuple[Path, ...]) -> None:
+        """`can_read` is not asked of these any more."""
+        self._alone.pop(paths, None)
+
+    def can_read(self, paths: tuple[Path, ...], body: bytes) -> bool:
+        """Whether a filter that reads just these can read a body."""
+        reader = self._alone.get(paths)
+        if reader is None:
+            reader = self._alone[paths] = self._type.reader(paths)
+        return _document(reader, body) is not None
+
+    def columns(self, bodies: Sequence[bytes]) -> Generator[int, None, Columns]:
+        """The values in `bodies`; yields steps, beside reading the bodies once."""
+        if self._new:
+            yield from self._settle()
+        characters = sum(map(len, bodies))
+        found: list[tuple[_Reader, list[Any]]] = []
+        readable = None
+        for reader in self._readers:
+            documents = _decoded(reader.fields, bodies)
+            if None in documents:
+                some = np.array([document is not None for document in documents], np.bool_)
+                readable = some if readable is None else readable & some
+            again = characters // _CHARACTERS_PER_STEP if found else 0
+            found.append((reader, documents))
+            yield again + len(bodies) * (2 + len(reader.paths) // _FIELDS_PER_STEP)
+        columns: dict[Path, list[Any]] = {}
+        for reader, documents in found:
+            left = documents if readable is None else [*compress(documents, readable)]
+            yield from reader.columns(left, columns)
+        return Columns(columns, readable)
+
+    def _settle(self) -> Iterator[int]:
+        """Give those paths a reader that have none, together with what the last one reads if it has room."""
+        if self._readers and self._readers[-1].wanted < paths_per_reader_max:
+            self._dissolve(self._readers[-1])
+        paths = tuple(self._new)
+        for begin in range(0, len(paths), paths_per_reader_max):
+            for some in _within_limits(self._type, paths[begin : begin + paths_per_reader_max]):
+                reader = _Reader(self._type, some)
+                self.readers_made += 1
+                self._readers.append(reader)
+                self._reader_of.update(dict.fromkeys(some, reader))
+                for path in some:
+                    del self._new[path]
+                yield _READER_STEPS
+
+    def _dissolve(self, reader: _Reader) -> None:
+        self._readers.remove(reader)
+        wanted = [path for path in reader.paths if self._reader_of.get(path) is reader]
+        for path in wanted:
+            del self._reader_of[path]
+        self._new = dict.fromkeys([*wanted, *self._new])
+
+
+class _Reader:
+    """Reads some paths from many documents."""
+
+    def __init__(self, type: MessageType, paths: tuple[Path, ...]) -> None:
+        self.paths = paths
+        self.wanted = len(paths)
+        """How many of them somebody wants."""
+        self.fields = type.reader(paths)
+        self._place = dict(zip(paths, self.fields.access, strict=True))
+        self._take: dict[str, Callable[[Sequence[Any]], list[Any]]] = {}
+
+    def columns(self, documents: Sequence[Any], columns: dict[Path, list[Any]]) -> Iterator[int]:
+        """Put the values of each path into `columns`; yields steps."""
+        values: dict[str, list[Any]] = {}
+        steps = 0
+        for path, access in self._place.items():
+            found = values.get(access)
+            if found is None:
+                take = self._take.get(access)
+                if take is None:
+                    take = self._take[access] = _taking(access)
+                    steps += _TAKING_STEPS
+                found = values[access] = take(documents)
+                steps += _STEPS_PER_VALUE * len(documents)
+                if steps >= _STEPS:
+                    yield steps
+                    steps = 0
+            columns[path] = found
+        yield steps
+
+
+@lru_cache(maxsize=2 * paths_per_reader_max)
+def _taking(access: str) -> Callable[[Sequence[Any]], list[Any]]:
+    """What takes one value of each document."""
+    taking: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda documents: [m{access} for m in documents]")
+    return taking
+
+
+class Columns:
+    """The columns of some bodies."""
+
+    def __init__(self, columns: dict[Path, list[Any]], readable: np.ndarray[Any, Any] | None) -> None:
+        self._columns = columns
+        self.readable = readable
+        """Which bodies have a place in the columns; None when all have."""
+        self._numbers: dict[Path, Numbers] = {}
+        self.costly: set[int] = set()
+        """Places of bodies whose arrays may cost some filter too much."""
+
+    def values(self, path: Path) -> list[Any]:
+        """The values of a field."""
+        return self._columns[path]
+
+    def numbers(self, path: Path) -> Numbers:
+        """The values of a field as numbers."""
+        found = self._numbers.get(path)
+        if found is None:
+            found = self._numbers[path] = _numbers(self._columns[path])
+        return found
+
+
+class Share(Arrays):
+    """The arrays of one message for one term of a filter, which may cost its share of what all may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.charge(array_work_max - array_work_max // index_terms_max)
+        self.clear()
+
+
+def _within_limits(type: MessageType, paths: tuple[Path, ...]) -> Iterable[tuple[Path, ...]]:
+    """`paths` in parts each of which one reader can read."""
+    if not paths:
+        return
+    try:
+        type.reader(paths)
+        yield paths
+    except BadPath:
+        if len(paths) == 1:
+            raise
+        middle = len(paths) // 2
+        yield from _within_limits(type, paths[:middle])
+        yield from _within_limits(type, paths[middle:])
+
+
+def _decoded(reader: FieldReader, bodies: Sequence[bytes]) -> list[Any]:
+    """What the reader makes of each body, None where it cannot."""
+    try:
+        return [*map(reader.quick, bodies)]
+    except Exception:  # noqa: BLE001 - of one body; the others are read
+        return [_document(reader, body) for body in bodies]
+
+
+def _document(reader: FieldReader, body: bytes) -> Any:
+    try:
+        try:
+            return reader.quick(body)
+        except Unreadable:
+            return None
+        except reader.doubts:
+            return reader.decode(body)
+    except Unreadable:
+        return None
+    except Exception as error:  # noqa: BLE001 - a body that a decoder fails at is not read
+        DEFECTS.note(error)
+        return None
+
+
+def _numbers(values: list[Any]) -> Numbers:
+    if set(map(type, values)) <= _NUMBERS:
+        try:
+            return Numbers(np.array(values, np.float64), [])
+        except OverflowError:
+            pass  # an integer that no float can stand for
+    others: list[int] = []
+    found = []
+    for at, value in enumerate(values):
+        one = None
+        if value is not None and value != "":
+            one = None if value.__class__ is list else number(scalar(value))
+            if one is None:
+                others.append(at)
+        found.append(nan if one is None else one)
+    return Numbers(np.array(found, np.float64), others)

@@ -1,0 +1,179 @@
+"""Owns the index of many filters: each is taken apart, so that a message is tested only against those that
+can match, and what several filters ask is asked once.
+
+A filter is found by a value that a field must have, else by an interval, else by a condition on one field;
+only what is none of these is asked of every message. Must never find another answer than the filters give one
+by one (see search.py for the asking).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from tickertape.base.limits import index_paths_max, index_piece_messages_max
+from tickertape.filter.compiler.compile import Context, Filter
+from tickertape.filter.index.columns import Reading
+from tickertape.filter.index.search import Matches, Search, part_of
+from tickertape.filter.index.slots import Entry
+from tickertape.filter.index.structures import Structures
+from tickertape.filter.index.terms import terms_of
+from tickertape.filter.language.ast import Literal, Node
+from tickertape.payload.paths import Path
+from tickertape.payload.types import MessageType
+
+K = TypeVar("K")
+
+OF_SUBSCRIBER = frozenset({"user", "client_name", "client_version"})
+"""What of a `Context` differs between subscribers: a filter that needs it cannot be in an index."""
+
+
+class FilterIndex(Generic[K]):
+    """Filters on messages of `type`, each under a key of the caller's."""
+
+    def __init__(self, type: MessageType) -> None:
+        self.type = type
+        self._filters: dict[K, Filter] = {}
+        self._entry_of: dict[K, Entry[K]] = {}
+        self._entries: dict[Node, Entry[K]] = {}
+        self._paths: Counter[Path] = Counter()
+        self._needs: Counter[str] = Counter()
+        self._found = Structures[K]()
+        self._reading = Reading(type)
+        self._searching = False
+        self._changed: dict[K, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._filters
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The fields of a `Context` that some filter reads."""
+        return frozenset(self._needs)
+
+    def add(self, key: K, filter: Filter) -> None:
+        """Put in a filter of the index's type; a search under way does not see it.
+
+        Raises `ValueError` when the key is there, or the filter needs to know its subscriber
+        (`OF_SUBSCRIBER`).
+        """
+        if key in self._filters:
+            raise ValueError(f"{key!r} is in the index")
+        if filter.needs & OF_SUBSCRIBER:
+            raise ValueError(f"{filter!r} depends on who asks")
+        self._filters[key] = filter
+        self._change(key)
+
+    def discard(self, key: K) -> None:
+        """Take out a filter; nothing when it is not there. A search under way may still find it."""
+        if self._filters.pop(key, None) is not None:
+            self._change(key)
+
+    def match(self, bodies: Sequence[bytes], context: Context | None = None) -> Matches[K]:
+        """Which bodies each filter matches. `context` must have what `needs` names, a value for each body in
+        its columns."""
+        with self.search() as search:
+            for low in range(0, len(bodies), index_piece_messages_max):
+                piece = range(low, min(low + index_piece_messages_max, len(bodies)))
+                part = None if context is None else part_of(context, piece)
+                for _ in search.look_at(bodies[piece.start : piece.stop], part, low):
+                    pass
+            return search.matches()
+
+    @contextmanager
+    def search(self) -> Iterator[Search[K]]:
+        """Look at many bodies, a piece at a time (see `Search.look_at`). One at a time: what changes in the
+        index meanwhile takes effect when it is over. Raises `RuntimeError` when there is one already."""
+        if self._searching:
+            raise RuntimeError("the index is being searched")
+        self._searching = True
+        try:
+            yield Search(self._found, self._reading)
+        finally:
+            self._searching = False
+            changed, self._changed = self._changed, {}
+            for key in changed:
+                self._change(key)
+
+    # -- filters come and go --------------------------------------------------------------------------
+
+    def _change(self, key: K) -> None:
+        if self._searching:
+            self._changed[key] = None
+            return
+        entry = self._entry_of.pop(key, None)
+        if entry is not None:
+            entry.drop(key)
+            if not entry.keys:
+                self._remove(entry)
+        one = self._filters.get(key)
+        if one is not None:
+            entry = self._entries.get(one.tree)
+            if entry is None:
+                entry = self._insert(one)
+            entry.put(key)
+            self._entry_of[key] = entry
+
+    def _insert(self, filter: Filter) -> Entry[K]:
+        entry: Entry[K] = Entry(filter, terms_of(filter.tree))
+        self._entries[filter.tree] = entry
+        if self._is_too_much(filter):
+            entry.paths = ()
+        self._count(entry, 1)
+        found, terms = self._found, entry.terms
+        slot = found.slots.add(entry)
+        found.by_paths.setdefault(entry.paths, {})[slot] = None
+        if not entry.paths:
+            if not isinstance(filter.tree, Literal) or filter.select((b"",)):
+                found.everywhere[slot] = None
+            return entry
+        found.slots.whole[slot] = terms.whole
+        self._find(entry)
+        return entry
+
+    def _is_too_much(self, filter: Filter) -> bool:
+        """Whether more fields would be read with it than an index reads: then it is asked of each body."""
+        return len(self._paths) + sum(path not in self._paths for path in filter.paths) > index_paths_max
+
+    def _find(self, entry: Entry[K]) -> None:
+        """Decide by what it is found, and what is left to ask then."""
+        found, terms, slot = self._found, entry.terms, entry.slot
+        best = min(terms.choices, key=found.crowd, default=None)
+        others = [choice[0] for choice in terms.choices if choice is not best and len(choice) == 1]
+        entry.conditions = [*others, *terms.singles]
+        for number, condition in enumerate(entry.conditions):
+            table = found.table(condition.path)
+            found.slots.ask(slot, number, table, found.tables[table].add(condition))
+        if best is not None:
+            found.find_by_values(entry, best)
+        if terms.intervals:
+            found.put_among_intervals(entry, scanned=best is None)
+        elif best is None and entry.conditions:
+            found.find_by_condition(entry)
+        elif best is None:
+            found.always[slot] = None
+
+    def _remove(self, entry: Entry[K]) -> None:
+        del self._entries[entry.filter.tree]
+        self._count(entry, -1)
+        self._found.remove(entry)
+        if entry.paths not in self._found.by_paths:
+            self._reading.forget(entry.paths)
+
+    def _count(self, entry: Entry[K], change: int) -> None:
+        for path in entry.paths:
+            if not self._paths[path]:
+                self._reading.add(path)
+            self._paths[path] += change
+            if not self._paths[path]:
+                del self._paths[path]
+                self._reading.discard(path)
+        for name in entry.filter.needs:
+            self._needs[name] += change
+            if not self._needs[name]:
+                del self._needs[name]

@@ -1,0 +1,301 @@
+"""Owns the conditions on one field that no dictionary or interval decides, and whether they are true of the
+values met: each is asked once of a value, however many filters and messages have it.
+
+Must never answer of a value that was not asked of it, nor remember more than `index_cells_max` answers, or
+texts beyond what all tables may (see remembered.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tickertape.base.limits import index_cells_max, index_piece_messages_max, index_value_characters_max
+from tickertape.batch.format import AnyArray, Bools, Int64s
+from tickertape.filter.compiler.analyse import scans
+from tickertape.filter.compiler.codegen import Generator as Source
+from tickertape.filter.compiler.codegen import affixes, searching
+from tickertape.filter.compiler.regex import compile_pattern
+from tickertape.filter.contained_errors import DEFECTS
+from tickertape.filter.functions.arrays import Arrays, TooCostly
+from tickertape.filter.functions.comparison import affixed, one_of
+from tickertape.filter.index.columns import Share
+from tickertape.filter.index.terms import Equality, Single
+from tickertape.filter.index.value_cache import MEMORY, Memory
+from tickertape.filter.language.ast import Affix, Field, Like, Node, walk
+
+Test: TypeAlias = Callable[[Any, Arrays], bool]
+
+_SCAN_STEPS: Final = 20
+_CHARACTERS_PER_STEP: Final = 32
+_CELLS_PER_STEP: Final = 64
+_CELLS: Final = 1 << 18
+_STEPS: Final = 1 << 12
+"""So many are taken before others may have their turn."""
+_MAKING_STEPS: Final = 1 << 13
+"""What making the test of a condition counts; a regular expression may have to be compiled again."""
+_UNKNOWN: Final = -1
+_COLUMNS: Final = 64
+"""That a table has to begin with."""
+_TEXT_BYTES: Final = 104
+"""What remembering a text takes beside it."""
+_META: Final = frozenset("\\^$.|?*+()[]{}")
+_EASY_PART: Final = 64
+_EASY_TEXT: Final = 1_024
+"""Up to these lengths the usual search of a text in a text is quick, whatever they are."""
+
+
+class Met(NamedTuple):
+    """The values of a piece in a table."""
+
+    columns: Int64s
+    """Of each value its column."""
+    cells: np.ndarray[Any, np.dtype[np.int8]]
+    """The answers that are known; they stay here when the table forgets them."""
+
+
+class Verdicts:
+    """Conditions on one field, a row for each; a column for each value met."""
+
+    def __init__(self, memory: Memory = MEMORY) -> None:
+        self._rows: dict[Node, int] = {}
+        self._uses: list[int] = []
+        self._conditions: list[Single | Equality | None] = []
+        self._tests: list[Test | None] = []
+        self._steps: list[int] = []
+        self._free: list[int] = []
+        self._cells = np.full((8, _COLUMNS), _UNKNOWN, np.int8)
+        self._columns: dict[str, int] = {}
+        """Of the texts that are remembered; columns of other values come behind those."""
+        self._texts_bytes = 0
+        self._passing = 0
+        """Columns of the last piece behind those that are remembered."""
+        self._told_bytes = 0
+        self._memory = memory
+        self._salt = memory.enter(self)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    # -- conditions -----------------------------------------------------------------------------------
+
+    def add(self, condition: Single | Equality) -> int:
+        """The row of a condition; equal ones share it."""
+        row = self._rows.get(condition.node)
+        if row is not None:
+            self._uses[row] += 1
+            return row
+        if self._free:
+            row = self._free.pop()
+            self._cells[row] = _UNKNOWN
+        else:
+            row = len(self._uses)
+            self._uses.append(0)
+            self._conditions.append(None)
+            self._tests.append(None)
+            self._steps.append(0)
+            if row == len(self._cells):
+                self._resize(2 * row, self._cells.shape[1])
+        self._rows[condition.node] = row
+        self._uses[row] = 1
+        self._conditions[row] = condition
+        return row
+
+    def discard(self, condition: Single | Equality) -> None:
+        """One who asked for it does no more."""
+        row = self._rows[condition.node]
+        self._uses[row] -= 1
+        if not self._uses[row]:
+            del self._rows[condition.node]
+            self._conditions[row] = self._tests[row] = None
+            self._free.append(row)
+
+    def _test(self, row: int) -> Test:
+        test = self._tests[row]
+        if test is None:
+            condition = self._conditions[row]
+            assert condition is not None
+            test = self._tests[row] = test_of(condition)
+            self._steps[row] = sum(1 for _ in walk(condition.node)) + _SCAN_STEPS * len(scans(condition.node))
+        return test
+
+    # -- values ---------------------------------------------------------------------------------------
+
+    def met(self, values: Sequence[Any]) -> Met:
+        """A piece's `values`; the answers hold until the next piece is asked for."""
+        kept = self._columns
+        if self._passing:
+            self._cells[:, len(kept) : len(kept) + self._passing] = _UNKNOWN
+            self._passing = 0
+        if len(kept) + len(values) > self._cells.shape[1]:
+            self._make_room(len(values))
+            kept = self._columns
+        found = [kept.get(value, -1) if value.__class__ is str else -1 for value in values]
+        if -1 not in found:
+            return Met(np.array(found, np.int64), self._cells)
+        for at, column in enumerate(found):
+            if column < 0:
+                found[at] = self._column_of(values[at])
+        columns = np.array(found, np.int64)
+        passing = (columns < 0).nonzero()[0]
+        self._passing = len(passing)
+        columns[passing] = np.arange(len(kept), len(kept) + len(passing))
+        met = Met(columns, self._cells)
+        remembered = self.remembered_bytes
+        if remembered > self._told_bytes:
+            self._memory.grown(remembered - self._told_bytes)
+            self._told_bytes = self.remembered_bytes
+        return met
+
+    def _column_of(self, value: Any) -> int:
+        """The column of a value that is remembered, or is from now on; -1 for others."""
+        if value.__class__ is not str or len(value) > index_value_characters_max:
+            return -1
+        column = self._columns.get(value, -1)
+        if column < 0 and self._memory.is_met_again(self._salt, value):
+            column = self._columns[value] = len(self._columns)
+            self._texts_bytes += value.__sizeof__() + _TEXT_BYTES
+        return column
+
+    @property
+    def remembered_bytes(self) -> int:
+        """What `forget` gives back."""
+        return self._texts_bytes + self._cells.nbytes - len(self._cells) * _COLUMNS
+
+    def forget(self) -> None:
+        """Remember nothing; what was given for a piece holds on."""
+        self._empty(len(self._cells), _COLUMNS)
+
+    def _empty(self, rows: int, columns: int) -> None:
+        self._cells = np.full((rows, columns), _UNKNOWN, np.int8)
+        self._columns = {}
+        self._texts_bytes = self._passing = self._told_bytes = 0
+
+    def _make_room(self, wanted: int) -> None:
+        rows, columns = self._cells.shape
+        most = max(index_cells_max // rows, index_piece_messages_max)
+        wanted_columns = len(self._columns) + wanted
+        while columns < wanted_columns and columns < most:
+            columns = min(2 * columns, most)
+        if columns < wanted_columns:
+            self._empty(rows, max(columns, wanted))
+        else:
+            self._resize(rows, columns)
+
+    def _resize(self, rows: int, columns: int) -> None:
+        before = self._cells
+        most = max(index_cells_max // rows, index_piece_messages_max)
+        if columns > most:
+            self._empty(rows, most)
+            return
+        self._cells = np.full((rows, columns), _UNKNOWN, np.int8)
+        self._cells[: before.shape[0], : before.shape[1]] = before
+
+    # -- asking ---------------------------------------------------------------------------------------
+
+    def found(
+        self, rows: Int64s, values: Sequence[Any], met: Met, costly: set[int]
+    ) -> Generator[int, None, list[tuple[Int64s, Int64s]]]:
+        """Of which of `values` the conditions of `rows` are true: indexes in `rows`, and for each a place,
+        rising."""
+        pairs: list[tuple[Int64s, Int64s]] = []
+        some = max(_CELLS // len(values), 1)
+        for begin in range(0, len(rows), some):
+            part = rows[begin : begin + some]
+            answers = met.cells[part].take(met.columns, axis=1)
+            if (answers < 0).any():
+                asked, at = (answers < 0).nonzero()
+                yield from self._ask(part[asked], at, values, met, costly)
+                answers = met.cells[part].take(met.columns, axis=1)
+            hits = np.flatnonzero(answers == 1)
+            pairs.append((begin + hits // len(values), hits % len(values)))
+            yield answers.size // _CELLS_PER_STEP
+        return pairs
+
+    @staticmethod
+    def strike(rows: Int64s, met: Met, maybe: AnyArray) -> None:
+        """Make False in `maybe`, for each row a place for each column, where it is known not to be true."""
+        maybe &= met.cells[rows].take(met.columns, axis=1) != 0
+
+    def test(
+        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: Met, costly: set[int]
+    ) -> Generator[int, None, Bools]:
+        """Whether the condition of a row is true of the value at a place, for many such pairs."""
+        answers = met.cells[rows, met.columns[at]]
+        unknown = answers < 0
+        if unknown.any():
+            yield from self._ask(rows[unknown], at[unknown], values, met, costly)
+            answers = met.cells[rows, met.columns[at]]
+        yield len(rows) // _CELLS_PER_STEP
+        return answers == 1  # type: ignore[no-any-return]
+
+    def _ask(
+        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: Met, costly: set[int]
+    ) -> Generator[int, None, None]:
+        cells, columns, arrays, steps = met.cells, met.columns, Share(), 0
+        for row, place in zip(rows.tolist(), at.tolist(), strict=True):
+            column = columns[place]
+            if cells[row, column] != _UNKNOWN:
+                continue
+            if self._tests[row] is None:
+                steps += _MAKING_STEPS
+            value = values[place]
+            if arrays or value.__class__ is not str:
+                arrays = Share()
+            try:
+                cells[row, column] = self._test(row)(value, arrays)
+            except TooCostly:
+                costly.add(place)
+                cells[row, column] = False
+            except Exception as error:  # noqa: BLE001 - the filters themselves are asked, and say who fails
+                # No answer is remembered: the next message with this value has to be set aside too.
+                DEFECTS.note(error)
+                costly.add(place)
+            steps += self._steps[row]
+            if isinstance(value, str | list | bytes):
+                steps += len(value) // _CHARACTERS_PER_STEP
+            if steps > _STEPS:
+                yield steps
+                steps = 0
+        yield steps
+
+
+# -- the test of a condition --------------------------------------------------------------------------
+
+
+def test_of(condition: Single | Equality) -> Test:
+    """What tells whether a condition is true of any value of its field."""
+    if isinstance(condition, Equality):
+        keys = condition.keys
+        return lambda value, arrays: one_of(value, keys, False, arrays) is True
+    node = condition.node
+    if isinstance(node, Like) and isinstance(node.operand, Field):
+        return _like(node.pattern)
+    if isinstance(node, Affix) and isinstance(node.operand, Field):
+        members, null = affixes(node)
+        ends = node.ends
+        return lambda value, arrays: affixed(value, members, ends, null, arrays) is True
+    source = Source({condition.path: ""})
+    code = compile(f"lambda m, arrays: {source.yes(node)}", "<condition>", "eval")
+    wanted = {name for inner in code.co_consts if hasattr(inner, "co_names") for name in inner.co_names}
+    test: Test = eval(code, {name: source.names[name] for name in wanted if name in source.names})
+    return test
+
+
+def _like(pattern: str) -> Test:
+    search = searching(compile_pattern(pattern))
+    part = pattern.removeprefix("^")
+    if not part or not _META.isdisjoint(part):
+        return lambda value, arrays: search(value, arrays) is True
+    if part == pattern:
+        longest = _EASY_TEXT if len(part) <= _EASY_PART else 0
+        return lambda value, arrays: (
+            part in value
+            if value.__class__ is str and len(value) <= longest
+            else search(value, arrays) is True
+        )
+    return lambda value, arrays: (
+        value.startswith(part) if value.__class__ is str else search(value, arrays) is True
+    )

@@ -1,0 +1,220 @@
+"""Filters: what is selected, what is counted, what is not even decoded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.helpers.processes import source_environment
+from tickertape.base.errors import BadFilter
+from tickertape.base.limits import pattern_states_max, pattern_steps_max
+from tickertape.filter import Context, compile_filter
+from tickertape.filter.compiler.regex import compile_pattern
+from tickertape.filter.compiler.regex_syntax import Shape
+from tickertape.filter.language.ast import Literal
+from tickertape.filter.language.unparse import show
+from tickertape.payload import message_type
+from tickertape.payload.paths import Path
+from tickertape.payload.types import FieldReader, MessageType
+
+JSON = message_type("json")
+
+
+def meaning(text: str) -> str:
+    return show(compile_filter(text, JSON).tree)
+
+
+class NeverDecoding:
+    """A type whose bodies nobody may look at."""
+
+    name = "json"
+
+    def reader(self, paths: Sequence[Path]) -> FieldReader:
+        raise AssertionError(paths)
+
+    def check(self, body: bytes) -> None:
+        raise AssertionError(body)
+
+    def unreadable(self, bodies: Sequence[bytes]) -> tuple[list[int], str]:
+        raise AssertionError(bodies)
+
+    def projector(self, select: Any) -> Callable[[bytes], bytes]:
+        raise AssertionError(select)
+
+
+def test_select_gives_the_indexes_that_match() -> None:
+    found = compile_filter("/a > 1", JSON)
+    assert found.select([b'{"a":1}', b'{"a":2}', b"{}", b'{"a":"3"}']) == [1, 3]
+    assert found.matches(b'{"a":5}')
+    assert not found.matches(b'{"a":0}')
+    assert found.select([]) == []
+    assert (found.paths, found.needs) == ((Path(("a",)),), frozenset())
+
+
+def test_bodies_that_cannot_be_read_never_match_and_are_counted() -> None:
+    bodies = [b'{"a":1}', b"nonsense", b"", b'{"a":[1,', b'{"a":1}']
+    positive, negative = compile_filter("/a = 1", JSON), compile_filter("NOT /a = 2", JSON)
+    assert positive.select(bodies) == negative.select(bodies) == [0, 4]
+    assert (positive.unreadable, negative.unreadable) == (3, 3)
+    positive.select(bodies)
+    assert positive.unreadable == 6
+
+
+def test_a_message_with_arrays_too_long_for_the_filter_is_counted_and_the_next_is_not() -> None:
+    found = compile_filter("/a LIKE 'x$'", JSON)
+    long = b'{"a":[' + b",".join(b'"%d"' % n for n in range(9_000)) + b"]}"
+    assert found.select([long, b'{"a":["x"]}', long]) == [1]
+    assert found.unreadable == 2
+
+
+def test_a_filter_that_reads_no_field_decodes_nothing() -> None:
+    kind: MessageType = NeverDecoding()
+    assert compile_filter("1 = 1", kind).select([b"\xff", b""]) == [0, 1]
+    assert compile_filter("1 = 2 OR NULL", kind).select([b"x"]) == []
+    context = Context(topics=["a", "b", "a"])
+    found = compile_filter("TOPIC_NAME() = 'a'", kind)
+    assert found.needs == {"topics"}
+    assert found.select([b"", b"x", b"{"], context) == [0, 2]
+    assert found.unreadable == 0
+    with pytest.raises(ValueError, match="topics"):
+        found.select([b""])
+
+
+def test_binary_bodies_have_no_fields() -> None:
+    binary = message_type("binary")
+    with pytest.raises(BadFilter, match=r"line 1, column 9: .*binary") as refused:
+        compile_filter("1=1 AND /a = 1", binary)
+    assert refused.value.position == 8
+    assert compile_filter("1 = 1", binary).select([b"\0"]) == [0]
+
+
+def test_message_and_subscriber_functions_take_a_context() -> None:
+    context = Context(
+        ["t", "t"], ["1|1|", "1|2|"], ["c", None], [None, "k"], "ann", "desk", "x 1", 1_795_165_200.0
+    )
+    bodies = [b"{}", b'{"a":1}']
+    for text, hits in {
+        "BOOKMARK() LIKE '2.$'": [1],
+        "CORRELATION_ID() IS NULL": [1],
+        "SOW_KEY() = 'k' AND /a = 1": [1],
+        "USER() = 'ann' AND CLIENT_NAME() BEGINS WITH ('d')": [0, 1],
+        "CLIENT_VERSION() LIKE '^x '": [0, 1],
+        "UNIX_TIMESTAMP() > 1795165199": [0, 1],
+        "TOPIC_NAME() = 't' AND /a IS NULL": [0],
+    }.items():
+        assert compile_filter(text, JSON).select(bodies, context) == hits, text
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("/a = 1 + 2 * 3", "/a = 7"),
+        ("/a = CONCAT('x', 'y')", "/a = 'xy'"),
+        ("/a = 1 AND TRUE", "/a = 1"),
+        ("/a = 1 AND FALSE", "FALSE"),
+        ("/a = 1 OR 2 > 1", "TRUE"),
+        ("/a = 1 OR 2 < 1", "/a = 1"),
+        ("/a = NULL", "NULL"),
+        ("/a = ''", "NULL"),
+        ("NOT NOT /a = 1", "/a = 1"),
+        ("/a AND 1 = 1", "/a AND TRUE"),
+        ("/a = 1 AND /a = 1", "/a = 1"),
+        ("/a = 1 AND (/b = 2 AND TRUE)", "/a = 1 AND /b = 2"),
+        ("/a LIKE 'x' OR /b = 1 OR /a LIKE '^y'", "/a LIKE '(?:x)|(?:^y)' OR /b = 1"),
+        ("REGEXP_MATCH(/a, 'x')", "/a LIKE 'x'"),
+        ("IF(1 = 1, /a + 1, 2) = 3", "(/a + 1) = 3"),
+        ("IF(1 = 1, /a, 2) = 3", "IF(TRUE, /a, 2) = 3"),
+        ("1 / 0 = 1", "NULL"),
+        ("NAN_VALUE() = 1", "FALSE"),
+    ],
+)
+def test_constants_are_worked_out_before_any_message(text: str, tree: str) -> None:
+    assert meaning(text) == tree
+
+
+def test_the_same_text_as_a_constant_and_a_name_do_not_mix() -> None:
+    """Names of the generated function are none of the filter's texts."""
+    found = compile_filter("/bodies = 'take' AND /m = 'arrays' OR /i = 'hits'", JSON)
+    assert found.matches(b'{"bodies":"take","m":"arrays"}')
+    hostile = compile_filter('/a = \'x") or __import__("os")#\'', JSON)
+    assert "__import__" not in hostile.source
+    assert isinstance(compile_filter("'__import__'", JSON).tree, Literal)
+
+
+def test_the_parser_and_the_search_are_imported_when_they_are_used() -> None:
+    """A server that has no filter yet is ready sooner."""
+    program = "import sys, tickertape.filter; sys.exit(any(name in sys.modules for name in ('lark', 're2')))"
+    done = subprocess.run([sys.executable, "-c", program], env=source_environment(), check=False)
+    assert done.returncode == 0
+
+
+def test_work_grows_with_parts_and_scans() -> None:
+    small, large = compile_filter("/a = 1", JSON), compile_filter("UPPER(/a) LIKE 'x'", JSON)
+    assert 0 < small.work < large.work
+
+
+def test_patterns_together_are_bounded() -> None:
+    texts = [f"/{name} LIKE 'a.{{7}}{name}'" for name in "bcd"]
+    compile_filter(texts[0], JSON)
+    with pytest.raises(BadFilter, match="too costly together") as refused:
+        compile_filter(" AND ".join(texts), JSON)
+    assert refused.value.position > 0
+    assert pattern_states_max < 3 * 256
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/a LIKE '" + "(a?)" * 400 + "'",
+        " AND ".join(f"/a LIKE '(a?){{{n}}}'" for n in range(200, 150, -1)),
+        " AND ".join(f"/a LIKE '.{{{n}}}'" for n in range(200, 150, -1)),
+        " AND ".join(f"'{n}' LIKE '(a?){{{n}}}'" for n in range(200, 50, -1)),
+        " OR ".join(f"/a LIKE '(^|$){{{n}}}'" for n in range(900, 850, -1)),
+        " OR ".join(f"/a LIKE '{chr(97 + n % 26)}.{{{n % 5}}}{n}'" for n in range(120)),
+        "/a LIKE '^" + "".join(f"[^{chr(200 + n)}]" for n in range(300)) + "'",
+    ],
+)
+def test_what_patterns_take_to_compile_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the filter is accepted or not."""
+    spent: list[int] = []
+    spend = Shape.spend
+
+    def counting(self: Shape, steps: int) -> None:
+        spent.append(steps)
+        spend(self, steps)
+
+    monkeypatch.setattr(Shape, "spend", counting)
+    compile_pattern.cache_clear()
+    with suppress(BadFilter):
+        compile_filter(text, JSON)
+    assert 0 < sum(spent) < 3 * pattern_steps_max
+
+
+def test_many_short_patterns_are_accepted() -> None:
+    names = " OR ".join(f"/a LIKE 'name{n}'" for n in range(100))
+    found = compile_filter(names, JSON)
+    assert found.select([b'{"a":"name77"}', b'{"a":"nam77"}', b'{"a":"xname1y"}']) == [0, 2]
+
+
+def test_deep_and_wide_filters_that_are_accepted_can_be_made_and_run() -> None:
+    deep = "/a"
+    for _ in range(19):
+        deep = f"IF({deep} = 1, -1, 2)"
+    assert compile_filter(f"{deep} = 2", JSON).matches(b"{}")
+    compared = "/a"
+    for _ in range(18):
+        compared = f"IF({compared} = /a, /b, 2)"
+    assert len(compile_filter(f"{compared} = /b", JSON).source) < 20_000
+    nots = "NOT (" * 38 + "/a = 1" + ")" * 38
+    assert compile_filter(nots, JSON).matches(b'{"a":1}')
+    nested = "(/a = 1)"
+    for _ in range(36):
+        nested = f"({nested} = 1)"
+    assert compile_filter(nested, JSON).matches(b'{"a":1}')
+    wide = " OR ".join(f"/f{n} = {n}" for n in range(149))
+    assert compile_filter(wide, JSON).select([b'{"f148":148}', b'{"f1":2}']) == [0]

@@ -1,0 +1,137 @@
+"""What is remembered of the values of a field: those that come again, within one bound for all tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tickertape.filter import compile_filter
+from tickertape.filter.functions.arrays import Arrays
+from tickertape.filter.index import predicates as verdicts
+from tickertape.filter.index.predicates import Met, Test, Verdicts
+from tickertape.filter.index.terms import Single, terms_of
+from tickertape.filter.index.value_cache import Memory
+from tickertape.payload import message_type
+
+
+def _condition(text: str) -> Single:
+    (found,) = terms_of(compile_filter(text, message_type("json")).tree).singles
+    return found
+
+
+def _true(table: Verdicts, row: int, values: list[Any], met: Met | None = None) -> list[int]:
+    """The places of the values of which the condition in a row is true."""
+    asking = table.found(np.array([row]), values, met or table.met(values), set())
+    while True:
+        try:
+            next(asking)
+        except StopIteration as done:
+            return [at for _, places in done.value for at in places.tolist()]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The values that conditions were asked of."""
+    found: list[Any] = []
+
+    make = verdicts.test_of
+
+    def noting(condition: Any) -> Test:
+        test = make(condition)
+
+        def noted(value: Any, arrays: Arrays) -> bool:
+            found.append(value)
+            return test(value, arrays)
+
+        return noted
+
+    monkeypatch.setattr(verdicts, "test_of", noting)
+    return found
+
+
+def test_what_comes_again_is_asked_no_more_than_twice(asked: list[Any]) -> None:
+    table = Verdicts(Memory())
+    row = table.add(_condition("/a LIKE '^b'"))
+    values = [f"{letter}{number}" for number in range(20) for letter in "ab"]
+    for _ in range(50):
+        assert _true(table, row, values) == [at for at, value in enumerate(values) if value[0] == "b"]
+    assert max(map(asked.count, values)) == 2
+
+
+def test_two_texts_of_one_place_that_take_turns_are_met_again() -> None:
+    memory = Memory()
+    salt = 0
+    place = hash("one") % (1 << 16)
+    other = next(text for n in range(1 << 22) if hash(text := str(n)) % (1 << 16) == place)
+    assert not memory.is_met_again(salt, "one")
+    assert not memory.is_met_again(salt, other)
+    for _ in range(3):
+        assert memory.is_met_again(salt, "one")
+        assert memory.is_met_again(salt, other)
+
+
+def test_texts_that_come_once_are_not_remembered(asked: list[Any]) -> None:
+    table = Verdicts(Memory())
+    row = table.add(_condition("/a LIKE '^b'"))
+    _true(table, row, [None] * 100)
+    before = table.remembered_bytes
+    for number in range(300):
+        values = [f"b{number}/{at}" for at in range(100)]
+        assert _true(table, row, values) == [*range(100)]
+    assert len(asked) == 30_100
+    assert table.remembered_bytes == before
+
+
+def test_all_tables_together_remember_no_more_than_their_bound() -> None:
+    memory = Memory(400_000)
+    rng = Random(3)
+    tables = [Verdicts(memory) for _ in range(6)]
+    rows = [table.add(_condition(f"/a LIKE '^{number}'")) for number, table in enumerate(tables)]
+    most = 0
+    for _ in range(1_500):
+        number = rng.randrange(6)
+        values = [f"{rng.randrange(1_000)}" for _ in range(40)]
+        expected = [at for at, value in enumerate(values) if value[0] == str(number)]
+        assert _true(tables[number], rows[number], values) == expected
+        most = max(most, memory.bytes)
+    assert 200_000 < most <= 400_000 * 17 // 16
+    del tables
+    assert memory.bytes == 0
+
+
+def test_answers_of_a_piece_hold_though_all_is_forgotten_meanwhile() -> None:
+    table = Verdicts(Memory())
+    row = table.add(_condition("/a LIKE '^b'"))
+    values = ["b", "c", 7, "b", "bb"] * 20
+    for _ in range(3):
+        _true(table, row, values)
+    met = table.met(values)
+    table.forget()
+    assert table.remembered_bytes == 0
+    assert _true(table, row, values, met) == [at for at, value in enumerate(values) if str(value)[0] == "b"]
+
+
+def test_conditions_that_come_and_go_do_not_answer_for_each_other() -> None:
+    rng = Random(4)
+    table = Verdicts(Memory(2_000))
+    rows: dict[str, int] = {}
+    values: Iterable[Any] = ["a", "b", "ab", "ba", 7, None, "7", "x" * 300 + "b"]
+    patterns = ["^a", "b$", "7", "^.$", "x+b", "^b", "a", "[0-9]", "z"]
+    alone = {text: compile_filter(f"/a LIKE '{text}'", message_type("json")) for text in patterns}
+    for _ in range(60):
+        text = rng.choice(patterns)
+        if text in rows:
+            table.discard(_condition(f"/a LIKE '{text}'"))
+            del rows[text]
+        else:
+            rows[text] = table.add(_condition(f"/a LIKE '{text}'"))
+        some = rng.choices([*values], k=rng.randint(1, 90))
+        for pattern, row in rows.items():
+            bodies = [json.dumps({"a": value}).encode() for value in some]
+            assert _true(table, row, some) == alone[pattern].select(bodies)
+    assert len(table) == len(rows)

@@ -1,0 +1,167 @@
+"""The text of a filter: what is read, and what is said of a text that is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import BadFilter
+from tickertape.base.limits import (
+    filter_bytes_max,
+    filter_depth_max,
+    filter_members_max,
+    filter_operations_max,
+)
+from tickertape.filter.compiler.compile import compile_filter
+from tickertape.filter.language.ast import And, Comparison, Field, In, Literal, Not, Or, walk
+from tickertape.filter.language.diagnostics import caret_lines
+from tickertape.filter.language.parser import parse
+from tickertape.filter.language.unparse import show
+from tickertape.payload import message_type
+from tickertape.payload.paths import Path
+
+
+def refused(text: str) -> BadFilter:
+    with pytest.raises(BadFilter) as error:
+        parse(text)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("/a = 1 OR /b = 2 AND /c = 3", "/a = 1 OR (/b = 2 AND /c = 3)"),
+        ("NOT /a = 1 AND /b = 2", "(NOT /a = 1) AND /b = 2"),
+        ("/a + 1 * 2 - 3 > 4", "((/a + (1 * 2)) - 3) > 4"),
+        ("/a between 1 and 2 and /b", "/a BETWEEN 1 AND 2 AND /b"),
+        ("/a not in (1, -2.50, 'x', TRUE)", "NOT /a IN (1, -2.5, 'x', TRUE)"),
+        ("/a is not null", "NOT /a IS NULL"),
+        ("/a <> 'it''s' and /b == \"q\"\"q\"", "/a != 'it''s' AND /b = 'q\"q'"),
+        ("/a not begins with 'x'", "NOT /a BEGINS WITH ('x')"),
+        ("/a ENDS WITH (/b, 1 + 1)", "/a ENDS WITH (/b, 1 + 1)"),
+        ("upper ( /a ) = 'X'", "UPPER(/a) = 'X'"),
+        ("/a\n=\t1\r\n", "/a = 1"),
+        ("((((/a))))", "/a"),
+        ("/a - -1 = .5e1", "(/a - -1) = 5.0"),
+        ("/a / /b / 2 = 1", "((/a / /b) / 2) = 1"),
+        ("/a LIKE '^x$'", "/a LIKE '^x$'"),
+        ("null is nan", "NULL IS NAN"),
+    ],
+)
+def test_a_filter_is_read_as_it_says(text: str, meaning: str) -> None:
+    tree = parse(text)
+    assert show(tree) == meaning
+    assert show(parse(meaning)) == meaning
+
+
+def test_nodes_know_their_place_and_are_equal_without_it() -> None:
+    tree = parse("/a = 1 OR /b/c[0] = 1")
+    assert isinstance(tree, Or)
+    first, second = tree.terms
+    assert isinstance(second, Comparison)
+    assert (second.at, second.left.at, second.right.at) == (18, 10, 20)
+    assert second.left == Field(Path(("b", "c", 0)))
+    assert first == parse("  /a  =  1")
+    assert hash(first) == hash(parse("  /a  =  1"))
+    assert Literal(1) != Literal(True) != Literal(1.0)
+
+
+def test_chains_are_flat() -> None:
+    tree = parse(" AND ".join(["/a = 1"] * 100))
+    assert isinstance(tree, And)
+    assert len(tree.terms) == 100
+
+
+def test_a_list_of_constants_keeps_their_places() -> None:
+    tree = parse("/a IN ('x',  2, NULL)")
+    assert isinstance(tree, In)
+    assert [(m.at, m.value) for m in tree.members if isinstance(m, Literal)] == [
+        (7, "x"),
+        (13, 2),
+        (16, None),
+    ]
+    assert isinstance(parse("/a NOT IN (1)"), Not)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "said"),
+    [
+        (
+            "/a = ",
+            4,
+            "line 1, column 5: it ends too early: a value (a field, a literal, a function) is expected",
+        ),
+        ("/a = AAPL", 5, "'AAPL' is no value: a text stands in quotes, a field begins with /: /a = ^ AAPL"),
+        (
+            "/a = 1\nAND\n  /b ! 2",
+            16,
+            "line 3, column 6: an operator, AND, OR or the end is expected, not '!'",
+        ),
+        ("/a = 'x", 5, "the text has no closing quote '"),
+        ("/a[0 = 1", 2, "a subscript is [0], [1], ... right behind a field's name; without one all elements"),
+        ("/a = 1 /b = 2", 7, "not the field '/b'; to divide, put a blank behind the /"),
+        ("\ud800", 0, "not Unicode text"),
+        ("/a = \x00", 5, r"not '\x00': /a = ^ \x00"),
+        ("/a is maybe", 6, "NAN or NOT or NULL is expected, not 'maybe'"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(text: str, position: int, said: str) -> None:
+    error = refused(text)
+    assert error.position == position
+    assert said in str(error)
+    assert str(error).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/a[-1] = 1", "a subscript is [0], [1], ... right behind"),
+        ("/a[*] = 1", "without one all elements count"),
+        ("/a [0] = 1", "right behind a field's name"),
+        ("/a = 0x10", "'0x10' is no number"),
+        ("/a IN (1, 1_000)", "'1_000' is no number"),
+        ("/a CONTAINS 'x'", "not 'CONTAINS'; perhaps LIKE"),
+        ("/a NOT contains 'x'", "not 'contains'; perhaps LIKE"),
+        ("/a ILIKE 'x'", "perhaps LIKE '(?i)...'"),
+        ("/a STARTS WITH 'x'", "perhaps BEGINS WITH"),
+        ("/a EndsWith 'x'", "perhaps ENDS WITH"),
+        ("/a = 1 && /b = 2", "perhaps AND"),
+        ("/a = 1 || /b = 2", "perhaps OR"),
+        ("!/a = 1", "perhaps NOT"),
+        ("/a =~ 'x'", "perhaps LIKE"),
+        ("/a = contains", "'contains' is no value"),
+        ("UPPER() = 'X'", "UPPER takes 1 argument, not 0"),
+        ("NAN_VALUE(1) = 1", "NAN_VALUE takes no arguments, not 1"),
+        ("CONTAINS(/a, 'x')", "there is no function CONTAINS; perhaps LIKE"),
+        ("starts_with(/a, 'x')", "there is no function STARTS_WITH; perhaps BEGINS WITH"),
+    ],
+)
+def test_who_writes_another_language_is_told_what_this_one_has(text: str, said: str) -> None:
+    with pytest.raises(BadFilter) as refusal:
+        compile_filter(text, message_type("json"))
+    assert said in str(refusal.value)
+
+
+def test_a_long_text_is_shown_around_the_mistake() -> None:
+    text = " AND ".join(["/field = 1"] * 40) + " AND" + " OR /x = 2" * 20
+    assert len(str(refused(text))) < 250
+    assert caret_lines("/a = 1\n AND ?", 12) == (" AND ?", "     ^")
+
+
+def test_limits_are_checked_before_anything_grows() -> None:
+    assert "4,097 bytes" in str(refused("/" + "a" * filter_bytes_max))
+    fits = "(" * filter_depth_max + "/a" + ")" * filter_depth_max
+    assert show(parse(fits)) == "/a"
+    assert "nested more than 40" in str(refused(f"({fits})"))
+    assert "nested more than 40" in str(refused("NOT " * 41 + "/a"))
+    members = ",".join(["1"] * filter_members_max)
+    assert sum(1 for _ in walk(parse(f"/a IN ({members})"))) == filter_members_max + 2
+    assert "members" in str(refused(f"/a IN ({members},1)"))
+    terms = (filter_operations_max - 1) // 2
+    parse(" OR ".join(["/a=1"] * terms))
+    assert "more than 300" in str(refused(" OR ".join(["/a=1"] * (terms + 1))))
+    assert "64 characters" in str(refused("/a = " + "1" * 65))
+    assert "empty" in str(refused(" \n"))
+
+
+def test_brackets_and_commas_in_texts_do_not_count() -> None:
+    assert show(parse("/a = '" + "(" * 100 + "," * 1500 + "'")).startswith("/a = '((")
